@@ -1,0 +1,124 @@
+# How every library and test of loam is built: one set of warnings, one set of
+# hardening flags, and the instruction set of a file from the end of its name.
+
+set(LOAM_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
+  -Wmissing-prototypes -Wvla -Wformat=2 -Wimplicit-fallthrough -Werror)
+
+set(LOAM_HARDENING -fstack-protector-strong -fstack-clash-protection -fno-delete-null-pointer-checks
+  -ftrivial-auto-var-init=zero)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+  list(APPEND LOAM_HARDENING -fcf-protection=full)
+endif()
+if(CMAKE_BUILD_TYPE MATCHES "Rel" AND NOT LOAM_SANITIZE)
+  list(APPEND LOAM_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
+endif()
+
+if(LOAM_SANITIZE)
+  add_compile_options(-fsanitize=${LOAM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${LOAM_SANITIZE})
+endif()
+if(LOAM_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack,--as-needed)
+
+# Instruction set by file name: foo_avx2.c is compiled for AVX2 and only run
+# where the processor has it (platform/cpu.h).
+set(LOAM_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(LOAM_ISA_avx512 ${LOAM_ISA_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
+set(LOAM_ISA_avx512bf16 ${LOAM_ISA_avx512} -mavx512bf16)
+set(LOAM_ISA_amx ${LOAM_ISA_avx512bf16} -mamx-tile -mamx-int8 -mamx-bf16)
+
+function(loam_isa_flags)
+  foreach(source IN LISTS ARGN)
+    foreach(isa avx2 avx512 avx512bf16 amx)
+      if(source MATCHES "_${isa}\\.c$")
+        if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${LOAM_ISA_${isa}}")
+        endif()
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+# loam_library(NAME DEPENDS a b SYSTEM pkgs...): every .c of the folder (and of
+# its subfolders) becomes the library loam_NAME.  DEPENDS names the folders of
+# src/ that it may include; tools/check_includes.sh holds it to that.
+function(loam_library name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;SYSTEM" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+  list(FILTER sources EXCLUDE REGEX "/main\\.c$")
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|amx)\\.c$")
+  endif()
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+    list(FILTER sources EXCLUDE REGEX "_neon\\.c$")
+  endif()
+  if(NOT sources) # a folder whose first file is still to come
+    add_library(loam_${name} INTERFACE)
+    return()
+  endif()
+  loam_isa_flags(${sources})
+  add_library(loam_${name} STATIC ${sources})
+  target_include_directories(loam_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(loam_${name} PRIVATE _GNU_SOURCE)
+  target_compile_options(loam_${name} PRIVATE ${LOAM_WARNINGS} ${LOAM_HARDENING})
+  if(name STREQUAL "kernels")
+    # Zeroing every local costs more than it protects in a loop over tiles.
+    target_compile_options(loam_${name} PRIVATE -O3 -ftrivial-auto-var-init=uninitialized)
+  endif()
+  foreach(dep IN LISTS ARG_DEPENDS)
+    target_link_libraries(loam_${name} PUBLIC loam_${dep})
+  endforeach()
+  target_link_libraries(loam_${name} PUBLIC Threads::Threads m)
+  foreach(package IN LISTS ARG_SYSTEM)
+    pkg_check_modules(${package} REQUIRED IMPORTED_TARGET ${package})
+    target_link_libraries(loam_${name} PRIVATE PkgConfig::${package})
+  endforeach()
+endfunction()
+
+# loam_test(NAME SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
+# Exit 77 means skipped, with the reason on standard output.
+function(loam_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  add_executable(test_${name} ${ARG_SOURCES})
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
+    LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>")
+  target_compile_options(test_${name} PRIVATE ${LOAM_WARNINGS})
+  loam_isa_flags(${ARG_SOURCES})
+  foreach(dep IN LISTS ARG_DEPENDS)
+    target_link_libraries(test_${name} PRIVATE loam_${dep})
+  endforeach()
+  foreach(package IN LISTS ARG_SYSTEM)
+    pkg_check_modules(${package} REQUIRED IMPORTED_TARGET ${package})
+    target_link_libraries(test_${name} PRIVATE PkgConfig::${package})
+  endforeach()
+  target_link_libraries(test_${name} PRIVATE PkgConfig::cmocka)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# loam_fuzzer(NAME SOURCES f.c DEPENDS folder...): with LOAM_FUZZ a libFuzzer
+# binary fuzz_NAME; always a test that replays the corpus tests/fuzz/corpus/NAME.
+function(loam_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;SYSTEM" ${ARGN})
+  if(LOAM_FUZZ)
+    add_executable(fuzz_${name} ${ARG_SOURCES})
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    add_executable(fuzz_${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/fuzz/replay.c)
+    add_test(NAME fuzz_replay_${name}
+      COMMAND fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
+    set_tests_properties(fuzz_replay_${name} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+  endif()
+  target_include_directories(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(fuzz_${name} PRIVATE _GNU_SOURCE)
+  target_compile_options(fuzz_${name} PRIVATE ${LOAM_WARNINGS} -Wno-missing-prototypes)
+  foreach(dep IN LISTS ARG_DEPENDS)
+    target_link_libraries(fuzz_${name} PRIVATE loam_${dep})
+  endforeach()
+endfunction()

@@ -1,0 +1,65 @@
+#!/bin/sh
+# do: the front door.  `./do help` lists what it does.
+set -eu
+cd "$(dirname "$0")"
+
+packages="gcc cmake ninja-build pkg-config libc6-dev libcmocka-dev libjansson-dev libutf8proc-dev libedit-dev python3"
+
+say() { printf '%s\n' "$*" >&2; }
+
+root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+# Installs what is missing on Debian and its kin; elsewhere says what is needed.
+need() {
+  if ! command -v dpkg-query >/dev/null 2>&1; then
+    for tool in cc cmake ninja pkg-config; do
+      command -v $tool >/dev/null 2>&1 || { say "loam needs (Debian names): $packages $*"; exit 1; }
+    done
+    return 0
+  fi
+  missing=
+  for p in $packages "$@"; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+  done
+  [ -n "$missing" ] || return 0
+  say "installing:$missing"
+  root apt-get update -q >/dev/null
+  root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
+}
+
+build() { # preset
+  [ -f "build/$1/build.ninja" ] || cmake --preset "$1" >/dev/null
+  cmake --build "build/$1"
+}
+
+run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
+  preset=$1; shift
+  log="build/$preset/test.log"
+  set +e
+  ctest --test-dir "build/$preset" --output-on-failure -j 2 "$@" 2>&1 | tee "$log"
+  set -e
+  sed -n 's/^ *[0-9]*\/[0-9]* Test .*\*\*\*Skipped.*/&/p' "$log" | wc -l >/dev/null
+  awk '/ Test +#[0-9]+:/ { if (/\*\*\*Skipped/) s++; else if (/ Passed /) p++; else f++ }
+       END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0 }' "$log"
+}
+
+case "${1:-help}" in
+  build) need; build release ;;
+  test)  shift; need; build release; run_tests release "$@" ;;
+  asan)  shift; need; build asan; run_tests asan "$@" ;;
+  tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
+  lint)  need; sh tools/lint.sh ;;
+  clean) rm -rf build ;;
+  help|*)
+    cat <<'END'
+./do demo    build, then do the main job on real input
+./do test    build and run every test; ends with "N passed, N failed"
+./do build   build/release/loam
+./do bench   measure this machine and loam on it
+./do lint    style, includes, warnings of a second compiler
+./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
+./do fuzz    every fuzzer for 60 seconds
+./do clean   remove build/
+END
+    [ "${1:-help}" = help ] || exit 2 ;;
+esac

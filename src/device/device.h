@@ -1,0 +1,193 @@
+/* device: what a processor with memory can do.  Nothing above this folder knows which one it is.
+ *
+ * Work is put on a stream and runs in order; the call returns at once on a device with a queue and
+ * after the work on one without (cpu).  Addresses are the device's own (`void *` with ordinary
+ * arithmetic); only those of MEMORY_HOST and MEMORY_SHARED may be dereferenced by the host, and
+ * on the cpu device all kinds are the same memory.  Launching cannot fail halfway: a device that
+ * breaks remembers its first error, which stream_synchronize returns.
+ * Thread: one engine thread calls; flags may be written by any.
+ */
+#ifndef LOAM_DEVICE_DEVICE_H
+#define LOAM_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/attention/kv_layout.h"
+#include "kernels/rope/rope.h"
+#include "platform/cpu.h"
+#include "tensor/type.h"
+
+struct device;
+struct stream;
+struct event;
+
+enum memory_kind {
+    MEMORY_DEVICE, /* the fast tier */
+    MEMORY_HOST,   /* host memory the device can copy from at full speed (pinned) */
+    MEMORY_SHARED, /* small, seen by both sides without a copy: flags */
+};
+
+enum { DEVICE_GROUP_MOST = 4, DEVICE_BATCH_MOST = 4096 };
+
+/* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */
+struct matmul_operation {
+    const float *x; /* [row_count][x_stride] */
+    size_t x_stride;
+    size_t row_count;
+    size_t weight_count; /* 1..DEVICE_GROUP_MOST */
+    const struct matrix *weights[DEVICE_GROUP_MOST];
+    const float *biases[DEVICE_GROUP_MOST]; /* [rows] or NULL */
+    float *y[DEVICE_GROUP_MOST];            /* [row_count][y_stride[j]] */
+    size_t y_stride[DEVICE_GROUP_MOST];
+    bool accumulate; /* y += instead of y =: the residual connection */
+};
+
+struct
+    embed_operation { /* y[i] = row tokens[i] of table (+ row positions[i] + position_offset of a second table) */
+    const struct matrix *table;
+    const int32_t *tokens;               /* [row_count], host memory, checked by the caller */
+    const struct matrix *position_table; /* NULL: none (OPT has one) */
+    const uint64_t *positions;           /* [row_count], host memory */
+    uint64_t position_offset;
+    size_t row_count;
+    float *y; /* [row_count][table->columns] */
+};
+
+enum norm_kind { NORM_RMS, NORM_LAYER };
+
+struct norm_operation {
+    enum norm_kind kind;
+    const float *x; /* [row_count][x_stride]; each row holds segment_count segments */
+    size_t x_stride, row_count;
+    size_t segment_count; /* 1, or heads for the per-head norm of qwen3 */
+    size_t segment_size;  /* elements of a segment, = length of w */
+    const float *w, *b;   /* b only for NORM_LAYER */
+    float epsilon;
+    float *y; /* [row_count][y_stride]; may be x */
+    size_t y_stride;
+};
+
+/* The angles of a step's rows, once per step: cosine_sine[row][2 * pair_count]. */
+struct rope_angles_operation {
+    const uint64_t *positions; /* [row_count], host memory */
+    size_t row_count;
+    const float *frequency; /* [pair_count] */
+    size_t pair_count;
+    float factor;
+    float *cosine_sine;
+};
+
+struct rope_operation {
+    float *x; /* [row_count][x_stride]: head_count heads of head_stride elements */
+    size_t x_stride, row_count, head_count, head_stride, pair_count;
+    enum rope_order order;
+    const float *cosine_sine;
+};
+
+enum activation_kind { ACTIVATION_SILU_MULTIPLY, ACTIVATION_RELU, ACTIVATION_GELU };
+
+struct activation_operation {
+    enum activation_kind kind;
+    const float *gate, *up; /* [row_count][stride]; up only for the gated kind */
+    size_t stride, row_count, count;
+    float *y; /* may be gate */
+};
+
+/* The KV rows of one sequence in one layer, as attention sees them. */
+struct kv_view {
+    const struct kv_layout *layout;
+    void *const *
+        chunks; /* [kv_head_count][chunk_stride]; row r of head h is token r % 64 of chunks[h * chunk_stride + r / 64] */
+    size_t chunk_stride;
+};
+
+/* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
+ * positions position_first, position_first + 1, ... */
+struct attend_item {
+    struct kv_view view;
+    size_t row_first, row_count;
+    uint64_t position_first;
+};
+
+struct append_operation { /* stores K and V of a step's rows into their chunks */
+    const float *k, *v;   /* [rows][k_stride]: kv_head_count heads each */
+    size_t k_stride, v_stride;
+    size_t kv_head_count;
+    const struct attend_item *items;
+    size_t item_count;
+};
+
+struct attend_operation { /* dense causal attention over everything stored so far, own rows included */
+    const float *q;       /* [rows][q_stride]: head_count heads of k_dimension */
+    size_t q_stride;
+    float *out; /* [rows][out_stride]: head_count heads of v_dimension */
+    size_t out_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    uint64_t window; /* 0: full */
+    const struct attend_item *items;
+    size_t item_count;
+};
+
+struct gather_operation { /* y[i] = x[indices[i]] */
+    const float *x;
+    size_t x_stride;
+    const uint32_t *indices; /* [row_count], host memory */
+    size_t row_count, count;
+    float *y;
+    size_t y_stride;
+};
+
+struct device_operations {
+    enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
+                            struct error *error);
+    void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
+    /* A weight of the model file made usable by operations; the cpu uses it where it lies. */
+    enum status (*adopt_weight)(struct device *device, struct matrix *matrix, struct error *error);
+
+    enum status (*stream_create)(struct device *device, struct stream **stream, struct error *error);
+    void (*stream_destroy)(struct stream *stream);
+    enum status (*stream_synchronize)(struct stream *stream, struct error *error);
+    void (*copy)(struct stream *stream, void *target, const void *source,
+                 size_t size_bytes); /* any two kinds */
+    enum status (*event_create)(struct device *device, struct event **event, struct error *error);
+    void (*event_destroy)(struct event *event);
+    void (*event_record)(struct event *event, struct stream *stream);
+    void (*event_wait)(struct event *event, struct stream *stream); /* the stream waits, not the host */
+    bool (*event_done)(struct event *event);
+    void (*flag_write)(struct stream *stream, uint32_t *flag, uint32_t value); /* flag in MEMORY_SHARED */
+    void (*flag_wait)(struct stream *stream, const uint32_t *flag, uint32_t value); /* until *flag >= value */
+
+    void (*embed)(struct stream *stream, const struct embed_operation *operation);
+    void (*matmul)(struct stream *stream, const struct matmul_operation *operation);
+    void (*norm)(struct stream *stream, const struct norm_operation *operation);
+    void (*rope_angles)(struct stream *stream, const struct rope_angles_operation *operation);
+    void (*rope)(struct stream *stream, const struct rope_operation *operation);
+    void (*activation)(struct stream *stream, const struct activation_operation *operation);
+    void (*append)(struct stream *stream, const struct append_operation *operation);
+    void (*attend)(struct stream *stream, const struct attend_operation *operation);
+    void (*gather)(struct stream *stream, const struct gather_operation *operation);
+};
+
+struct device {
+    const struct device_operations *operations;
+    const char *name; /* "cpu" */
+};
+
+struct device_options {
+    size_t thread_count; /* 0: one per processor */
+    cpu_mask mask;       /* kernels the cpu may use; cpu_features() for all */
+};
+
+enum status device_cpu_create(struct device **device, const struct device_options *options,
+                              struct error *error) STATUS_CHECKED;
+void device_destroy(struct device *device); /* NULL allowed */
+
+/* Work on the cpu device's own threads, for code that is host work by nature (sampling over 64 rows,
+ * quantising a file).  NULL for a device without a pool. */
+struct pool *device_pool(struct device *device);
+
+#endif

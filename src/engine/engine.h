@@ -1,0 +1,75 @@
+/* engine: sequences, batches and steps over one model.
+ *
+ *   engine_create -> sequence_create -> engine_prefill(prompt) -> sampler_pick -> engine_step ...
+ *
+ * A step takes any mix of sequences: up to 64 that decode together share each weight read.  Thread: one.
+ */
+#ifndef LOAM_ENGINE_ENGINE_H
+#define LOAM_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "model/model.h"
+
+enum { ENGINE_SEQUENCES_MOST = 64 };
+
+struct engine;
+struct sequence;
+
+struct engine_options {
+    uint64_t context_size;    /* tokens per sequence; 0: the model's */
+    size_t sequence_capacity; /* 1..64 */
+    size_t batch_size;        /* tokens of a prefill block; 0: 512 */
+    enum kv_type k_type, v_type;
+};
+
+enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
+                          struct error *error) STATUS_CHECKED;
+void engine_destroy(struct engine *engine);
+
+enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error)
+    STATUS_CHECKED;
+void sequence_destroy(struct sequence *sequence);
+uint64_t sequence_length(const struct sequence *sequence);
+/* Forgets tokens from token_count on (a shorter prefix is kept). */
+void sequence_truncate(struct sequence *sequence, uint64_t token_count);
+
+/* Called between blocks of a long prefill; returning true stops it with STATUS_INTERRUPTED. */
+typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
+
+enum logits_wanted { LOGITS_LAST, LOGITS_ALL };
+
+/* Appends tokens to the sequence in blocks.  *logits: the last token's [vocabulary_size].  With LOGITS_ALL
+ * `each` is called for every token instead, in order, with its logits. */
+typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits,
+                                       struct error *error);
+struct prefill_request {
+    const int32_t *tokens;
+    size_t token_count;
+    engine_progress *progress; /* may be NULL */
+    void *progress_context;
+    engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
+    void *each_context;
+};
+enum status engine_prefill(struct engine *engine, struct sequence *sequence,
+                           const struct prefill_request *request, const float **logits, struct error *error)
+    STATUS_CHECKED;
+
+/* One token for each of several sequences; *logits: [count][vocabulary_size], valid until the next call. */
+enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
+                        size_t count, const float **logits, struct error *error) STATUS_CHECKED;
+
+/* Adds rows of made-up KV (seeded normal values) without computing them: for benchmarks at depths where
+ * prefill would take too long.  Says so in its name. */
+enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
+                               uint64_t seed, struct error *error) STATUS_CHECKED;
+
+uint64_t engine_kv_used_bytes(const struct engine *engine);
+uint64_t engine_kv_bytes_per_token(const struct engine *engine);
+const struct model_config *engine_config(const struct engine *engine);
+uint64_t engine_context_size(const struct engine *engine);
+
+#endif

@@ -1,0 +1,44 @@
+/* sampler: one token from a row of logits.
+ *
+ * The order of llama.cpp's default chain: repetition penalty, top-k, top-p, min-p, temperature.
+ * temperature 0 is greedy (the lowest id wins a tie).  The same seed and logits give the same tokens on
+ * any thread count: one generator per sampler, one draw per token.
+ */
+#ifndef LOAM_ENGINE_SAMPLER_H
+#define LOAM_ENGINE_SAMPLER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/random.h"
+#include "base/status.h"
+
+struct sampler_options {
+    float temperature;    /* 0.8 */
+    uint32_t top_k;       /* 40; 0: off */
+    float top_p;          /* 0.95; 1: off */
+    float min_p;          /* 0.05; 0: off */
+    float repeat_penalty; /* 1: off */
+    uint32_t repeat_last; /* 64: tokens looked back at */
+    uint64_t seed;
+};
+
+struct sampler;
+
+struct token_probability {
+    int32_t id;
+    float log_probability;
+};
+
+enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
+                           size_t vocabulary_size, struct error *error) STATUS_CHECKED;
+void sampler_destroy(struct sampler *sampler);
+/* Tells the sampler of a token that is in the text (prompt or answer), for the repetition penalty. */
+void sampler_accept(struct sampler *sampler, int32_t token);
+/* STATUS_FAILED when every logit is NaN or infinite: the model or file is broken, and that is said. */
+enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *token, struct error *error)
+    STATUS_CHECKED;
+/* The `count` likeliest tokens of a row, best first (log-softmax over all logits). */
+void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count);
+
+#endif

@@ -1,0 +1,145 @@
+/* gguf: reading and writing GGUF v2 and v3 files, every byte of them untrusted.
+ *
+ * gguf_open maps the file (and, for a split model, the other files named by
+ * split.count) and checks every length, offset, count, type and shape before it is
+ * used; after it returned STATUS_OK every pointer and size reachable from struct gguf
+ * is inside the mapping.  A failure is STATUS_MODEL (or STATUS_IO for the file itself)
+ * with one line: "FILE: field: found X, expected Y".
+ * Limits (gguf_limits below) bound what a small file can make us allocate: memory used
+ * is at most a small multiple of the file's own header.
+ */
+#ifndef LOAM_FORMAT_GGUF_H
+#define LOAM_FORMAT_GGUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "platform/file.h"
+#include "tensor/type.h"
+
+enum gguf_type {
+    GGUF_UINT8,
+    GGUF_INT8,
+    GGUF_UINT16,
+    GGUF_INT16,
+    GGUF_UINT32,
+    GGUF_INT32,
+    GGUF_FLOAT32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_UINT64,
+    GGUF_INT64,
+    GGUF_FLOAT64,
+    GGUF_TYPE_COUNT
+};
+
+enum { GGUF_DIMENSIONS_MOST = 4 };
+
+struct gguf_string {
+    const char *text; /* not zero-terminated; borrowed from the mapping */
+    uint64_t length;
+};
+
+struct gguf_entry { /* one metadata key */
+    struct gguf_string key;
+    enum gguf_type type;
+    enum gguf_type element_type;       /* of an array; arrays of arrays are refused */
+    uint64_t count;                    /* of an array, else 1 */
+    const uint8_t *data;               /* raw little-endian value(s), unaligned; for an array of
+                                            strings see strings */
+    const struct gguf_string *strings; /* [count], for a string or an array of strings */
+};
+
+struct gguf_tensor {
+    struct gguf_string name;
+    enum tensor_type type;
+    uint32_t dimension_count;                  /* 1..4 */
+    uint64_t dimensions[GGUF_DIMENSIONS_MOST]; /* [0] is the row length; the rest 1 when absent */
+    uint64_t size_bytes;
+    const uint8_t *data; /* borrowed; aligned to general.alignment in its file */
+    uint32_t file_index; /* of a split model */
+};
+
+struct gguf {
+    uint32_t version;
+    uint64_t alignment;
+    uint64_t entry_count, tensor_count;
+    const struct gguf_entry *entries;  /* [entry_count], in file order, of the first file */
+    const struct gguf_tensor *tensors; /* [tensor_count], over all files of a split model */
+    uint64_t size_bytes;               /* of all files together */
+    struct file_map *maps;             /* [file_count] */
+    uint32_t file_count;
+    char *path;         /* as given */
+    struct arena arena; /* owns entries, tensors, strings, index */
+    const void *index;  /* private: names to entries and tensors */
+};
+
+enum status gguf_open(struct gguf *gguf, const char *path, struct error *error) STATUS_CHECKED;
+/* The same parser over bytes in memory (no split files); for tests and fuzzing. name is used in messages. */
+enum status gguf_open_memory(struct gguf *gguf, const void *data, uint64_t size_bytes, const char *name,
+                             struct error *error) STATUS_CHECKED;
+void gguf_close(struct gguf *gguf); /* safe on a zeroed struct and after a failed open */
+
+const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key);          /* NULL: absent */
+const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *name); /* NULL: absent */
+
+/* Typed access.  Absent key: `*value` keeps what it had and STATUS_OK (give the default first);
+ * the _required forms fail.  Present with another type or out of range: STATUS_MODEL naming the key,
+ * the type found and the type expected.  Integers of any width are accepted where they fit. */
+enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t most, uint64_t *value,
+                          struct error *error) STATUS_CHECKED;
+enum status gguf_get_float(const struct gguf *gguf, const char *key, float *value, struct error *error)
+    STATUS_CHECKED; /* finite only */
+enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value, struct error *error)
+    STATUS_CHECKED;
+enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value,
+                            struct error *error) STATUS_CHECKED;
+enum status gguf_get_array(const struct gguf *gguf, const char *key, enum gguf_type element_type,
+                           const struct gguf_entry **value, struct error *error)
+    STATUS_CHECKED; /* absent: *value = NULL */
+enum status gguf_required(const struct gguf *gguf, const char *key, struct error *error)
+    STATUS_CHECKED; /* STATUS_MODEL when absent */
+
+/* Element of an array entry of numbers (any integer or float type), converted. */
+int64_t gguf_array_int(const struct gguf_entry *array, uint64_t index);
+double gguf_array_float(const struct gguf_entry *array, uint64_t index);
+
+/* ---- writing ---- */
+
+/* Writes a v3 file: add all metadata, declare all tensors, then gguf_writer_begin_data, then write the
+ * tensors' bytes in the declared order, then commit.  Uses file_writer: nothing is left behind on failure. */
+struct gguf_writer;
+enum status gguf_writer_create(struct gguf_writer **writer, const char *path, struct error *error)
+    STATUS_CHECKED;
+void gguf_writer_destroy(struct gguf_writer *writer); /* aborts unless committed; NULL allowed */
+enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value,
+                                 struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value,
+                                  struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_bool(struct gguf_writer *writer, const char *key, bool value, struct error *error)
+    STATUS_CHECKED;
+enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text,
+                                   uint64_t length, struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key,
+                                    const struct gguf_string *values, uint64_t count, struct error *error)
+    STATUS_CHECKED;
+enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values,
+                                 uint64_t count, struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
+                                   uint64_t count, struct error *error) STATUS_CHECKED;
+enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,
+                                   struct error *error) STATUS_CHECKED;
+enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *name, enum tensor_type type,
+                                       uint32_t dimension_count, const uint64_t *dimensions,
+                                       struct error *error) STATUS_CHECKED;
+enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;
+/* May be called several times for one tensor; goes to the next when its bytes are complete (padding is ours). */
+enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
+                              struct error *error) STATUS_CHECKED;
+enum status gguf_writer_commit(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,21 @@
+/* activation: element-wise functions between matrices, and softmax over a row. */
+#ifndef LOAM_KERNELS_ACTIVATION_H
+#define LOAM_KERNELS_ACTIVATION_H
+
+#include <stddef.h>
+
+#include "platform/cpu.h"
+
+struct activation_kernels {
+    void (*silu_multiply)(const float *gate, const float *up, size_t count,
+                          float *y); /* y = silu(gate) * up; y may be gate */
+    void (*relu)(const float *x, size_t count, float *y);
+    void (*gelu)(const float *x, size_t count, float *y);                /* tanh form */
+    void (*add)(const float *a, const float *b, size_t count, float *y); /* y may be a */
+    /* y = softmax(x) with the maximum taken out; returns log(sum(exp(x))) of the input. */
+    double (*softmax)(const float *x, size_t count, float *y);
+};
+
+void activation_kernels_init(struct activation_kernels *kernels, cpu_mask mask);
+
+#endif

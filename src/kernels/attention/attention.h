@@ -1,0 +1,74 @@
+/* attention: softmax(scale * q.k) v over rows of the KV cache, as partials.
+ *
+ * A partial over a set of rows is (m, s, o): the maximum score, the sum of exp(score - m), and the
+ * un-normalised output sum of exp(score - m) * v.  Partials over disjoint rows merge exactly
+ * (Milakov and Gimelshein 2018; flash-decoding), so every source of rows is attended when it is
+ * ready.  An empty partial is m = -INFINITY, s = 0, o = 0.
+ */
+#ifndef LOAM_KERNELS_ATTENTION_H
+#define LOAM_KERNELS_ATTENTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/attention/kv_layout.h"
+#include "platform/cpu.h"
+
+/* Decode: all query heads of one group over rows [row_begin, row_end) of one KV head; K and V are
+ * read once for the group. */
+struct attention_decode_args {
+    const struct kv_layout *layout;
+    const void *const *chunks; /* row r is token r % 64 of chunks[r / 64] */
+    uint64_t row_begin, row_end;
+    const float *q;  /* [group][q_stride], k_dimension each */
+    size_t q_stride; /* floats */
+    size_t group;    /* query heads of this KV head, 1..64 */
+    float scale;
+    float softcap; /* 0: none; else score = softcap * tanh(score / softcap) */
+    float *m, *s;  /* [group] */
+    float *o;      /* [group][o_stride], v_dimension each */
+    size_t o_stride;
+    void *scratch; /* decode_scratch_bytes(group, layout) */
+};
+
+/* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,
+ * causal, within one KV head.  Query i is at absolute position position_first + i and sees rows
+ * (position - window, position], or all rows up to its own when window is 0.  Writes normalised output. */
+struct attention_prefill_args {
+    const struct kv_layout *layout;
+    const void *const *chunks;
+    uint64_t position_first; /* of query 0; rows [0, position_first + query_count) exist */
+    size_t query_count;
+    uint64_t window;
+    const float *q;  /* query i, head g of the group: q + i * q_stride + g * k_dimension */
+    size_t q_stride; /* floats between queries */
+    size_t group;
+    float scale, softcap;
+    float *out; /* query i, head g: out + i * out_stride + g * v_dimension */
+    size_t out_stride;
+    void *scratch; /* prefill_scratch_bytes(group, layout), this thread's own */
+};
+
+struct attention_kernels {
+    /* Writes the partial of these rows (does not merge with what m, s, o held). */
+    void (*decode)(const struct attention_decode_args *args);
+    size_t (*decode_scratch_bytes)(size_t group, const struct kv_layout *layout);
+    /* target = merge(target, source), for `heads` heads of `dimension` each. */
+    void (*merge)(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
+                  size_t target_stride, const float *source_m, const float *source_s, const float *source_o,
+                  size_t source_stride);
+    /* out[h] = o[h] / s[h]; an empty partial gives zeros. */
+    void (*finish)(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride,
+                   float *out, size_t out_stride);
+    void (*prefill)(const struct attention_prefill_args *args);
+    size_t (*prefill_scratch_bytes)(size_t group, const struct kv_layout *layout);
+    size_t prefill_query_block; /* query_count that suits the variant: split prompts at its multiples */
+    /* Stores one token's K and V (floats, post-RoPE) as row `token` (0..63) of a chunk. */
+    void (*store)(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v);
+    /* Reads a row back as floats (tests, and methods that need exact keys). */
+    void (*load)(const struct kv_layout *layout, const void *chunk, size_t token, float *k, float *v);
+};
+
+void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask);
+
+#endif

@@ -1,0 +1,52 @@
+/* matmul: y[i][r] = sum over c of w[r][c] * x[i][c], for many inputs (prefill, batches).
+ *
+ * Compute-bound.  Inputs are prepared once (packed, and quantised to int8 or rounded to bf16
+ * where the variant multiplies so), shared by all threads; weights are unpacked from the file's
+ * layout panel by panel into the calling thread's scratch and used for all inputs.  Nothing is
+ * repacked at load, so a model is ready as soon as it is mapped.
+ */
+#ifndef LOAM_KERNELS_MATMUL_H
+#define LOAM_KERNELS_MATMUL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "platform/cpu.h"
+#include "tensor/type.h"
+
+struct matmul_kernels;
+
+struct matmul_args {
+    const struct matrix *weight; /* [rows][columns] */
+    size_t input_count;          /* m */
+    const void *prepared;        /* prepared_bytes() bytes, filled by prepare over all parts */
+    float *outputs;              /* [input_count][output_stride] */
+    size_t output_stride;        /* floats */
+    size_t row_begin, row_end;   /* rows of the weight to compute; multiples of row_granule but for the end */
+    void *scratch;               /* scratch_bytes(), 64-byte aligned, this thread's own */
+};
+
+/* How one weight type is multiplied by the chosen variant.  Two types with the same `form`
+ * share a prepared input. */
+struct matmul_method {
+    int form;
+    size_t row_granule; /* rows per panel: split work at its multiples */
+    size_t (*prepared_bytes)(size_t input_count, size_t columns);
+    /* Prepares the inputs [input_begin, input_end) of x[input_count][x_stride]; boundaries that are
+     * multiples of input_granule may be prepared by different threads at once. */
+    size_t input_granule;
+    void (*prepare)(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                    size_t input_end, void *prepared);
+    size_t (*scratch_bytes)(size_t columns);
+    void (*run)(const struct matmul_args *args);
+};
+
+enum { MATMUL_TYPES = 32 };
+
+struct matmul_kernels {
+    struct matmul_method method[MATMUL_TYPES]; /* by weight type; run == NULL: no such weight type */
+};
+
+void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask);
+
+#endif

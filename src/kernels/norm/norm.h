@@ -1,0 +1,16 @@
+/* norm: RMSNorm, y = x / sqrt(mean(x^2) + eps) * w, and LayerNorm, y = (x - mean) / sqrt(var + eps) * w + b. */
+#ifndef LOAM_KERNELS_NORM_H
+#define LOAM_KERNELS_NORM_H
+
+#include <stddef.h>
+
+#include "platform/cpu.h"
+
+struct norm_kernels {
+    void (*rms)(const float *x, const float *w, float eps, size_t count, float *y); /* y may be x */
+    void (*layer)(const float *x, const float *w, const float *b, float eps, size_t count, float *y);
+};
+
+void norm_kernels_init(struct norm_kernels *kernels, cpu_mask mask);
+
+#endif

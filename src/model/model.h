@@ -1,0 +1,103 @@
+/* model: a model file's configuration and weights, and its forward pass.
+ *
+ * model_load checks that every tensor the family needs is there with the shape the
+ * configuration implies, and reports the first that is not by name.  Weights stay in the mapped file.
+ */
+#ifndef LOAM_MODEL_MODEL_H
+#define LOAM_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "cache/kv_cache.h"
+#include "device/device.h"
+#include "format/gguf.h"
+
+enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT };
+
+enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
+
+enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
+
+struct layer_config {
+    enum attention_kind attention;
+    uint64_t window; /* tokens, for ATTENTION_SLIDING */
+};
+
+struct model_config {
+    enum model_family family;
+    const char *name; /* general.name or the file's name */
+    size_t layer_count, hidden_size, head_count, kv_head_count, k_dimension, v_dimension, ffn_size;
+    size_t vocabulary_size;
+    uint64_t context_length; /* trained */
+    float norm_epsilon;
+    bool has_rope;
+    enum rope_order rope_order;
+    size_t rope_dimension; /* elements of a head that are rotated */
+    float rope_base;
+    enum rope_scaling rope_scaling;
+    float rope_factor, rope_attention_factor; /* YaRN's factor on cos and sin, resolved */
+    uint64_t rope_original_context;
+    float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
+    float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */
+    const struct layer_config *layers; /* [layer_count] */
+};
+
+struct layer_weights {
+    struct matrix q, k, v, output;                       /* attention */
+    const float *q_bias, *k_bias, *v_bias, *output_bias; /* NULL where the family has none */
+    const float *attention_norm, *attention_norm_bias;
+    const float *q_norm, *k_norm; /* qwen3: per-head RMSNorm */
+    struct matrix gate, up, down; /* gate.data NULL for OPT */
+    const float *up_bias, *down_bias;
+    const float *ffn_norm, *ffn_norm_bias;
+};
+
+struct model {
+    struct model_config config;
+    struct gguf gguf;      /* the mapped file */
+    struct device *device; /* borrowed */
+    struct matrix token_embedding, position_embedding, output;
+    const float *output_norm, *output_norm_bias;
+    const float *rope_frequency;  /* [rope_dimension / 2], scaling applied, device memory */
+    struct layer_weights *layers; /* [layer_count] */
+    struct arena arena;
+};
+
+enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
+    STATUS_CHECKED;
+void model_destroy(struct model *model);
+
+/* Configuration only, checked; for inspect and quantize. layers and name live in arena. */
+enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
+                              struct error *error) STATUS_CHECKED;
+
+/* Buffers of a forward pass for up to row_capacity rows; allocated once. */
+struct forward;
+enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
+                           size_t logit_row_capacity, struct error *error) STATUS_CHECKED;
+void forward_destroy(struct forward *forward);
+
+struct forward_batch {
+    const int32_t *tokens;     /* [row_count] */
+    const uint64_t *positions; /* [row_count] */
+    size_t row_count;
+    struct kv_sequence *const *sequences; /* [item_count] */
+    const struct attend_item *items; /* [item_count]; rows and positions; views are filled in per layer */
+    size_t item_count;
+    const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted */
+    size_t logit_row_count;
+};
+
+/* Runs all layers; KV must have been reserved.  *logits: [logit_row_count][vocabulary_size], host-readable,
+ * valid until the next call. An observer, when set, sees the residual stream after every layer (tests). */
+typedef void forward_observer(void *context, size_t layer_index,
+                              const float *hidden /* [row_count][hidden_size] */, size_t row_count);
+void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
+enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
+                        struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,205 @@
+#include "platform/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The guard must find, inside a signal handler, which file a fault belongs to:
+ * a fixed table of mappings, entries published by their address. */
+enum { MAPS_MOST = 256, PATH_KEPT = 256 };
+
+static struct guarded_map {
+    _Atomic uintptr_t begin; /* 0: free; released last, pairs with the handler's load */
+    _Atomic uintptr_t end;
+    char path[PATH_KEPT];
+} guarded[MAPS_MOST];
+
+static void guard_add(const uint8_t *data, uint64_t size, const char *path) {
+    for (size_t i = 0; i < MAPS_MOST; i++) {
+        uintptr_t expected = 0;
+        if (atomic_load(&guarded[i].end) != 0) continue;
+        if (!atomic_compare_exchange_strong(&guarded[i].end, &expected, (uintptr_t)data + size)) continue;
+        snprintf(guarded[i].path, sizeof guarded[i].path, "%s", path);
+        atomic_store(&guarded[i].begin, (uintptr_t)data);
+        return;
+    }
+}
+
+static void guard_remove(const uint8_t *data) {
+    for (size_t i = 0; i < MAPS_MOST; i++)
+        if (atomic_load(&guarded[i].begin) == (uintptr_t)data) {
+            atomic_store(&guarded[i].begin, 0);
+            atomic_store(&guarded[i].end, 0);
+            return;
+        }
+}
+
+static void write_text(const char *text) {
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
+
+static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
+    (void)context;
+    uintptr_t address = (uintptr_t)info->si_addr;
+    for (size_t i = 0; i < MAPS_MOST; i++) {
+        uintptr_t begin = atomic_load(&guarded[i].begin);
+        if (begin == 0 || address < begin || address >= atomic_load(&guarded[i].end)) continue;
+        write_text("loam: ");
+        write_text(guarded[i].path);
+        write_text(": model file changed on disk\n");
+        _exit(6);
+    }
+    signal(signal_number, SIG_DFL); /* not ours: let it be seen */
+    raise(signal_number);
+}
+
+void file_map_guard(void) {
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}
+
+enum status file_map_open(struct file_map *map, const char *path, struct error *error) {
+    *map = (struct file_map){0};
+    /* O_NONBLOCK: a fifo must be refused, not waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
+    struct stat info;
+    enum status status = STATUS_OK;
+    if (fstat(fd, &info) != 0)
+        status = error_set_os(error, STATUS_IO, errno, "%s", path);
+    else if (!S_ISREG(info.st_mode))
+        status = error_set(error, STATUS_IO, "%s: not a regular file", path);
+    else if (info.st_size == 0)
+        status = error_set(error, STATUS_IO, "%s: the file is empty", path);
+    if (status == STATUS_OK) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED) {
+            status = error_set_os(error, STATUS_IO, errno, "%s: mapping %lld bytes", path,
+                                  (long long)info.st_size);
+        } else {
+            map->data = data;
+            map->size_bytes = (uint64_t)info.st_size;
+            guard_add(map->data, map->size_bytes, path);
+        }
+    }
+    close(fd);
+    return status;
+}
+
+void file_map_close(struct file_map *map) {
+    if (map->data == NULL) return;
+    guard_remove(map->data);
+    munmap((void *)(uintptr_t)map->data, map->size_bytes);
+    *map = (struct file_map){0};
+}
+
+void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes) {
+    uintptr_t begin = ((uintptr_t)map->data + offset) & ~(uintptr_t)4095;
+    uintptr_t end = (uintptr_t)map->data + offset + bytes;
+    (void)madvise((void *)begin, end - begin, MADV_WILLNEED); /* a hint */
+}
+
+enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
+                          struct error *error) {
+    bool standard_input = strcmp(path, "-") == 0;
+    int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
+    char *memory = NULL;
+    size_t used = 0, capacity = 0;
+    enum status status = STATUS_OK;
+    for (;;) {
+        if (used + 1 >= capacity) {
+            capacity = capacity == 0 ? 65536 : capacity * 2;
+            char *bigger = realloc(memory, capacity);
+            if (bigger == NULL) {
+                status = error_set(error, STATUS_MEMORY, "%s: out of memory at %zu bytes", path, used);
+                break;
+            }
+            memory = bigger;
+        }
+        ssize_t count = read(fd, memory + used, capacity - used - 1);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) status = error_set_os(error, STATUS_IO, errno, "%s", path);
+        if (count <= 0) break;
+        used += (size_t)count;
+        if (used > limit_bytes) {
+            status = error_set(error, STATUS_IO, "%s: larger than the limit of %zu bytes", path, limit_bytes);
+            break;
+        }
+    }
+    if (!standard_input) close(fd);
+    if (status != STATUS_OK) {
+        free(memory);
+        return status;
+    }
+    memory[used] = '\0';
+    *text = memory;
+    *size_bytes = used;
+    return STATUS_OK;
+}
+
+enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
+    *writer = (struct file_writer){0};
+    size_t length = strlen(path);
+    writer->path = strdup(path);
+    writer->temporary = malloc(length + 8);
+    if (writer->path == NULL || writer->temporary == NULL) {
+        file_writer_abort(writer);
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    }
+    memcpy(writer->temporary, path, length);
+    memcpy(writer->temporary + length, ".XXXXXX", 8);
+    int fd = mkostemp(writer->temporary, O_CLOEXEC);
+    if (fd < 0) {
+        int failed = errno;
+        free(writer->temporary);
+        writer->temporary = NULL; /* nothing of ours to remove */
+        file_writer_abort(writer);
+        return error_set_os(error, STATUS_IO, failed, "%s", path);
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    (void)fchmod(fd, 0666 & ~mask); /* mkostemp is stricter than what a user expects of an output */
+    writer->stream = fdopen(fd, "wb");
+    if (writer->stream == NULL) {
+        int failed = errno;
+        close(fd);
+        file_writer_abort(writer);
+        return error_set_os(error, STATUS_IO, failed, "%s", path);
+    }
+    return STATUS_OK;
+}
+
+enum status file_writer_commit(struct file_writer *writer, struct error *error) {
+    FILE *stream = writer->stream;
+    writer->stream = NULL;
+    int failed = 0;
+    if (fflush(stream) != 0 || fsync(fileno(stream)) != 0) failed = errno;
+    if (fclose(stream) != 0 && failed == 0) failed = errno;
+    if (failed == 0 && rename(writer->temporary, writer->path) != 0) failed = errno;
+    if (failed != 0) {
+        enum status status = error_set_os(error, STATUS_IO, failed, "%s", writer->path);
+        file_writer_abort(writer);
+        return status;
+    }
+    free(writer->temporary);
+    writer->temporary = NULL;
+    file_writer_abort(writer);
+    return STATUS_OK;
+}
+
+void file_writer_abort(struct file_writer *writer) {
+    if (writer->stream != NULL) fclose(writer->stream);
+    if (writer->temporary != NULL) unlink(writer->temporary);
+    free(writer->temporary);
+    free(writer->path);
+    *writer = (struct file_writer){0};
+}

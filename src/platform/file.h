@@ -1,0 +1,49 @@
+/* file: whole files mapped read-only, and files written so that a reader never
+ * sees half of one. */
+#ifndef LOAM_PLATFORM_FILE_H
+#define LOAM_PLATFORM_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+/* A regular file mapped read-only.  Pages come in on first touch; a file that is
+ * truncated while mapped is caught by file_map_guard. */
+struct file_map {
+    const uint8_t *data; /* [size_bytes], borrowed until file_unmap */
+    uint64_t size_bytes;
+};
+
+/* STATUS_IO with the path when it cannot be opened, is not a regular file, or is
+ * empty (data would be NULL).  A path of a directory or device is refused. */
+enum status file_map_open(struct file_map *map, const char *path, struct error *error) STATUS_CHECKED;
+void file_map_close(struct file_map *map);
+
+/* Hints for the mapped range [offset, offset + bytes). */
+void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes);
+
+/* After this call a page of any open file_map that has vanished (the file was
+ * truncated while mapped) ends the process with the line
+ * "loam: <path>: model file changed on disk" and exit code 6, instead of SIGBUS. */
+void file_map_guard(void);
+
+/* Reads a whole file or standard input ("-") into memory, zero-terminated;
+ * refuses more than limit_bytes.  The caller frees *text. */
+enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
+                          struct error *error) STATUS_CHECKED;
+
+/* Writes to a new temporary file beside path and puts it in place with rename only when
+ * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind. */
+struct file_writer {
+    FILE *stream;           /* write here */
+    char *path, *temporary; /* owned */
+};
+enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error)
+    STATUS_CHECKED;
+enum status file_writer_commit(struct file_writer *writer, struct error *error) STATUS_CHECKED;
+void file_writer_abort(struct file_writer *writer); /* safe after commit and after a failed open */
+
+#endif

@@ -1,0 +1,62 @@
+/* tokenizer: text to token ids and back, from the metadata of a GGUF file.
+ *
+ * SentencePiece ("llama") and byte-level BPE ("gpt2") with the pre-tokenizers of the common
+ * model families.  Linear time on any input, no recursion.  Thread-safe after creation.
+ */
+#ifndef LOAM_TOKEN_TOKENIZER_H
+#define LOAM_TOKEN_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "format/gguf.h"
+
+typedef int32_t token_id; /* an index into the vocabulary; -1 is "none" */
+
+enum { TOKEN_NONE = -1 };
+
+struct tokenizer;
+
+/* force_pre: accept an unknown tokenizer.ggml.pre and treat it as "default" (else STATUS_MODEL with its
+ * name).  Keeps no pointer into gguf. */
+enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gguf, bool force_pre,
+                             struct error *error) STATUS_CHECKED;
+void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL allowed */
+
+struct token_list {
+    token_id *ids; /* owned */
+    size_t count, capacity;
+};
+void token_list_deinit(struct token_list *list);
+enum status token_list_append(struct token_list *list, token_id id, struct error *error) STATUS_CHECKED;
+
+struct tokenize_options {
+    bool add_special;   /* BOS (and EOS) where the vocabulary asks for them */
+    bool parse_special; /* the text of control tokens becomes those tokens; off for user text */
+};
+
+/* Appends the ids of text[length] (any bytes) to list. */
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
+                             struct tokenize_options options, struct token_list *list, struct error *error)
+    STATUS_CHECKED;
+
+/* The bytes of one token; control tokens give nothing unless special. Writes at most capacity bytes
+ * and returns how many the token has. */
+size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
+                       size_t capacity);
+
+/* Text of a list, as a newly allocated zero-terminated string: what encode undoes. */
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
+                             bool special, char **text, size_t *length, struct error *error) STATUS_CHECKED;
+
+size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer);
+token_id tokenizer_bos(const struct tokenizer *tokenizer);
+token_id tokenizer_eos(const struct tokenizer *tokenizer);
+bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
+/* Ends an answer: eos, eot, eom and their kin. */
+bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);
+token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text); /* TOKEN_NONE: absent */
+
+#endif

@@ -1,0 +1,23 @@
+#!/bin/sh
+# check_style.sh SOURCE_DIR: files of at most 1,000 lines, no tabs, no trailing blanks, lines of at most
+# 120 characters in C; no folder or file named utils, common, misc or helpers.  docs/style_exceptions.txt
+# may list `rule path` pairs; it may only shrink.
+set -eu
+cd "$1"
+exceptions=docs/style_exceptions.txt
+failed=0
+complain() { # rule path message
+  if [ -f "$exceptions" ] && grep -qxF "$1 $2" "$exceptions"; then return 0; fi
+  echo "$2: $3"; failed=1
+}
+files=$(find src include tests bench -name '*.[ch]' -o -name '*.cu')
+for f in $files; do
+  lines=$(wc -l < "$f")
+  [ "$lines" -le 1000 ] || complain length "$f" "$lines lines, at most 1000"
+  case "$f" in *utils*|*common*|*misc*|*helpers*) complain name "$f" "names no noun" ;; esac
+  grep -qP '\t' "$f" && complain tab "$f" "has a tab"
+  grep -qP ' +$' "$f" && complain blank "$f" "has trailing blanks"
+  long=$(awk 'length($0) > 120 { print NR; exit }' "$f")
+  [ -z "$long" ] || complain width "$f:$long" "longer than 120 characters"
+done
+exit $failed
