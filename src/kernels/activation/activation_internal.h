@@ -1,0 +1,9 @@
+#ifndef LOAM_KERNELS_ACTIVATION_INTERNAL_H
+#define LOAM_KERNELS_ACTIVATION_INTERNAL_H
+
+#include "kernels/activation/activation.h"
+
+/* Each overwrites the entries that it does better. */
+void activation_ref_install(struct activation_kernels *kernels);
+
+#endif

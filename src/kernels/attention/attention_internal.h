@@ -1,0 +1,25 @@
+/* attention_internal: what the variants of attention share. */
+#ifndef LOAM_KERNELS_ATTENTION_INTERNAL_H
+#define LOAM_KERNELS_ATTENTION_INTERNAL_H
+
+#include "kernels/attention/attention.h"
+
+/* Each overwrites the entries that it does better. */
+void attention_ref_install(struct attention_kernels *kernels);
+
+/* The scales of a Q8 row: dimension / KV_SCALE_GROUP halves. */
+static inline const uint16_t *kv_k_scales(const struct kv_layout *layout, const void *chunk, size_t token) {
+    const void *scales = kv_block(layout, chunk, token) + layout->k_scales_offset;
+    return (const uint16_t *)scales + token % KV_BLOCK_TOKENS * (layout->k_dimension / KV_SCALE_GROUP);
+}
+static inline const uint16_t *kv_v_scales(const struct kv_layout *layout, const void *chunk, size_t token) {
+    const void *scales = kv_block(layout, chunk, token) + layout->v_scales_offset;
+    return (const uint16_t *)scales + token % KV_BLOCK_TOKENS * (layout->v_dimension / KV_SCALE_GROUP);
+}
+
+/* First row that the query at `position` sees. */
+static inline uint64_t prefill_row_begin(uint64_t position, uint64_t window) {
+    return window == 0 || window > position ? 0 : position + 1 - window;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* The definition of attention: sums in double, one row after the other. */
+#include <math.h>
+
+#include "kernels/attention/attention_internal.h"
+#include "tensor/half.h"
+
+static void row_store(enum kv_type type, uint8_t *row, uint16_t *scales, size_t dimension, const float *x) {
+    if (type == KV_F16) {
+        for (size_t i = 0; i < dimension; i++) ((uint16_t *)(void *)row)[i] = float_to_half(x[i]);
+        return;
+    }
+    for (size_t group = 0; group < dimension / KV_SCALE_GROUP; group++, x += KV_SCALE_GROUP) {
+        int8_t *codes = (int8_t *)row + group * KV_SCALE_GROUP;
+        float largest = 0, poison = 0;
+        for (size_t i = 0; i < KV_SCALE_GROUP; i++) {
+            if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
+            poison += x[i] * 0.0f; /* NaN where an element is NaN or infinite, which codes cannot say */
+        }
+        scales[group] = float_to_half(largest / 127.0f + poison);
+        /* Codes are of the scale as stored, so that its rounding costs nothing. */
+        float scale = half_to_float(scales[group]), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+        for (size_t i = 0; i < KV_SCALE_GROUP; i++) {
+            float code = nearbyintf(x[i] * inverse);
+            codes[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code == code ? code : 0);
+        }
+    }
+}
+
+static void row_load(enum kv_type type, const uint8_t *row, const uint16_t *scales, size_t dimension,
+                     float *x) {
+    if (type == KV_F16)
+        for (size_t i = 0; i < dimension; i++) x[i] = half_to_float(((const uint16_t *)(const void *)row)[i]);
+    else
+        for (size_t i = 0; i < dimension; i++)
+            x[i] = half_to_float(scales[i / KV_SCALE_GROUP]) * (float)((const int8_t *)row)[i];
+}
+
+static void store(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v) {
+    row_store(layout->k_type, (uint8_t *)kv_k_row(layout, chunk, token),
+              (uint16_t *)kv_k_scales(layout, chunk, token), layout->k_dimension, k);
+    row_store(layout->v_type, (uint8_t *)kv_v_row(layout, chunk, token),
+              (uint16_t *)kv_v_scales(layout, chunk, token), layout->v_dimension, v);
+}
+
+static void load(const struct kv_layout *layout, const void *chunk, size_t token, float *k, float *v) {
+    row_load(layout->k_type, kv_k_row(layout, chunk, token), kv_k_scales(layout, chunk, token),
+             layout->k_dimension, k);
+    row_load(layout->v_type, kv_v_row(layout, chunk, token), kv_v_scales(layout, chunk, token),
+             layout->v_dimension, v);
+}
+
+/* exp(x - maximum) where the maximum of nothing seen yet is -INFINITY. */
+static double weight(double x, double maximum) { return x == -INFINITY ? 0 : exp(x - maximum); }
+
+struct row_sum {
+    double m, s, *o; /* running maximum, sum of exponentials, [v_dimension] */
+    float *k, *v;    /* one row each */
+};
+
+static void attend(const struct kv_layout *layout, const void *const *chunks, uint64_t row_begin,
+                   uint64_t row_end, const float *q, float scale, float softcap, struct row_sum *sum) {
+    sum->m = -INFINITY;
+    sum->s = 0;
+    for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] = 0;
+    for (uint64_t row = row_begin; row < row_end; row++) {
+        load(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k, sum->v);
+        double score = 0;
+        for (size_t d = 0; d < layout->k_dimension; d++) score += (double)q[d] * (double)sum->k[d];
+        score *= (double)scale;
+        if (softcap != 0) score = (double)softcap * tanh(score / (double)softcap);
+        if (score > sum->m) {
+            double shrink = weight(sum->m, score);
+            sum->s *= shrink;
+            for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] *= shrink;
+            sum->m = score;
+        }
+        double p = weight(score, sum->m);
+        sum->s += p;
+        for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] += p * (double)sum->v[d];
+    }
+}
+
+static size_t scratch_bytes(size_t group, const struct kv_layout *layout) {
+    (void)group;
+    return layout->v_dimension * (sizeof(double) + sizeof(float)) + layout->k_dimension * sizeof(float);
+}
+
+static struct row_sum sum_in(void *scratch, const struct kv_layout *layout) {
+    struct row_sum sum = {.o = scratch};
+    sum.k = (float *)(sum.o + layout->v_dimension);
+    sum.v = sum.k + layout->k_dimension;
+    return sum;
+}
+
+static void decode(const struct attention_decode_args *args) {
+    const struct kv_layout *layout = args->layout;
+    struct row_sum sum = sum_in(args->scratch, layout);
+    for (size_t head = 0; head < args->group; head++) {
+        attend(layout, args->chunks, args->row_begin, args->row_end, args->q + head * args->q_stride,
+               args->scale, args->softcap, &sum);
+        /* The sums are relative to the maximum as it is written. */
+        float m = (float)sum.m;
+        double shift = weight(sum.m, (double)m);
+        args->m[head] = m;
+        args->s[head] = (float)(sum.s * shift);
+        for (size_t d = 0; d < layout->v_dimension; d++)
+            args->o[head * args->o_stride + d] = (float)(sum.o[d] * shift);
+    }
+}
+
+static void prefill(const struct attention_prefill_args *args) {
+    const struct kv_layout *layout = args->layout;
+    struct row_sum sum = sum_in(args->scratch, layout);
+    for (size_t i = 0; i < args->query_count; i++)
+        for (size_t head = 0; head < args->group; head++) {
+            uint64_t position = args->position_first + i;
+            attend(layout, args->chunks, prefill_row_begin(position, args->window), position + 1,
+                   args->q + i * args->q_stride + head * layout->k_dimension, args->scale, args->softcap,
+                   &sum);
+            float *out = args->out + i * args->out_stride + head * layout->v_dimension;
+            for (size_t d = 0; d < layout->v_dimension; d++)
+                out[d] = sum.s == 0 ? 0.0f : (float)(sum.o[d] / sum.s);
+        }
+}
+
+static void merge(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
+                  size_t target_stride, const float *source_m, const float *source_s, const float *source_o,
+                  size_t source_stride) {
+    for (size_t head = 0; head < heads; head++) {
+        float *target = target_o + head * target_stride;
+        const float *source = source_o + head * source_stride;
+        float m = source_m[head] > target_m[head] ? source_m[head] : target_m[head];
+        double keep = weight((double)target_m[head], (double)m);
+        double take = weight((double)source_m[head], (double)m);
+        target_m[head] = m;
+        target_s[head] = (float)(keep * (double)target_s[head] + take * (double)source_s[head]);
+        for (size_t d = 0; d < dimension; d++)
+            target[d] = (float)(keep * (double)target[d] + take * (double)source[d]);
+    }
+}
+
+static void finish(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride,
+                   float *out, size_t out_stride) {
+    for (size_t head = 0; head < heads; head++)
+        for (size_t d = 0; d < dimension; d++)
+            out[head * out_stride + d] = s[head] == 0 ? 0.0f : o[head * o_stride + d] / s[head];
+}
+
+void attention_ref_install(struct attention_kernels *kernels) {
+    *kernels = (struct attention_kernels){
+        .decode = decode,
+        .decode_scratch_bytes = scratch_bytes,
+        .merge = merge,
+        .finish = finish,
+        .prefill = prefill,
+        .prefill_scratch_bytes = scratch_bytes,
+        .prefill_query_block = 1,
+        .store = store,
+        .load = load,
+    };
+}

@@ -1,0 +1,9 @@
+#ifndef LOAM_KERNELS_NORM_INTERNAL_H
+#define LOAM_KERNELS_NORM_INTERNAL_H
+
+#include "kernels/norm/norm.h"
+
+/* Each overwrites the entries that it does better. */
+void norm_ref_install(struct norm_kernels *kernels);
+
+#endif

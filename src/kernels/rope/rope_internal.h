@@ -1,0 +1,9 @@
+#ifndef LOAM_KERNELS_ROPE_INTERNAL_H
+#define LOAM_KERNELS_ROPE_INTERNAL_H
+
+#include "kernels/rope/rope.h"
+
+/* Each overwrites the entries that it does better. */
+void rope_ref_install(struct rope_kernels *kernels);
+
+#endif
