@@ -99,8 +99,8 @@ struct activation_operation {
 /* The KV rows of one sequence in one layer, as attention sees them. */
 struct kv_view {
     const struct kv_layout *layout;
-    void *const *
-        chunks; /* [kv_head_count][chunk_stride]; row r of head h is token r % 64 of chunks[h * chunk_stride + r / 64] */
+    void *const *chunks; /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of
+                          * chunks[h * chunk_stride + r / 64] */
     size_t chunk_stride;
 };
 
