@@ -5,6 +5,8 @@
  * used; after it returned STATUS_OK every pointer and size reachable from struct gguf
  * is inside the mapping.  A failure is STATUS_MODEL (or STATUS_IO for the file itself)
  * with one line: "FILE: field: found X, expected Y".
+ * Split models: parts are named x-00001-of-00003.gguf and the first is given.
+ * Tensors may not overlap; gaps between them and bytes behind the last are allowed.
  * Limits (gguf_limits below) bound what a small file can make us allocate: memory used
  * is at most a small multiple of the file's own header.
  */
@@ -38,6 +40,17 @@ enum gguf_type {
 };
 
 enum { GGUF_DIMENSIONS_MOST = 4 };
+
+enum gguf_limits {
+    GGUF_ENTRIES_MOST = 1 << 16, /* keys of one file */
+    GGUF_TENSORS_MOST = 1 << 20, /* tensors of one file */
+    GGUF_FILES_MOST = 256,       /* parts of a split model */
+    GGUF_KEY_BYTES_MOST = 65535, /* as the format says */
+    GGUF_NAME_BYTES_MOST = 64,   /* of a tensor, as the format says */
+    GGUF_ALIGNMENT_LEAST = 8,    /* powers of two */
+    GGUF_ALIGNMENT_MOST = 1 << 20,
+    GGUF_ALIGNMENT_DEFAULT = 32,
+};
 
 struct gguf_string {
     const char *text; /* not zero-terminated; borrowed from the mapping */
@@ -73,9 +86,9 @@ struct gguf {
     uint64_t size_bytes;               /* of all files together */
     struct file_map *maps;             /* [file_count] */
     uint32_t file_count;
-    char *path;         /* as given */
-    struct arena arena; /* owns entries, tensors, strings, index */
-    const void *index;  /* private: names to entries and tensors */
+    char *path;                     /* as given */
+    struct arena arena;             /* owns entries, tensors, strings, index */
+    const struct gguf_index *index; /* private: entries and tensors in the order of their names */
 };
 
 enum status gguf_open(struct gguf *gguf, const char *path, struct error *error) STATUS_CHECKED;
@@ -98,6 +111,8 @@ enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value,
     STATUS_CHECKED;
 enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value,
                             struct error *error) STATUS_CHECKED;
+/* element_type GGUF_INT32 stands for integers of any width, GGUF_FLOAT32 for both floats (read them with
+ * gguf_array_int and gguf_array_float); any other is meant exactly. */
 enum status gguf_get_array(const struct gguf *gguf, const char *key, enum gguf_type element_type,
                            const struct gguf_entry **value, struct error *error)
     STATUS_CHECKED; /* absent: *value = NULL */
@@ -107,6 +122,8 @@ enum status gguf_required(const struct gguf *gguf, const char *key, struct error
 /* Element of an array entry of numbers (any integer or float type), converted. */
 int64_t gguf_array_int(const struct gguf_entry *array, uint64_t index);
 double gguf_array_float(const struct gguf_entry *array, uint64_t index);
+
+const char *gguf_type_name(enum gguf_type type); /* "uint8", "string", ... */
 
 /* ---- writing ---- */
 
@@ -131,6 +148,7 @@ enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, co
                                  uint64_t count, struct error *error) STATUS_CHECKED;
 enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
                                    uint64_t count, struct error *error) STATUS_CHECKED;
+/* As it was read; general.alignment is left out, since the writer aligns to GGUF_ALIGNMENT_DEFAULT. */
 enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,
                                    struct error *error) STATUS_CHECKED;
 enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *name, enum tensor_type type,
