@@ -1,1 +1,3 @@
-int main(void) { return 0; }
+#include "cli/command.h"
+
+int main(int argc, char **argv) { return command_main(argc, argv); }

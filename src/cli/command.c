@@ -1,0 +1,102 @@
+#include "cli/command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/output.h"
+
+const struct command command_table[COMMAND_COUNT] = {
+    [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
+                      "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
+    [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",
+                         "With --verbose also the build, the processor and the instruction sets in use.", 0,
+                         0, version_command},
+};
+
+const struct command *command_find(const char *name) {
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (command_table[i].name != NULL && strcmp(command_table[i].name, name) == 0)
+            return &command_table[i];
+    return NULL;
+}
+
+const char *command_nearest(const char *name) {
+    const char *best = NULL;
+    size_t length = strlen(name), best_distance = length / 3 + 2;
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const char *candidate = command_table[i].name;
+        if (candidate == NULL) continue;
+        size_t distance = edit_distance(name, candidate);
+        if (length >= 3 && strncmp(name, candidate, length) == 0) distance = 1; /* cut short */
+        if (distance < best_distance) {
+            best = candidate;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+int exit_code(enum status status) {
+    switch (status) {
+    case STATUS_OK: return 0;
+    case STATUS_FAILED: return 1;
+    case STATUS_USAGE: return 2;
+    case STATUS_MODEL: return 3;
+    case STATUS_DOCUMENT: return 4;
+    case STATUS_MEMORY: return 5;
+    case STATUS_IO: return 6;
+    case STATUS_INTERRUPTED: return 130;
+    case STATUS_FULL: return 5;
+    case STATUS_UNSUPPORTED: return 1;
+    }
+    return 1;
+}
+
+/* A program started with a closed standard descriptor must not get the model file under that number.
+ * What is put there fails as the closed one would: standard output cannot be written. */
+static void fill_standard_descriptors(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
+}
+
+static enum status dispatch(int argc, char **argv, struct error *error) {
+    if (argc < 2)
+        return error_set(error, STATUS_USAGE,
+                         "which command?  'loam help' lists them, for example: loam run");
+    const char *word = argv[1];
+    if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) word = "help";
+    if (strcmp(word, "--version") == 0) word = "version";
+    const struct command *command = command_find(word);
+    if (command == NULL) {
+        const char *near = command_nearest(word);
+        if (near != NULL)
+            return error_set(error, STATUS_USAGE, "unknown command '%.60s'; did you mean '%s'?", word, near);
+        return error_set(error, STATUS_USAGE, "unknown command '%.60s'; 'loam help' lists them", word);
+    }
+    struct options options;
+    enum status status = options_parse(&options, command, argc - 1, argv + 1, error);
+    if (status == STATUS_OK)
+        status = option_flag(&options, OPTION_HELP) ? help_print_command(command, error)
+                                                    : command->run(&options, error);
+    options_deinit(&options);
+    return status;
+}
+
+int command_main(int argc, char **argv) {
+    fill_standard_descriptors();
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, told like any other */
+    struct error error = {0};
+    enum status status = dispatch(argc, argv, &error);
+    struct error output_error;
+    enum status written = output_flush(&output_error); /* what was answered, also before a failure */
+    if (status == STATUS_OK && written != STATUS_OK) {
+        status = written;
+        error = output_error;
+    }
+    if (status != STATUS_OK && error.message[0] != '\0') fprintf(stderr, "loam: %s\n", error.message);
+    return exit_code(status);
+}

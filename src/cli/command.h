@@ -1,0 +1,46 @@
+/* command: what the first word of the command line names. */
+#ifndef LOAM_CLI_COMMAND_H
+#define LOAM_CLI_COMMAND_H
+
+#include <stdio.h>
+
+#include "base/status.h"
+#include "cli/option.h"
+
+struct command {
+    enum command_id id;
+    const char *name;
+    const char *usage;       /* after "loam NAME " */
+    const char *summary;     /* one line for the list of commands */
+    const char *description; /* paragraphs for `loam help NAME` */
+    size_t positionals_least, positionals_most;
+    /* A failure leaves its line in *error; an empty line is a failure already told. */
+    enum status (*run)(const struct options *options, struct error *error);
+};
+
+extern const struct command command_table[COMMAND_COUNT]; /* in the order of enum command_id */
+
+const struct command *command_find(const char *name); /* NULL: none */
+const char *command_nearest(const char *name);        /* NULL: nothing near */
+
+/* The whole program: parses, runs, reports, returns the exit code. */
+int command_main(int argc, char **argv);
+int exit_code(enum status status);
+
+enum status run_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status chat_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status bench_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status inspect_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status tokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
+
+/* Help, on standard output: of one command, or of all. */
+enum status help_print_command(const struct command *command, struct error *error) STATUS_CHECKED;
+enum status help_print_all(struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,114 @@
+/* Help, generated from command_table and option_table. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/output.h"
+
+enum { HELP_COLUMN = 32, HELP_WIDTH = 100 };
+
+static const char *const group_titles[GROUP_COUNT] = {
+    [GROUP_INPUT] = "Input",          [GROUP_OUTPUT] = "Output",     [GROUP_MACHINE] = "Machine",
+    [GROUP_CACHE] = "Context memory", [GROUP_SAMPLING] = "Sampling", [GROUP_TEST] = "Tests",
+    [GROUP_GENERAL] = "General",
+};
+
+/* Words of text from column on, wrapped at HELP_WIDTH. */
+static void print_wrapped(const char *text, size_t column, size_t indent) {
+    while (*text != '\0') {
+        size_t length = strcspn(text, " \n");
+        if (column > indent && column + 1 + length > HELP_WIDTH) {
+            output_text("\n%*s", (int)indent, "");
+            column = indent;
+        }
+        output_text("%s%.*s", column > indent ? " " : "", (int)length, text);
+        column += length + (column > indent);
+        text += length;
+        if (*text == '\n') {
+            output_text("\n%*s", (int)indent, "");
+            column = indent;
+        }
+        if (*text != '\0') text++;
+    }
+    output_text("\n");
+}
+
+static void print_option(const struct option_spec *spec) {
+    char left[96];
+    int length = spec->short_name != NULL
+                     ? snprintf(left, sizeof left, "  -%s, --%s", spec->short_name, spec->name)
+                     : snprintf(left, sizeof left, "      --%s", spec->name);
+    size_t used = (size_t)length;
+    if (spec->argument != NULL)
+        used += (size_t)snprintf(left + used, sizeof left - used, " %s", spec->argument);
+    if (used + 2 > HELP_COLUMN)
+        output_text("%s\n%*s", left, HELP_COLUMN, "");
+    else
+        output_text("%-*s", HELP_COLUMN, left);
+    char right[400];
+    length = snprintf(right, sizeof right, "%s", spec->help);
+    used = (size_t)length;
+    if (spec->choices != NULL)
+        used += (size_t)snprintf(right + used, sizeof right - used, ": %s", spec->choices);
+    if (spec->default_text != NULL) snprintf(right + used, sizeof right - used, " [%s]", spec->default_text);
+    print_wrapped(right, HELP_COLUMN, HELP_COLUMN);
+}
+
+enum status help_print_command(const struct command *command, struct error *error) {
+    output_text("Usage: loam %s %s\n\n", command->name, command->usage);
+    print_wrapped(command->description, 0, 0);
+    bool any = false;
+    for (size_t group = 0; group < GROUP_COUNT; group++) {
+        bool titled = false;
+        for (size_t i = 0; i < option_table_count; i++) {
+            const struct option_spec *spec = &option_table[i];
+            if (spec->group != group || (spec->commands >> command->id & 1) == 0) continue;
+            if (!titled) output_text("\n%s:\n", group_titles[group]);
+            titled = true;
+            any |= spec->id != OPTION_HELP;
+            print_option(spec);
+        }
+    }
+    if (any) {
+        char name[64];
+        for (size_t i = 0; i < option_table_count; i++) {
+            if ((option_table[i].commands >> command->id & 1) == 0) continue;
+            output_text("\nEvery option can come from the environment too (%s=...); the argument wins.\n",
+                        option_environment_name(&option_table[i], name, sizeof name));
+            break;
+        }
+    }
+    return output_flush(error);
+}
+
+enum status help_print_all(struct error *error) {
+    output_text("loam: long contexts on ordinary machines.  Runs GGUF language models on the CPU.\n\n"
+                "Usage: loam COMMAND [options]\n\nCommands:\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (command_table[i].name != NULL)
+            output_text("  %-12s %s\n", command_table[i].name, command_table[i].summary);
+    if (command_find("run") != NULL)
+        output_text("\nExamples:\n"
+                    "  loam run -m model.gguf -p \"The capital of France is\" -n 32\n"
+                    "  loam run -m model.gguf -f chapter.txt -p \"In short:\" --temp 0 --json run.json\n"
+                    "  loam chat -m model.gguf -c 32K\n"
+                    "  loam inspect model.gguf\n"
+                    "  loam bench -m model.gguf -p 512,2048 -n 128 -d 0,4096\n");
+    output_text("\n'loam help COMMAND' describes a command and its options.  Results go to standard output,\n"
+                "everything else to standard error.\n\n"
+                "Exit codes: 0 done, 1 other failure, 2 usage, 3 model file, 4 saved document, 5 memory,\n"
+                "6 input or output, 130 interrupted.\n");
+    return output_flush(error);
+}
+
+enum status help_command(const struct options *options, struct error *error) {
+    if (options->positional_count == 0) return help_print_all(error);
+    const char *name = options->positionals[0];
+    const struct command *command = command_find(name);
+    if (command != NULL) return help_print_command(command, error);
+    const char *near = command_nearest(name);
+    if (near != NULL)
+        return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; did you mean '%s'?", name,
+                         near);
+    return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; 'loam help' lists them", name);
+}

@@ -1,0 +1,330 @@
+#include "cli/option.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "cli/command.h"
+
+enum { WORD_MOST = 63 };
+
+bool size_parse(const char *text, uint64_t *value) {
+    if (!isdigit((unsigned char)text[0])) return false;
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (errno != 0) return false;
+    unsigned shift = 0;
+    switch (toupper((unsigned char)*end)) {
+    case 'K': shift = 10; break;
+    case 'M': shift = 20; break;
+    case 'G': shift = 30; break;
+    case 'T': shift = 40; break;
+    default: break;
+    }
+    if (shift != 0) end++;
+    if (shift != 0 && end[0] == 'i' && end[1] == 'B') end += 2; /* 512MiB is the same thing */
+    if (*end != '\0' || number > UINT64_MAX >> shift) return false;
+    *value = (uint64_t)number << shift;
+    return true;
+}
+
+size_t edit_distance(const char *a, const char *b) {
+    size_t rows = strlen(a), columns = strlen(b);
+    if (rows > WORD_MOST || columns > WORD_MOST) return WORD_MOST;
+    size_t d[WORD_MOST + 1][WORD_MOST + 1];
+    for (size_t i = 0; i <= rows; i++) d[i][0] = i;
+    for (size_t j = 0; j <= columns; j++) d[0][j] = j;
+    for (size_t i = 1; i <= rows; i++)
+        for (size_t j = 1; j <= columns; j++) {
+            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[rows][columns];
+}
+
+const char *option_environment_name(const struct option_spec *spec, char *buffer, size_t buffer_bytes) {
+    snprintf(buffer, buffer_bytes, "LOAM_ARG_%s", spec->name);
+    for (char *c = buffer; *c != '\0'; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    return buffer;
+}
+
+static bool belongs(const struct option_spec *spec, const struct command *command) {
+    return (spec->commands >> command->id & 1) != 0;
+}
+
+/* `word` is what stood on the command line up to '=', dashes included. */
+static bool names(const struct option_spec *spec, const char *word) {
+    if (word[1] == '-')
+        return strcmp(word + 2, spec->name) == 0 ||
+               (spec->alias != NULL && strcmp(word + 2, spec->alias) == 0);
+    return spec->short_name != NULL && strcmp(word + 1, spec->short_name) == 0;
+}
+
+static const struct option_spec *find(const struct command *command, const char *word) {
+    for (size_t i = 0; i < option_table_count; i++)
+        if ((command == NULL || belongs(&option_table[i], command)) && names(&option_table[i], word))
+            return &option_table[i];
+    return NULL;
+}
+
+/* The option of this command whose name is nearest; NULL when none is near enough to be meant. */
+static const struct option_spec *nearest(const struct command *command, const char *word) {
+    const char *bare = word + (word[1] == '-' ? 2 : 1);
+    size_t length = strlen(bare);
+    if (length < 2) return NULL;
+    const struct option_spec *best = NULL;
+    size_t best_distance = length / 3 + 1;
+    for (size_t i = 0; i < option_table_count; i++) {
+        const struct option_spec *spec = &option_table[i];
+        if (!belongs(spec, command)) continue;
+        size_t distance = edit_distance(bare, spec->name);
+        if (spec->alias != NULL && edit_distance(bare, spec->alias) < distance)
+            distance = edit_distance(bare, spec->alias);
+        if (length >= 3 && strncmp(bare, spec->name, length) == 0) distance = 1; /* cut short */
+        if (distance <= best_distance && (best == NULL || distance < best_distance)) {
+            best = spec;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+static enum status refuse_unknown(const struct command *command, const char *word, struct error *error) {
+    const struct option_spec *near = nearest(command, word);
+    const struct option_spec *elsewhere = find(NULL, word);
+    if (elsewhere != NULL && near == NULL)
+        for (size_t i = 0; i < COMMAND_COUNT; i++)
+            if (belongs(elsewhere, &command_table[i]))
+                return error_set(error, STATUS_USAGE,
+                                 "%s: '%s' is an option of 'loam %s', not of this command", command->name,
+                                 word, command_table[i].name);
+    if (near != NULL)
+        return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name,
+                         word, near->name);
+    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; 'loam help %s' lists them", command->name,
+                     word, command->name);
+}
+
+/* ---- values ---- */
+
+/* The name as the user wrote it: "--temp", or "LOAM_ARG_TEMP" from the environment. */
+struct place {
+    const struct option_spec *spec;
+    const char *shown;
+};
+
+static enum status bad_value(const struct place *place, const char *text, const char *expected,
+                             struct error *error) {
+    return error_set(error, STATUS_USAGE, "%s: found '%.80s', expected %s", place->shown, text, expected);
+}
+
+static enum status out_of_range(const struct place *place, const char *text, struct error *error) {
+    return error_set(error, STATUS_USAGE, "%s: found %.80s, expected %.10g to %.10g", place->shown, text,
+                     place->spec->least, place->spec->most);
+}
+
+static bool in_range(const struct option_spec *spec, double value) {
+    return (spec->least == 0 && spec->most == 0) || (value >= spec->least && value <= spec->most);
+}
+
+/* The index of word in "a|b|c"; false when it is none of them. */
+static bool choice_find(const char *choices, const char *word, size_t length, uint64_t *index) {
+    *index = 0;
+    for (const char *c = choices; *c != '\0'; (*index)++) {
+        size_t n = strcspn(c, "|");
+        if (n == length && strncasecmp(c, word, n) == 0) return true;
+        c += n + (c[n] == '|');
+    }
+    return false;
+}
+
+static enum status list_append(struct option_value *value, const struct place *place, uint64_t item,
+                               struct error *error) {
+    if (value->list_count == OPTION_LIST_MOST)
+        return error_set(error, STATUS_USAGE, "%s: more than %d values", place->shown, OPTION_LIST_MOST);
+    value->list[value->list_count++] = item;
+    return STATUS_OK;
+}
+
+static enum status parse_list(struct option_value *value, const struct place *place, const char *text,
+                              struct error *error) {
+    const struct option_spec *spec = place->spec;
+    for (const char *c = text;;) {
+        size_t length = strcspn(c, ",");
+        uint64_t item;
+        if (spec->kind == ARGUMENT_WORDS) {
+            if (!choice_find(spec->choices, c, length, &item))
+                return bad_value(place, text, spec->choices, error);
+        } else {
+            char part[32];
+            if (length >= sizeof part) return bad_value(place, text, "numbers by comma", error);
+            memcpy(part, c, length);
+            part[length] = '\0';
+            if (!size_parse(part, &item)) return bad_value(place, text, "numbers by comma", error);
+            if (!in_range(spec, (double)item)) return out_of_range(place, part, error);
+        }
+        TRY(list_append(value, place, item, error));
+        if (c[length] == '\0') return STATUS_OK;
+        c += length + 1;
+    }
+}
+
+static enum status parse_flag(struct option_value *value, const struct place *place, const char *text,
+                              struct error *error) {
+    static const char *const words[] = {"0", "off", "false", "no", "", "1", "on", "true", "yes"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            value->count = i >= 5;
+            return STATUS_OK;
+        }
+    return bad_value(place, text, "1 or 0", error);
+}
+
+static enum status parse_value(struct option_value *value, const struct place *place, const char *text,
+                               enum option_source source, struct error *error) {
+    const struct option_spec *spec = place->spec;
+    if (!value->present || value->source != source) value->list_count = 0; /* a repeated list grows */
+    value->present = true;
+    value->source = source;
+    value->text = text;
+    char *end;
+    errno = 0;
+    switch (spec->kind) {
+    case ARGUMENT_NONE: return parse_flag(value, place, text, error);
+    case ARGUMENT_TEXT: return STATUS_OK;
+    case ARGUMENT_WORD:
+        if (!choice_find(spec->choices, text, strlen(text), &value->count))
+            return bad_value(place, text, spec->choices, error);
+        return STATUS_OK;
+    case ARGUMENT_COUNT:
+        if (!size_parse(text, &value->count))
+            return bad_value(place, text, "a whole number (K, M, G)", error);
+        return in_range(spec, (double)value->count) ? STATUS_OK : out_of_range(place, text, error);
+    case ARGUMENT_INTEGER:
+        value->integer = strtoll(text, &end, 10);
+        if (*text == '\0' || *end != '\0' || errno != 0)
+            return bad_value(place, text, "a whole number", error);
+        return in_range(spec, (double)value->integer) ? STATUS_OK : out_of_range(place, text, error);
+    case ARGUMENT_NUMBER:
+        value->number = strtod(text, &end);
+        if (*text == '\0' || *end != '\0' || errno != 0 || !isfinite(value->number))
+            return bad_value(place, text, "a number", error);
+        return in_range(spec, value->number) ? STATUS_OK : out_of_range(place, text, error);
+    case ARGUMENT_WORDS:
+    case ARGUMENT_COUNTS: return parse_list(value, place, text, error);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the command line ---- */
+
+/* argv[*index] is an option; takes its argument too. */
+static enum status parse_option(struct options *options, int argc, char *const *argv, int *index,
+                                struct error *error) {
+    const char *whole = argv[*index];
+    char word[WORD_MOST + 1];
+    const char *equals = whole[1] == '-' ? strchr(whole, '=') : NULL;
+    size_t length = equals != NULL ? (size_t)(equals - whole) : strlen(whole);
+    snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MOST ? length : WORD_MOST), whole);
+    const struct option_spec *spec = find(options->command, word);
+    if (spec == NULL) return refuse_unknown(options->command, word, error);
+    const char *text = equals != NULL ? equals + 1 : NULL;
+    if (spec->kind == ARGUMENT_NONE) {
+        if (text == NULL) text = "1";
+    } else if (text == NULL) {
+        if (*index + 1 >= argc)
+            return error_set(error, STATUS_USAGE, "%s: %s needs %s", options->command->name, word,
+                             spec->argument);
+        text = argv[++*index];
+    }
+    struct place place = {spec, word};
+    return parse_value(&options->values[spec->id], &place, text, SOURCE_ARGUMENT, error);
+}
+
+static enum status parse_rest(struct options *options, enum option_source source, struct error *error) {
+    for (size_t i = 0; i < option_table_count; i++) {
+        const struct option_spec *spec = &option_table[i];
+        struct option_value *value = &options->values[spec->id];
+        if (!belongs(spec, options->command) || value->present) continue;
+        char name[WORD_MOST + 1];
+        const char *text = spec->default_text;
+        if (source == SOURCE_ENVIRONMENT)
+            text = spec->id == OPTION_HELP ? NULL : getenv(option_environment_name(spec, name, sizeof name));
+        else
+            snprintf(name, sizeof name, "--%s", spec->name);
+        struct place place = {spec, name};
+        if (text != NULL) TRY(parse_value(value, &place, text, source, error));
+    }
+    return STATUS_OK;
+}
+
+enum status options_parse(struct options *options, const struct command *command, int argc, char *const *argv,
+                          struct error *error) {
+    *options = (struct options){.command = command};
+    options->positionals = calloc((size_t)argc + 1, sizeof *options->positionals);
+    if (options->positionals == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    bool only_positionals = false;
+    for (int i = 1; i < argc; i++) {
+        if (only_positionals || argv[i][0] != '-' || argv[i][1] == '\0')
+            options->positionals[options->positional_count++] = argv[i];
+        else if (strcmp(argv[i], "--") == 0)
+            only_positionals = true;
+        else
+            TRY(parse_option(options, argc, argv, &i, error));
+    }
+    if (option_flag(options, OPTION_HELP)) return STATUS_OK; /* help never fails over the rest */
+    if (options->positional_count > command->positionals_most)
+        return error_set(error, STATUS_USAGE, "%s: unexpected argument '%s'; usage: loam %s %s",
+                         command->name, options->positionals[command->positionals_most], command->name,
+                         command->usage);
+    if (options->positional_count < command->positionals_least)
+        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: loam %s %s", command->name,
+                         command->name, command->usage);
+    TRY(parse_rest(options, SOURCE_ENVIRONMENT, error));
+    return parse_rest(options, SOURCE_DEFAULT, error);
+}
+
+void options_deinit(struct options *options) {
+    free(options->positionals);
+    *options = (struct options){0};
+}
+
+bool option_flag(const struct options *options, enum option_id id) {
+    return options->values[id].present && options->values[id].count != 0;
+}
+
+bool option_given(const struct options *options, enum option_id id) {
+    return options->values[id].present && options->values[id].source != SOURCE_DEFAULT;
+}
+
+const char *option_text(const struct options *options, enum option_id id) {
+    return options->values[id].present ? options->values[id].text : NULL;
+}
+
+uint64_t option_count(const struct options *options, enum option_id id) {
+    ASSERT(options->values[id].present);
+    return options->values[id].count;
+}
+
+int64_t option_integer(const struct options *options, enum option_id id) {
+    ASSERT(options->values[id].present);
+    return options->values[id].integer;
+}
+
+double option_number(const struct options *options, enum option_id id) {
+    ASSERT(options->values[id].present);
+    return options->values[id].number;
+}
+
+const struct option_value *option_list(const struct options *options, enum option_id id) {
+    return &options->values[id];
+}

@@ -1,0 +1,183 @@
+/* option: one table of every option of every command.
+ *
+ * Parsing, `--help`, the LOAM_ARG_* environment, the nearest name for a typo and (later) completions all
+ * come from option_table: an option exists because it has a row.  Names are llama.cpp's where they exist.
+ *
+ *   argument beats environment beats the row's default.
+ */
+#ifndef LOAM_CLI_OPTION_H
+#define LOAM_CLI_OPTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum command_id {
+    COMMAND_RUN,
+    COMMAND_CHAT,
+    COMMAND_BENCH,
+    COMMAND_PERPLEXITY,
+    COMMAND_INSPECT,
+    COMMAND_TOKENIZE,
+    COMMAND_DETOKENIZE,
+    COMMAND_IMPORT,
+    COMMAND_QUANTIZE,
+    COMMAND_HELP,
+    COMMAND_VERSION,
+    COMMAND_COUNT
+};
+
+enum option_id {
+    OPTION_MODEL,
+    OPTION_PROMPT,
+    OPTION_FILE,
+    OPTION_IDS,
+    OPTION_SYSTEM,
+    OPTION_PREDICT,
+    OPTION_IGNORE_EOS,
+    OPTION_SPECIAL,
+    OPTION_BOS,
+    OPTION_CHAT_TEMPLATE,
+    OPTION_FORCE_PRE,
+    OPTION_CONTEXT,
+    OPTION_BATCH,
+    OPTION_UBATCH,
+    OPTION_THREADS,
+    OPTION_PARALLEL,
+    OPTION_CACHE_K,
+    OPTION_CACHE_V,
+    OPTION_CPU_MASK,
+    OPTION_KV_DEVICE,
+    OPTION_KV_HOST,
+    OPTION_KV_DISK,
+    OPTION_PRESET,
+    OPTION_SET,
+    OPTION_KEEP,
+    OPTION_SEED,
+    OPTION_TEMPERATURE,
+    OPTION_TOP_K,
+    OPTION_TOP_P,
+    OPTION_MIN_P,
+    OPTION_REPEAT_PENALTY,
+    OPTION_REPEAT_LAST,
+    OPTION_BENCH_PROMPT,
+    OPTION_BENCH_GENERATE,
+    OPTION_BENCH_BOTH,
+    OPTION_BENCH_DEPTH,
+    OPTION_BENCH_PARALLEL,
+    OPTION_BENCH_BATCH,
+    OPTION_BENCH_UBATCH,
+    OPTION_BENCH_THREADS,
+    OPTION_BENCH_CACHE_K,
+    OPTION_BENCH_CACHE_V,
+    OPTION_REPETITIONS,
+    OPTION_FILL_RANDOM,
+    OPTION_FLOOR,
+    OPTION_NO_WARMUP,
+    OPTION_OUTPUT,
+    OPTION_CHUNKS,
+    OPTION_KL_BASE,
+    OPTION_KL_COMPARE,
+    OPTION_IMPORT_TYPE,
+    OPTION_JSON_FILE,
+    OPTION_JSON,
+    OPTION_TOP_LOGPROBS,
+    OPTION_QUIET,
+    OPTION_VERBOSE,
+    OPTION_HELP,
+    OPTION_COUNT
+};
+
+enum argument_kind {
+    ARGUMENT_NONE,    /* a flag */
+    ARGUMENT_TEXT,    /* any text */
+    ARGUMENT_WORD,    /* one of `choices` */
+    ARGUMENT_WORDS,   /* several of `choices`, by comma */
+    ARGUMENT_COUNT,   /* an unsigned number; takes K, M, G (1024) */
+    ARGUMENT_COUNTS,  /* several, by comma */
+    ARGUMENT_INTEGER, /* a signed number */
+    ARGUMENT_NUMBER,  /* a real number */
+};
+
+enum option_group {
+    GROUP_INPUT,
+    GROUP_OUTPUT,
+    GROUP_MACHINE,
+    GROUP_CACHE,
+    GROUP_SAMPLING,
+    GROUP_TEST,
+    GROUP_GENERAL,
+    GROUP_COUNT
+};
+
+struct option_spec {
+    enum option_id id;
+    const char *name;       /* "--name"; LOAM_ARG_NAME in the environment */
+    const char *short_name; /* "-ub"; NULL: none */
+    const char *alias;      /* a second long name; NULL: none */
+    enum argument_kind kind;
+    const char *argument;     /* what help calls the argument: "FILE" */
+    const char *default_text; /* parsed like an argument; NULL: not given */
+    const char *choices;      /* "f16|q8_0", for words */
+    double least, most;       /* of numbers; both 0: any */
+    uint32_t commands;        /* bits 1 << enum command_id */
+    enum option_group group;  /* the heading in help */
+    const char *help;         /* one line or more, wrapped when printed */
+};
+
+extern const struct option_spec option_table[];
+extern const size_t option_table_count;
+
+enum option_source { SOURCE_DEFAULT, SOURCE_ENVIRONMENT, SOURCE_ARGUMENT };
+
+enum { OPTION_LIST_MOST = 64 };
+
+struct option_value {
+    bool present; /* from any source */
+    enum option_source source;
+    const char *text; /* borrowed: argv, the environment or the table */
+    union {
+        uint64_t count;
+        int64_t integer;
+        double number;
+    };
+    uint64_t list[OPTION_LIST_MOST]; /* numbers, or indices into choices */
+    size_t list_count;
+};
+
+struct command;
+
+struct options {
+    const struct command *command;
+    struct option_value values[OPTION_COUNT];
+    const char **positionals; /* [positional_count], owned array of borrowed texts */
+    size_t positional_count;
+};
+
+/* argv[0] is the command's name.  STATUS_USAGE with one line that names the option and, for a typo, the
+ * nearest one. */
+enum status options_parse(struct options *options, const struct command *command, int argc, char *const *argv,
+                          struct error *error) STATUS_CHECKED;
+void options_deinit(struct options *options);
+
+/* Reading.  Asking a kind of value that the row does not have is a bug. */
+bool option_flag(const struct options *options, enum option_id id);
+bool option_given(const struct options *options, enum option_id id);       /* argument or environment */
+const char *option_text(const struct options *options, enum option_id id); /* NULL: absent */
+uint64_t option_count(const struct options *options, enum option_id id);
+int64_t option_integer(const struct options *options, enum option_id id);
+double option_number(const struct options *options, enum option_id id);
+const struct option_value *option_list(const struct options *options, enum option_id id);
+
+/* "4K" -> 4096.  false: not a whole number with an optional K, M, G or T, or too large. */
+bool size_parse(const char *text, uint64_t *value);
+
+/* The environment's name of an option: "LOAM_ARG_CTX_SIZE". */
+const char *option_environment_name(const struct option_spec *spec, char *buffer, size_t buffer_bytes);
+
+/* Edits (insert, delete, replace, swap neighbours) between two words of at most 63 characters. */
+size_t edit_distance(const char *a, const char *b);
+
+#endif

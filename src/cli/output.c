@@ -1,0 +1,63 @@
+#include "cli/output.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static int failed; /* errno of the first write that failed, for good: stdio forgets it */
+
+static void note(bool worked) {
+    if (!worked && failed == 0) failed = errno != 0 ? errno : EIO;
+}
+
+void output_text(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    errno = 0;
+    note(vfprintf(stdout, format, arguments) >= 0);
+    va_end(arguments);
+}
+
+void output_bytes(const char *bytes, size_t length) {
+    errno = 0;
+    note(fwrite(bytes, 1, length, stdout) == length);
+}
+
+enum status output_flush(struct error *error) {
+    errno = 0;
+    note(fflush(stdout) == 0);
+    if (failed != 0) return error_set_os(error, STATUS_IO, failed, "standard output");
+    return STATUS_OK;
+}
+
+bool output_can_draw(void) {
+    const char *terminal = getenv("TERM");
+    return isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
+}
+
+bool output_can_colour(void) {
+    const char *refused = getenv("NO_COLOR");
+    return output_can_draw() && (refused == NULL || refused[0] == '\0');
+}
+
+const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    double value = (double)bytes;
+    while (value >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(buffer, buffer_bytes, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return buffer;
+}
+
+uint64_t peak_rss_bytes(void) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+    return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
+}

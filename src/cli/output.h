@@ -1,0 +1,29 @@
+/* output: standard output that notices when it could not be written, and what standard error may show.
+ * Answers and results go to standard output; everything else to standard error.  Thread: main. */
+#ifndef LOAM_CLI_OUTPUT_H
+#define LOAM_CLI_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Buffered; the first failure is remembered and returned by output_flush. */
+void output_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void output_bytes(const char *bytes, size_t length);
+/* STATUS_IO when anything since the start could not be written (a full disk, a closed pipe). */
+enum status output_flush(struct error *error) STATUS_CHECKED;
+
+/* Standard error is a terminal on which a line may be drawn over (TERM is not "dumb"). */
+bool output_can_draw(void);
+/* ... and colour is welcome too (NO_COLOR is not set). */
+bool output_can_colour(void);
+
+/* "512.0 KiB", "1.23 GiB"; the text lives in buffer. */
+const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes);
+
+/* The most memory this process has had resident. */
+uint64_t peak_rss_bytes(void);
+
+#endif

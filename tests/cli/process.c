@@ -1,0 +1,167 @@
+#include "cli/process.h"
+
+#include "testing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "platform/clock.h"
+
+enum { ARGUMENTS_MOST = 64 };
+
+struct capture {
+    int fd;
+    char *text;
+    size_t used, capacity;
+};
+
+static void capture_read(struct capture *capture) {
+    if (capture->used + 4096 >= capture->capacity) {
+        capture->capacity = capture->capacity * 2 + 16384;
+        capture->text = realloc(capture->text, capture->capacity);
+        assert_non_null(capture->text);
+    }
+    ssize_t count = read(capture->fd, capture->text + capture->used, capture->capacity - capture->used - 1);
+    if (count < 0 && errno == EINTR) return;
+    if (count <= 0) {
+        close(capture->fd);
+        capture->fd = -1;
+        return;
+    }
+    capture->used += (size_t)count;
+    capture->text[capture->used] = '\0';
+}
+
+static void child_prepare(const struct process_request *request, const int input[2], const int output[2],
+                          const int complaints[2]) {
+    if (request->input != NULL) {
+        dup2(input[0], 0);
+    } else {
+        int null = open("/dev/null", O_RDONLY);
+        dup2(null, 0);
+    }
+    if (request->output_path != NULL) {
+        int fd = open(request->output_path, O_WRONLY);
+        if (fd < 0) _exit(99);
+        dup2(fd, 1);
+    } else {
+        dup2(output[1], 1);
+    }
+    dup2(complaints[1], 2);
+    for (int fd = 3; fd < 64; fd++) close(fd);
+    if (request->close_output) close(1);
+    if (request->environment != NULL && putenv(strdup(request->environment)) != 0) _exit(99);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
+static void child_run(const struct process_request *request) {
+    const char *argv[ARGUMENTS_MOST + 2] = {LOAM_BINARY};
+    for (size_t i = 0; request->arguments[i] != NULL; i++) {
+        if (i == ARGUMENTS_MOST) _exit(98);
+        argv[i + 1] = request->arguments[i];
+    }
+    execv(LOAM_BINARY, (char *const *)(uintptr_t)argv);
+    _exit(97);
+}
+
+static void write_input(int fd, const char *text) {
+    for (size_t left = strlen(text); left > 0;) {
+        ssize_t count = write(fd, text, left);
+        if (count <= 0) break;
+        text += count;
+        left -= (size_t)count;
+    }
+    close(fd);
+}
+
+static int seen(const struct capture *capture, const char *text) {
+    return capture->text != NULL && strstr(capture->text, text) != NULL;
+}
+
+/* Reads both pipes until both are closed; interrupts on the way when asked to. */
+static void watch(pid_t child, const struct process_request *request, struct capture captures[2]) {
+    uint64_t limit_ns = (request->timeout_seconds ? request->timeout_seconds : 60) * UINT64_C(1000000000);
+    uint64_t begin = clock_ns();
+    int interrupts_left = request->interrupt_after != NULL ? request->interrupt_count : 0;
+    while (captures[0].fd >= 0 || captures[1].fd >= 0) {
+        struct pollfd polls[2] = {{captures[0].fd, POLLIN, 0}, {captures[1].fd, POLLIN, 0}};
+        if (poll(polls, 2, 50) > 0)
+            for (size_t i = 0; i < 2; i++)
+                if (polls[i].fd >= 0 && polls[i].revents != 0) capture_read(&captures[i]);
+        if (interrupts_left > 0 &&
+            (seen(&captures[0], request->interrupt_after) || seen(&captures[1], request->interrupt_after))) {
+            kill(child, SIGINT);
+            if (--interrupts_left > 0) usleep(50000);
+        }
+        if (clock_ns() - begin > limit_ns) {
+            kill(child, SIGKILL);
+            fail_msg("no end after %u seconds", (unsigned)(limit_ns / 1000000000));
+        }
+    }
+}
+
+struct process_result process_run(const struct process_request *request) {
+    int input[2], output[2], complaints[2];
+    assert_int_equal(pipe2(input, O_CLOEXEC) | pipe2(output, O_CLOEXEC) | pipe2(complaints, O_CLOEXEC), 0);
+    uint64_t begin = clock_ns();
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        child_prepare(request, input, output, complaints);
+        child_run(request);
+    }
+    close(input[0]);
+    close(output[1]);
+    close(complaints[1]);
+    void (*old)(int) = signal(SIGPIPE, SIG_IGN);
+    write_input(input[1], request->input != NULL ? request->input : "");
+    struct capture captures[2] = {{.fd = output[0]}, {.fd = complaints[0]}};
+    watch(child, request, captures);
+    int wait_status;
+    assert_int_equal(waitpid(child, &wait_status, 0), child);
+    signal(SIGPIPE, old);
+    struct process_result result = {
+        .code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
+        .output = captures[0].text != NULL ? captures[0].text : strdup(""),
+        .output_bytes = captures[0].used,
+        .complaints = captures[1].text != NULL ? captures[1].text : strdup(""),
+        .seconds = (double)(clock_ns() - begin) * 1e-9,
+    };
+    return result;
+}
+
+void process_deinit(struct process_result *result) {
+    free(result->output);
+    free(result->complaints);
+    *result = (struct process_result){0};
+}
+
+static char scratch[64];
+
+static void scratch_remove(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", scratch);
+    if (system(command) != 0) perror(command);
+}
+
+const char *scratch_path(const char *name) {
+    static char paths[8][160];
+    static size_t next;
+    if (scratch[0] == '\0') {
+        snprintf(scratch, sizeof scratch, "/tmp/loam-test-XXXXXX");
+        assert_non_null(mkdtemp(scratch));
+        atexit(scratch_remove);
+    }
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+    return path;
+}

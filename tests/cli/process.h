@@ -1,0 +1,39 @@
+/* process: the real binary run as a user runs it: arguments in, standard output, standard error and exit
+ * code out. */
+#ifndef LOAM_TESTS_CLI_PROCESS_H
+#define LOAM_TESTS_CLI_PROCESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct process_result {
+    int code;     /* exit code, or 128 + signal */
+    char *output; /* owned, zero-terminated */
+    size_t output_bytes;
+    char *complaints; /* standard error; owned, zero-terminated */
+    double seconds;
+};
+
+struct process_request {
+    const char *const *arguments; /* after the binary's name, NULL-terminated */
+    const char *input;            /* standard input; NULL: /dev/null */
+    const char *output_path;      /* standard output goes there instead of into the result */
+    int close_output;             /* standard output is closed */
+    const char *environment;      /* one NAME=VALUE more; NULL: none */
+    const char *interrupt_after;  /* SIGINT when this text has come on standard output or error */
+    int interrupt_count;          /* that many SIGINTs, 50 ms apart */
+    unsigned timeout_seconds;     /* 0: 60 */
+};
+
+/* Runs LOAM_BINARY.  Fails the test when it does not end in time. */
+struct process_result process_run(const struct process_request *request);
+void process_deinit(struct process_result *result);
+
+/* process_run with just arguments: LOAM("inspect", "x.gguf"). */
+#define LOAM(...) \
+    process_run(&(struct process_request){.arguments = (const char *const[]){__VA_ARGS__, NULL}})
+
+/* A path inside a directory of this test run, removed at exit. */
+const char *scratch_path(const char *name);
+
+#endif

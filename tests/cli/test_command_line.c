@@ -1,0 +1,181 @@
+/* What the command line promises without a model: help, typos, exit codes, output that cannot be written. */
+#include "testing.h"
+
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/process.h"
+
+static void every_command_has_help(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const struct command *command = &command_table[i];
+        if (command->name == NULL) continue;
+        struct process_result by_flag = LOAM(command->name, "--help");
+        struct process_result by_command = LOAM("help", command->name);
+        assert_int_equal(by_flag.code, 0);
+        assert_int_equal(by_command.code, 0);
+        assert_string_equal(by_flag.output, by_command.output);
+        assert_string_equal(by_flag.complaints, "");
+        for (size_t o = 0; o < option_table_count; o++) {
+            char name[64];
+            snprintf(name, sizeof name, "--%s", option_table[o].name);
+            int belongs = (option_table[o].commands >> i & 1) != 0;
+            if (belongs && strstr(by_flag.output, name) == NULL)
+                fail_msg("loam %s --help: no %s", command->name, name);
+        }
+        for (const char *line = by_flag.output; *line != '\0'; line += strcspn(line, "\n") + 1)
+            if (strcspn(line, "\n") > 110)
+                fail_msg("loam %s --help: %.40s...: too long", command->name, line);
+        process_deinit(&by_flag);
+        process_deinit(&by_command);
+    }
+}
+
+static void option_table_is_consistent(void **state) {
+    (void)state;
+    for (size_t a = 0; a < option_table_count; a++) {
+        const struct option_spec *x = &option_table[a];
+        assert_true(x->id < OPTION_COUNT && x->name != NULL && x->help != NULL && x->commands != 0);
+        assert_true((x->argument == NULL) == (x->kind == ARGUMENT_NONE));
+        assert_true((x->choices != NULL) == (x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_WORDS));
+        for (size_t b = a + 1; b < option_table_count; b++) {
+            const struct option_spec *y = &option_table[b];
+            if ((x->commands & y->commands) == 0) continue;
+            assert_string_not_equal(x->name, y->name);
+            if (x->short_name != NULL && y->short_name != NULL)
+                assert_string_not_equal(x->short_name, y->short_name);
+            assert_int_not_equal(x->id, y->id);
+        }
+    }
+}
+
+struct exit_case {
+    const char *arguments[6];
+    int code;
+    const char *says; /* part of standard error, which must be one line when the code is not 0 */
+};
+
+static void check_exit_case(const struct exit_case *c) {
+    struct process_result result = process_run(&(struct process_request){.arguments = c->arguments});
+    if (result.code != c->code || strstr(result.complaints, c->says) == NULL)
+        fail_msg("loam %s %s: exit %d, '%s'; expected %d and '%s'", c->arguments[0] ? c->arguments[0] : "",
+                 c->arguments[0] && c->arguments[1] ? c->arguments[1] : "", result.code, result.complaints,
+                 c->code, c->says);
+    if (c->code != 0) {
+        const char *end = strchr(result.complaints, '\n');
+        assert_non_null(end);
+        assert_int_equal(end[1], '\0');
+        assert_int_equal(strncmp(result.complaints, "loam: ", 6), 0);
+    }
+    process_deinit(&result);
+}
+
+static void usage_errors_exit_2(void **state) {
+    (void)state;
+    static const struct exit_case cases[] = {
+        {{NULL}, 2, "which command?"},
+        {{"hepl"}, 2, "did you mean 'help'?"},
+        {{"versio"}, 2, "did you mean 'version'?"},
+        {{"qqqqqqqqqqqq"}, 2, "unknown command 'qqqqqqqqqqqq'; 'loam help'"},
+        {{"help", "versoin"}, 2, "did you mean 'version'?"},
+        {{"version", "--verbos"}, 2, "unknown option '--verbos'; did you mean '--verbose'?"},
+        {{"version", "--vrebose"}, 2, "did you mean '--verbose'?"},
+        {{"version", "--zzz"}, 2, "'loam help version' lists them"},
+        {{"version", "extra"}, 2, "unexpected argument 'extra'"},
+        {{"version", "--verbose=2"}, 2, "--verbose: found '2', expected 1 or 0"},
+        {{"version", "--verbose=0"}, 0, ""},
+        {{"--version"}, 0, ""},
+        {{"--help"}, 0, ""},
+        {{"-h"}, 0, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_exit_case(&cases[i]);
+}
+
+static void environment_is_read_and_argument_wins(void **state) {
+    (void)state;
+    const char *plain[] = {"version", NULL}, *refused[] = {"version", "--verbose=0", NULL};
+    struct process_request request = {.arguments = plain, .environment = "LOAM_ARG_VERBOSE=1"};
+    struct process_result from_environment = process_run(&request);
+    request.arguments = refused;
+    struct process_result from_argument = process_run(&request);
+    request.arguments = plain;
+    request.environment = "LOAM_ARG_VERBOSE=maybe";
+    struct process_result wrong = process_run(&request);
+    assert_non_null(strstr(from_environment.output, "processor"));
+    assert_null(strstr(from_argument.output, "processor"));
+    assert_int_equal(wrong.code, 2);
+    assert_non_null(strstr(wrong.complaints, "LOAM_ARG_VERBOSE"));
+    process_deinit(&from_environment);
+    process_deinit(&from_argument);
+    process_deinit(&wrong);
+}
+
+static void unwritable_output_exits_6(void **state) {
+    (void)state;
+    const char *arguments[] = {"help", NULL};
+    struct process_result full =
+        process_run(&(struct process_request){.arguments = arguments, .output_path = "/dev/full"});
+    assert_int_equal(full.code, 6);
+    assert_non_null(strstr(full.complaints, "standard output: No space left"));
+    process_deinit(&full);
+    struct process_result closed =
+        process_run(&(struct process_request){.arguments = arguments, .close_output = 1});
+    assert_int_equal(closed.code, 6);
+    assert_non_null(strstr(closed.complaints, "standard output: Bad file descriptor"));
+    process_deinit(&closed);
+}
+
+static void sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t value;
+        int valid;
+    } cases[] = {
+        {"0", 0, 1},
+        {"4096", 4096, 1},
+        {"4K", 4096, 1},
+        {"4k", 4096, 1},
+        {"3M", 3 << 20, 1},
+        {"2G", UINT64_C(2) << 30, 1},
+        {"1T", UINT64_C(1) << 40, 1},
+        {"5MiB", 5 << 20, 1},
+        {"", 0, 0},
+        {"K", 0, 0},
+        {"-1", 0, 0},
+        {"4X", 0, 0},
+        {"4KB", 0, 0},
+        {"1.5G", 0, 0},
+        {" 1", 0, 0},
+        {"99999999999999999999", 0, 0},
+        {"18446744073709551615", UINT64_MAX, 1},
+        {"18446744073709551615K", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t value = 0;
+        if (size_parse(cases[i].text, &value) != (cases[i].valid != 0)) fail_msg("'%s'", cases[i].text);
+        if (cases[i].valid) assert_int_equal(value, cases[i].value);
+    }
+}
+
+static void edit_distances(void **state) {
+    (void)state;
+    assert_int_equal(edit_distance("", "abc"), 3);
+    assert_int_equal(edit_distance("temp", "temp"), 0);
+    assert_int_equal(edit_distance("tmep", "temp"), 1); /* neighbours swapped */
+    assert_int_equal(edit_distance("kitten", "sitting"), 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(option_table_is_consistent),
+        cmocka_unit_test(usage_errors_exit_2),
+        cmocka_unit_test(environment_is_read_and_argument_wins),
+        cmocka_unit_test(unwritable_output_exits_6),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(edit_distances),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
