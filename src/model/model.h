@@ -39,9 +39,12 @@ struct model_config {
     size_t rope_dimension; /* elements of a head that are rotated */
     float rope_base;
     enum rope_scaling rope_scaling;
-    float rope_factor, rope_attention_factor; /* YaRN's factor on cos and sin, resolved */
+    float rope_factor, rope_attention_factor; /* the factor on cos and sin, resolved (YaRN; 1 otherwise) */
     uint64_t rope_original_context;
     float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
+    float llama3_low_factor,
+        llama3_high_factor;            /* ROPE_SCALING_LLAMA3 given by keys; 0: by tensor rope_freqs */
+    uint64_t position_offset;          /* of the learned positions (OPT: 2) */
     float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */
     const struct layer_config *layers; /* [layer_count] */
 };
@@ -64,12 +67,15 @@ struct model {
     const float *output_norm, *output_norm_bias;
     const float *rope_frequency;  /* [rope_dimension / 2], scaling applied, device memory */
     struct layer_weights *layers; /* [layer_count] */
+    void *vectors;                /* owned device memory: every norm, bias and the rope table, as floats */
+    size_t vectors_bytes;
     struct arena arena;
 };
 
+/* STATUS_MODEL names the file, the tensor or key, what was found and what was expected. */
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
-void model_destroy(struct model *model);
+void model_destroy(struct model *model); /* NULL allowed */
 
 /* Configuration only, checked; for inspect and quantize. layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
@@ -88,8 +94,10 @@ struct forward_batch {
     struct kv_sequence *const *sequences; /* [item_count] */
     const struct attend_item *items; /* [item_count]; rows and positions; views are filled in per layer */
     size_t item_count;
-    const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted */
+    const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted, ascending */
     size_t logit_row_count;
+    bool
+        keep_rows; /* forward_logits will be asked for more rows: the last layer is not narrowed to logit_rows */
 };
 
 /* Runs all layers; KV must have been reserved.  *logits: [logit_row_count][vocabulary_size], host-readable,
@@ -99,5 +107,8 @@ typedef void forward_observer(void *context, size_t layer_index,
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
+/* After a forward_run with keep_rows: the logits of other rows of that batch, at most logit_row_capacity. */
+enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
+                           const float **logits, struct error *error) STATUS_CHECKED;
 
 #endif

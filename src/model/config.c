@@ -1,0 +1,358 @@
+/* config: a GGUF file's metadata as a model_config, every value checked before anything is sized by it.
+ *
+ * The keys are llama.cpp's (docs/formats.md lists those of OPT, which llama.cpp does not know).  What a
+ * file asks for and loam does not do is refused by the key's name: silence would be wrong answers.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "model/model_internal.h"
+#include "model/rope_scaling.h"
+
+struct family {
+    const char *name; /* general.architecture, and the prefix of the keys */
+    enum model_family family;
+    enum rope_order rope_order;
+    const char *epsilon_key;
+};
+
+static const struct family families[] = {
+    {"llama", FAMILY_LLAMA, ROPE_ADJACENT, "attention.layer_norm_rms_epsilon"},
+    {"qwen2", FAMILY_QWEN2, ROPE_SPLIT, "attention.layer_norm_rms_epsilon"},
+    {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, "attention.layer_norm_rms_epsilon"},
+    {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon"},
+};
+enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
+
+struct reader {
+    const struct gguf *gguf;
+    const struct family *family;
+    struct model_config *config;
+    struct error *error;
+    char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
+};
+
+const char *family_name(enum model_family family) {
+    for (size_t i = 0; i < FAMILY_COUNT; i++)
+        if (families[i].family == family) return families[i].name;
+    return "unknown";
+}
+
+static const char *reader_key(struct reader *reader, const char *suffix) {
+    snprintf(reader->key, sizeof reader->key, "%s.%s", reader->family->name, suffix);
+    return reader->key;
+}
+
+static enum status refuse(struct reader *reader, const char *key, const char *why) {
+    return error_set(reader->error, STATUS_MODEL, "%s: %s: %s", reader->gguf->path, key, why);
+}
+
+static enum status family_find(struct reader *reader) {
+    struct gguf_string name = {0};
+    TRY(gguf_required(reader->gguf, "general.architecture", reader->error));
+    TRY(gguf_get_string(reader->gguf, "general.architecture", &name, reader->error));
+    for (size_t i = 0; i < FAMILY_COUNT; i++)
+        if (strlen(families[i].name) == name.length &&
+            memcmp(families[i].name, name.text, name.length) == 0) {
+            reader->family = &families[i];
+            return STATUS_OK;
+        }
+    return error_set(reader->error, STATUS_MODEL,
+                     "%s: general.architecture: found '%.*s', known are llama, qwen2, qwen3, opt",
+                     reader->gguf->path, (int)min_size(name.length, 64), name.text);
+}
+
+/* A required or defaulted count in [least, most]. */
+static enum status read_count(struct reader *reader, const char *suffix, bool required, uint64_t least,
+                              uint64_t most, size_t *value) {
+    const char *key = reader_key(reader, suffix);
+    uint64_t number = *value;
+    if (required) TRY(gguf_required(reader->gguf, key, reader->error));
+    TRY(gguf_get_uint(reader->gguf, key, most, &number, reader->error));
+    if (number < least || number > most)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %llu, expected %llu to %llu",
+                         reader->gguf->path, key, (unsigned long long)number, (unsigned long long)least,
+                         (unsigned long long)most);
+    *value = number;
+    return STATUS_OK;
+}
+
+/* The same where a file may give one number per layer: they must agree. */
+static enum status read_layer_count(struct reader *reader, const char *suffix, bool required, uint64_t least,
+                                    uint64_t most, size_t *value) {
+    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
+    if (entry == NULL || entry->type != GGUF_ARRAY)
+        return read_count(reader, suffix, required, least, most, value);
+    const char *key = reader->key;
+    if (entry->element_type == GGUF_STRING || entry->element_type == GGUF_FLOAT32 ||
+        entry->element_type == GGUF_FLOAT64 || entry->count < reader->config->layer_count)
+        return refuse(reader, key, "expected one whole number per layer");
+    int64_t first = gguf_array_int(entry, 0);
+    for (uint64_t i = 1; i < reader->config->layer_count; i++)
+        if (gguf_array_int(entry, i) != first)
+            return refuse(reader, key, "layers differ in it, which loam does not support");
+    if (first < (int64_t)least || first > (int64_t)most)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %lld, expected %llu to %llu",
+                         reader->gguf->path, key, (long long)first, (unsigned long long)least,
+                         (unsigned long long)most);
+    *value = (size_t)first;
+    return STATUS_OK;
+}
+
+/* A float in [least, most]; absent keeps *value. */
+static enum status read_float(struct reader *reader, const char *suffix, double least, double most,
+                              float *value) {
+    const char *key = reader_key(reader, suffix);
+    TRY(gguf_get_float(reader->gguf, key, value, reader->error));
+    if (!((double)*value >= least && (double)*value <= most)) /* NaN fails too */
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %g, expected %g to %g",
+                         reader->gguf->path, key, (double)*value, least, most);
+    return STATUS_OK;
+}
+
+/* Keys whose presence with another value than the neutral one changes the arithmetic. */
+static enum status refuse_unsupported(struct reader *reader) {
+    static const struct {
+        const char *suffix;
+        float neutral;
+    } floats[] = {
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
+        {"attention.clamp_kqv", 0},
+        {"attention.max_alibi_bias", 0},
+        {"logit_scale", 0},
+        {"residual_scale", 0},
+        {"embedding_scale", 0},
+        {"attention.temperature_scale", 0},
+        {"rope.scaling.yarn_attn_factor", 1},
+    };
+    static const struct {
+        const char *suffix;
+        bool neutral;
+    } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
+    size_t experts = 0;
+    TRY(read_count(reader, "expert_count", false, 0, UINT32_MAX, &experts));
+    if (experts > 0) return refuse(reader, reader->key, "mixtures of experts are not supported");
+    for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
+        float value = floats[i].neutral;
+        const char *key = reader_key(reader, floats[i].suffix);
+        TRY(gguf_get_float(reader->gguf, key, &value, reader->error));
+        if (value != floats[i].neutral && value != 0)
+            return refuse(reader, key, "this feature is not supported");
+    }
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        bool value = flags[i].neutral;
+        const char *key = reader_key(reader, flags[i].suffix);
+        TRY(gguf_get_bool(reader->gguf, key, &value, reader->error));
+        if (value != flags[i].neutral) return refuse(reader, key, "this feature is not supported");
+    }
+    return STATUS_OK;
+}
+
+static enum status read_shape(struct reader *reader) {
+    struct model_config *config = reader->config;
+    TRY(read_count(reader, "block_count", true, 1, LAYERS_MOST, &config->layer_count));
+    TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MOST, &config->hidden_size));
+    TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MOST, &config->ffn_size));
+    TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MOST, &config->head_count));
+    config->kv_head_count = config->head_count;
+    TRY(read_layer_count(reader, "attention.head_count_kv", false, 1, config->head_count,
+                         &config->kv_head_count));
+    if (config->head_count % config->kv_head_count != 0)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a divisor of %zu heads",
+                         reader->gguf->path, reader->key, config->kv_head_count, config->head_count);
+    if (config->head_count / config->kv_head_count > GROUP_MOST)
+        return refuse(reader, reader->key, "more than 64 query heads per KV head are not supported");
+
+    bool has_key_length = gguf_find(reader->gguf, reader_key(reader, "attention.key_length")) != NULL;
+    if (!has_key_length && config->hidden_size % config->head_count != 0)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a multiple of %zu heads",
+                         reader->gguf->path, reader_key(reader, "embedding_length"), config->hidden_size,
+                         config->head_count);
+    config->k_dimension = config->hidden_size / config->head_count;
+    TRY(read_count(reader, "attention.key_length", false, 1, HEAD_DIMENSION_MOST, &config->k_dimension));
+    if (config->k_dimension % HEAD_DIMENSION_GRANULE != 0)
+        return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
+    config->v_dimension = config->k_dimension;
+    TRY(read_count(reader, "attention.value_length", false, 1, HEAD_DIMENSION_MOST, &config->v_dimension));
+    if (config->v_dimension % HEAD_DIMENSION_GRANULE != 0)
+        return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
+
+    size_t context = 0;
+    TRY(read_count(reader, "context_length", true, 1, CONTEXT_MOST, &context));
+    config->context_length = context;
+    TRY(gguf_required(reader->gguf, reader_key(reader, reader->family->epsilon_key), reader->error));
+    return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
+}
+
+/* Rows of the embedding; else the key; else the tokens that the file lists. */
+static enum status read_vocabulary_size(struct reader *reader) {
+    const struct gguf_entry *tokens = gguf_find(reader->gguf, "tokenizer.ggml.tokens");
+    const struct gguf_tensor *embedding = gguf_find_tensor(reader->gguf, "token_embd.weight");
+    uint64_t listed = tokens != NULL && tokens->type == GGUF_ARRAY ? tokens->count : 0;
+    size_t size = listed;
+    TRY(read_count(reader, "vocab_size", false, 0, VOCABULARY_MOST, &size));
+    if (embedding != NULL) size = embedding->dimensions[1];
+    if (size == 0 || size > VOCABULARY_MOST)
+        return error_set(reader->error, STATUS_MODEL, "%s: vocabulary: found %zu tokens, expected 1 to %d",
+                         reader->gguf->path, size, VOCABULARY_MOST);
+    if (listed > size)
+        return error_set(reader->error, STATUS_MODEL,
+                         "%s: tokenizer.ggml.tokens: found %llu tokens, expected at most the %zu rows of "
+                         "token_embd.weight",
+                         reader->gguf->path, (unsigned long long)listed, size);
+    reader->config->vocabulary_size = size;
+    return STATUS_OK;
+}
+
+static enum status read_scaling_type(struct reader *reader) {
+    static const struct {
+        const char *name;
+        enum rope_scaling scaling;
+    } known[] = {{"none", ROPE_SCALING_NONE},
+                 {"linear", ROPE_SCALING_LINEAR},
+                 {"yarn", ROPE_SCALING_YARN},
+                 {"llama3", ROPE_SCALING_LLAMA3}};
+    struct gguf_string name = {0};
+    const char *key = reader_key(reader, "rope.scaling.type");
+    TRY(gguf_get_string(reader->gguf, key, &name, reader->error));
+    if (name.length == 0) { /* a factor without a type is linear */
+        reader->config->rope_scaling =
+            reader->config->rope_factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strlen(known[i].name) == name.length && memcmp(known[i].name, name.text, name.length) == 0) {
+            reader->config->rope_scaling = known[i].scaling;
+            return STATUS_OK;
+        }
+    return error_set(reader->error, STATUS_MODEL,
+                     "%s: %s: found '%.*s', known are none, linear, yarn, llama3", reader->gguf->path, key,
+                     (int)min_size(name.length, 64), name.text);
+}
+
+/* llama.cpp's conventions: rope.scaling.attn_factor multiplies YaRN's own magnitude (it does not replace
+ * it), and yarn_log_multiplier m makes that magnitude (0.1 ln s + 1) / (0.1 m ln s + 1). */
+static enum status read_yarn(struct reader *reader) {
+    struct model_config *config = reader->config;
+    float log_multiplier = 0;
+    config->yarn_extrapolation = 1;
+    config->yarn_beta_fast = 32;
+    config->yarn_beta_slow = 1;
+    TRY(read_float(reader, "rope.scaling.yarn_ext_factor", -1, 1, &config->yarn_extrapolation));
+    if (config->yarn_extrapolation < 0) config->yarn_extrapolation = 1; /* llama.cpp's "by type" */
+    TRY(read_float(reader, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &config->yarn_beta_fast));
+    TRY(read_float(reader, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &config->yarn_beta_slow));
+    TRY(read_float(reader, "rope.scaling.yarn_log_multiplier", 0, 100, &log_multiplier));
+    if (config->yarn_extrapolation == 0) return STATUS_OK;
+    double magnitude = rope_yarn_magnitude(config->rope_factor, 1);
+    if (log_multiplier != 0) magnitude /= rope_yarn_magnitude(config->rope_factor, log_multiplier);
+    config->rope_attention_factor = (float)(magnitude * (double)config->rope_attention_factor);
+    return STATUS_OK;
+}
+
+static enum status read_rope(struct reader *reader) {
+    struct model_config *config = reader->config;
+    config->rope_factor = 1;
+    config->rope_attention_factor = 1;
+    config->has_rope = config->family != FAMILY_OPT;
+    if (!config->has_rope) {
+        size_t offset = 2;
+        TRY(read_count(reader, "position_offset", false, 0, 1024, &offset));
+        config->position_offset = offset;
+        return STATUS_OK;
+    }
+    config->rope_order = reader->family->rope_order;
+    config->rope_dimension = config->k_dimension;
+    TRY(read_count(reader, "rope.dimension_count", false, 2, config->k_dimension, &config->rope_dimension));
+    if (config->rope_dimension % 2 != 0) return refuse(reader, reader->key, "expected an even number");
+    config->rope_base = 10000;
+    TRY(read_float(reader, "rope.freq_base", 1.0001, 1e12, &config->rope_base));
+    TRY(read_float(reader, "rope.scale_linear", 0, 1e6, &config->rope_factor)); /* the old name */
+    TRY(read_float(reader, "rope.scaling.factor", 0, 1e6, &config->rope_factor));
+    if (config->rope_factor == 0) config->rope_factor = 1; /* llama.cpp writes 0 for "not given" */
+    if (config->rope_factor < 1e-6F) return refuse(reader, reader->key, "expected at least 1e-6");
+    TRY(read_float(reader, "rope.scaling.attn_factor", 1e-6, 1e6, &config->rope_attention_factor));
+    size_t original = config->context_length;
+    TRY(read_count(reader, "rope.scaling.original_context_length", false, 1, CONTEXT_MOST, &original));
+    config->rope_original_context = original;
+    TRY(read_scaling_type(reader));
+    if (config->rope_scaling == ROPE_SCALING_YARN) TRY(read_yarn(reader));
+    if (config->rope_scaling == ROPE_SCALING_LLAMA3) {
+        config->llama3_low_factor = 1;
+        config->llama3_high_factor = 4;
+        TRY(read_float(reader, "rope.scaling.low_freq_factor", 1e-3, 1e6, &config->llama3_low_factor));
+        TRY(read_float(reader, "rope.scaling.high_freq_factor", 1e-3, 1e6, &config->llama3_high_factor));
+        if (config->llama3_high_factor <= config->llama3_low_factor)
+            return refuse(reader, reader->key, "expected more than rope.scaling.low_freq_factor");
+    }
+    if (gguf_find_tensor(reader->gguf, "rope_freqs.weight") != NULL) { /* the tensor has the last word */
+        if (config->rope_scaling == ROPE_SCALING_NONE) config->rope_scaling = ROPE_SCALING_LLAMA3;
+        config->llama3_low_factor = config->llama3_high_factor = 0;
+    }
+    return STATUS_OK;
+}
+
+/* attention.sliding_window_pattern: one flag per layer, or n: every n-th layer is full. Absent: all slide. */
+static enum status read_layers(struct reader *reader, struct arena *arena) {
+    struct model_config *config = reader->config;
+    struct layer_config *layers = arena_array(arena, config->layer_count, sizeof *layers);
+    if (layers == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
+    config->layers = layers;
+    size_t window = 0, period = 0;
+    TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MOST, &window));
+    if (window == 0) return STATUS_OK;
+    const char *key = reader_key(reader, "attention.sliding_window_pattern");
+    const struct gguf_entry *pattern = gguf_find(reader->gguf, key);
+    bool per_layer = pattern != NULL && pattern->type == GGUF_ARRAY;
+    if (per_layer && (pattern->element_type == GGUF_STRING || pattern->count != config->layer_count))
+        return refuse(reader, key, "expected one flag per layer");
+    if (!per_layer)
+        TRY(read_count(reader, "attention.sliding_window_pattern", false, 0, LAYERS_MOST, &period));
+    for (size_t i = 0; i < config->layer_count; i++) {
+        bool slides = per_layer     ? gguf_array_int(pattern, i) != 0
+                      : period == 0 ? true
+                                    : i % period < period - 1;
+        if (!slides) continue;
+        layers[i].attention = ATTENTION_SLIDING;
+        layers[i].window = window;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_name(struct reader *reader, struct arena *arena) {
+    struct gguf_string name = {0};
+    TRY(gguf_get_string(reader->gguf, "general.name", &name, reader->error));
+    if (name.length == 0) {
+        const char *slash = strrchr(reader->gguf->path, '/');
+        name.text = slash != NULL ? slash + 1 : reader->gguf->path;
+        name.length = strlen(name.text);
+    }
+    char *copy = arena_text(arena, name.text, min_size(name.length, 256));
+    if (copy == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the model's name");
+    for (char *c = copy; *c != '\0'; c++) /* it will be printed */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    reader->config->name = copy;
+    return STATUS_OK;
+}
+
+enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
+                              struct error *error) {
+    *config = (struct model_config){0};
+    struct reader reader = {.gguf = gguf, .config = config, .error = error};
+    TRY(family_find(&reader));
+    config->family = reader.family->family;
+    TRY(read_name(&reader, arena));
+    TRY(refuse_unsupported(&reader));
+    TRY(read_shape(&reader));
+    TRY(read_vocabulary_size(&reader));
+    TRY(read_rope(&reader));
+    TRY(read_layers(&reader, arena));
+    config->attention_scale = (float)(1.0 / sqrt((double)config->k_dimension));
+    float scale = 0; /* 0 in llama.cpp: not given */
+    TRY(read_float(&reader, "attention.scale", 0, 1e6, &scale));
+    if (scale > 0) config->attention_scale = scale;
+    return STATUS_OK;
+}

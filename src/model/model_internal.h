@@ -1,0 +1,28 @@
+/* What the files of src/model share with each other only. */
+#ifndef LOAM_MODEL_MODEL_INTERNAL_H
+#define LOAM_MODEL_MODEL_INTERNAL_H
+
+#include "model/model.h"
+
+/* Bounds on what a file may claim; far above any model of these families, and small enough that no product
+ * of two overflows.  KV layouts want rows of 8 halves, and attention takes at most 64 query heads per KV head. */
+enum {
+    LAYERS_MOST = 1024,
+    HEADS_MOST = 4096,
+    HEAD_DIMENSION_MOST = 1024,
+    HEAD_DIMENSION_GRANULE = 8,
+    GROUP_MOST = 64,
+    HIDDEN_MOST = 1 << 18,
+    FFN_MOST = 1 << 22,
+    VOCABULARY_MOST = 1 << 24,
+};
+
+#define CONTEXT_MOST ((uint64_t)1 << 40)
+
+/* The word of general.architecture for a family: "llama". */
+const char *family_name(enum model_family family);
+
+/* Fills model's weights from model->gguf by model->config. */
+enum status weights_load(struct model *model, struct error *error) STATUS_CHECKED;
+
+#endif

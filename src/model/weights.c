@@ -1,0 +1,279 @@
+/* weights: every tensor that the family needs, by name, with the shape that the configuration implies.
+ *
+ * Matrices stay in the mapped file and are adopted by the device; vectors (norms, biases, the rope table)
+ * are small and become floats in one piece of device memory.  A tensor that the family does not use is
+ * refused: it means that the file wants something computed that loam does not compute.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "model/model_internal.h"
+#include "model/rope_scaling.h"
+#include "tensor/half.h"
+
+enum { NAME_BYTES = 64, VECTOR_ALIGNMENT = 64 };
+
+struct loader {
+    struct model *model;
+    struct error *error;
+    bool *used;            /* [tensor_count] */
+    uint8_t *staging;      /* [vectors_bytes], the host's copy of model->vectors */
+    size_t vectors_used;   /* bytes */
+    char name[NAME_BYTES]; /* of the tensor in work */
+    size_t layer;          /* names are made for this layer */
+};
+
+static const char *layer_tensor(struct loader *loader, const char *suffix) {
+    snprintf(loader->name, sizeof loader->name, "blk.%zu.%s", loader->layer, suffix);
+    return loader->name;
+}
+
+/* "[64, 32, 2]": row length first, as GGUF files write shapes. */
+static const char *shape_text(const struct gguf_tensor *tensor, char *buffer, size_t buffer_bytes) {
+    int used = snprintf(buffer, buffer_bytes, "[");
+    for (uint32_t i = 0; i < tensor->dimension_count && used > 0 && (size_t)used < buffer_bytes; i++)
+        used += snprintf(buffer + used, buffer_bytes - (size_t)used, "%s%llu", i == 0 ? "" : ", ",
+                         (unsigned long long)tensor->dimensions[i]);
+    if (used > 0 && (size_t)used < buffer_bytes) snprintf(buffer + used, buffer_bytes - (size_t)used, "]");
+    return buffer;
+}
+
+static const struct gguf_tensor *tensor_find(struct loader *loader, const char *name) {
+    const struct gguf *gguf = &loader->model->gguf;
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    if (tensor != NULL) loader->used[tensor - gguf->tensors] = true;
+    return tensor;
+}
+
+static enum status missing(struct loader *loader, const char *name, const char *expected) {
+    return error_set(loader->error, STATUS_MODEL, "%s: tensor %s: missing, family %s needs it with shape %s",
+                     loader->model->gguf.path, name, family_name(loader->model->config.family), expected);
+}
+
+static enum status mismatch(struct loader *loader, const char *name, const char *what, const char *found,
+                            const char *expected) {
+    return error_set(loader->error, STATUS_MODEL, "%s: tensor %s: %s: found %s, expected %s",
+                     loader->model->gguf.path, name, what, found, expected);
+}
+
+/* w[rows][columns]; absent is an error. */
+static enum status load_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
+                               struct matrix *matrix) {
+    char expected[64], found[96];
+    snprintf(expected, sizeof expected, "[%zu, %zu]", columns, rows);
+    const struct gguf_tensor *tensor = tensor_find(loader, name);
+    if (tensor == NULL) return missing(loader, name, expected);
+    uint64_t rest = tensor->dimensions[2] * tensor->dimensions[3];
+    if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows || rest != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    const struct tensor_type_info *info = tensor_type_info(tensor->type);
+    if (!info->is_weight)
+        return mismatch(loader, name, "type", info->name,
+                        "a type that weights can have (F32, F16, Q8_0, ...)");
+    uint64_t row_bytes, bytes;
+    if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
+        bytes != tensor->size_bytes)
+        return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
+    *matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
+    struct device *device = loader->model->device;
+    return device->operations->adopt_weight(device, matrix, loader->error);
+}
+
+static float vector_element(const struct gguf_tensor *tensor, size_t index) {
+    uint16_t half;
+    float value;
+    switch (tensor->type) {
+    case TENSOR_F16: memcpy(&half, tensor->data + index * 2, 2); return half_to_float(half);
+    case TENSOR_BF16: memcpy(&half, tensor->data + index * 2, 2); return bfloat_to_float(half);
+    default: memcpy(&value, tensor->data + index * 4, 4); return value;
+    }
+}
+
+/* Takes count floats of the device's vectors; the host fills *staging before vectors_flush. */
+static const float *vector_take(struct loader *loader, size_t count, float **staging) {
+    size_t bytes = align_up(count * sizeof(float), VECTOR_ALIGNMENT), at = loader->vectors_used;
+    ASSERT(bytes <= loader->model->vectors_bytes - at); /* vectors_reserve counted it */
+    loader->vectors_used += bytes;
+    *staging = (float *)(void *)(loader->staging + at);
+    return (const float *)(const void *)((const uint8_t *)loader->model->vectors + at);
+}
+
+/* A vector of count elements as floats, or NULL in *vector when it is absent and not required. */
+static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
+                               const float **vector) {
+    char expected[32], found[96];
+    snprintf(expected, sizeof expected, "[%zu]", count);
+    const struct gguf_tensor *tensor = tensor_find(loader, name);
+    if (tensor == NULL) return required ? missing(loader, name, expected) : STATUS_OK;
+    uint64_t rest = tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3];
+    if (tensor->dimensions[0] != count || rest != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    if (tensor->type != TENSOR_F32 && tensor->type != TENSOR_F16 && tensor->type != TENSOR_BF16)
+        return mismatch(loader, name, "type", tensor_type_info(tensor->type)->name, "F32, F16 or BF16");
+    float *values;
+    *vector = vector_take(loader, count, &values);
+    for (size_t i = 0; i < count; i++) {
+        values[i] = vector_element(tensor, i);
+        if (isfinite(values[i])) continue;
+        snprintf(found, sizeof found, "%g at element %zu", (double)values[i], i);
+        return mismatch(loader, name, "value", found, "finite numbers");
+    }
+    return STATUS_OK;
+}
+
+static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    size_t hidden = config->hidden_size, q_size = config->head_count * config->k_dimension;
+    size_t k_size = config->kv_head_count * config->k_dimension;
+    size_t v_size = config->kv_head_count * config->v_dimension;
+    size_t out_size = config->head_count * config->v_dimension;
+    bool opt = config->family == FAMILY_OPT, biased = opt || config->family == FAMILY_QWEN2;
+    TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));
+    if (opt)
+        TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
+                        &layer->attention_norm_bias));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), q_size, hidden, &layer->q));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_q.bias"), q_size, biased, &layer->q_bias));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, opt, &layer->output_bias));
+    if (config->family != FAMILY_QWEN3) return STATUS_OK;
+    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), config->k_dimension, true,
+                    &layer->q_norm));
+    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), config->k_dimension, true,
+                       &layer->k_norm);
+}
+
+static enum status load_ffn(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    size_t hidden = config->hidden_size, ffn = config->ffn_size;
+    bool opt = config->family == FAMILY_OPT;
+    TRY(load_vector(loader, layer_tensor(loader, "ffn_norm.weight"), hidden, true, &layer->ffn_norm));
+    if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_down.weight"), hidden, ffn, &layer->down));
+    if (!opt) return STATUS_OK;
+    TRY(load_vector(loader, layer_tensor(loader, "ffn_norm.bias"), hidden, true, &layer->ffn_norm_bias));
+    TRY(load_vector(loader, layer_tensor(loader, "ffn_up.bias"), ffn, true, &layer->up_bias));
+    return load_vector(loader, layer_tensor(loader, "ffn_down.bias"), hidden, true, &layer->down_bias);
+}
+
+/* The frequencies, from the configuration and, where the file has it, rope_freqs.weight. */
+static enum status load_rope(struct loader *loader) {
+    struct model *model = loader->model;
+    size_t pairs = model->config.rope_dimension / 2;
+    const float *divisors = NULL;
+    TRY(load_vector(loader, "rope_freqs.weight", pairs, false, &divisors));
+    const float *host = NULL;
+    if (divisors != NULL) {
+        host = (const float *)(const void *)(loader->staging +
+                                             ((const uint8_t *)divisors - (const uint8_t *)model->vectors));
+        for (size_t i = 0; i < pairs; i++)
+            if (!(host[i] > 0)) return mismatch(loader, "rope_freqs.weight", "value", "0 or less", "above 0");
+    }
+    float *frequency;
+    model->rope_frequency = vector_take(loader, pairs, &frequency);
+    rope_frequencies(&model->config, host, frequency);
+    return STATUS_OK;
+}
+
+static enum status load_top(struct loader *loader) {
+    struct model *model = loader->model;
+    const struct model_config *config = &model->config;
+    size_t hidden = config->hidden_size;
+    TRY(load_matrix(loader, "token_embd.weight", config->vocabulary_size, hidden, &model->token_embedding));
+    if (config->family == FAMILY_OPT) {
+        TRY(load_matrix(loader, "position_embd.weight", config->context_length + config->position_offset,
+                        hidden, &model->position_embedding));
+        TRY(load_vector(loader, "output_norm.bias", hidden, true, &model->output_norm_bias));
+    }
+    TRY(load_vector(loader, "output_norm.weight", hidden, true, &model->output_norm));
+    model->output = model->token_embedding; /* tied, unless the file has another */
+    if (gguf_find_tensor(&model->gguf, "output.weight") != NULL)
+        TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
+    return config->has_rope ? load_rope(loader) : STATUS_OK;
+}
+
+/* Old converters left these; they repeat what the configuration says. */
+static bool is_redundant(const struct gguf_tensor *tensor) {
+    static const char suffix[] = ".attn_rot_embd.weight";
+    size_t length = sizeof suffix - 1;
+    return tensor->name.length >= length &&
+           memcmp(tensor->name.text + tensor->name.length - length, suffix, length) == 0;
+}
+
+static enum status refuse_unused(struct loader *loader) {
+    const struct gguf *gguf = &loader->model->gguf;
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+        const struct gguf_tensor *tensor = &gguf->tensors[i];
+        if (loader->used[i] || is_redundant(tensor)) continue;
+        return error_set(loader->error, STATUS_MODEL,
+                         "%s: tensor %.*s: not part of family %s with %zu layers", gguf->path,
+                         (int)min_size(tensor->name.length, 64), tensor->name.text,
+                         family_name(loader->model->config.family), loader->model->config.layer_count);
+    }
+    return STATUS_OK;
+}
+
+/* Room for every tensor of one dimension in the file, and for the rope table. */
+static enum status vectors_reserve(struct loader *loader) {
+    struct model *model = loader->model;
+    uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
+        const struct gguf_tensor *tensor = &model->gguf.tensors[i];
+        uint64_t bytes;
+        if (tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3] != 1) continue;
+        if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
+            !checked_align(bytes, VECTOR_ALIGNMENT, &bytes) || !checked_add(total, bytes, &total))
+            return error_set(loader->error, STATUS_MEMORY, "%s: norms and biases do not fit",
+                             model->gguf.path);
+    }
+    total = max_size(total, VECTOR_ALIGNMENT);
+    struct device *device = model->device;
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, total, &model->vectors, loader->error));
+    model->vectors_bytes = total;
+    loader->staging = calloc(1, total);
+    loader->used = calloc(max_size(model->gguf.tensor_count, 1), sizeof *loader->used);
+    if (loader->staging == NULL || loader->used == NULL)
+        return error_set(loader->error, STATUS_MEMORY, "%s: no memory for the norms", model->gguf.path);
+    return STATUS_OK;
+}
+
+static enum status vectors_flush(struct loader *loader) {
+    struct device *device = loader->model->device;
+    struct stream *stream;
+    TRY(device->operations->stream_create(device, &stream, loader->error));
+    device->operations->copy(stream, loader->model->vectors, loader->staging, loader->vectors_used);
+    enum status status = device->operations->stream_synchronize(stream, loader->error);
+    device->operations->stream_destroy(stream);
+    return status;
+}
+
+static enum status load_all(struct loader *loader) {
+    struct model *model = loader->model;
+    TRY(vectors_reserve(loader));
+    TRY(load_top(loader));
+    model->layers = arena_array(&model->arena, model->config.layer_count, sizeof *model->layers);
+    if (model->layers == NULL) return error_set(loader->error, STATUS_MEMORY, "no memory for the layers");
+    for (loader->layer = 0; loader->layer < model->config.layer_count; loader->layer++) {
+        TRY(load_attention(loader, &model->layers[loader->layer]));
+        TRY(load_ffn(loader, &model->layers[loader->layer]));
+    }
+    TRY(refuse_unused(loader));
+    return vectors_flush(loader);
+}
+
+enum status weights_load(struct model *model, struct error *error) {
+    struct loader loader = {.model = model, .error = error};
+    enum status status = load_all(&loader);
+    free(loader.staging);
+    free(loader.used);
+    return status;
+}
