@@ -1,0 +1,272 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "model/forward_internal.h"
+
+enum { BUFFER_ALIGNMENT = 64 };
+
+/* Lays the buffers out one after another: the first round (memory NULL) only counts. */
+struct layout {
+    uint8_t *memory;
+    size_t used;
+};
+
+static float *place(struct layout *layout, size_t rows, size_t columns) {
+    size_t at = layout->used;
+    layout->used += align_up(rows * columns * sizeof(float), BUFFER_ALIGNMENT);
+    return layout->memory == NULL ? NULL : (float *)(void *)(layout->memory + at);
+}
+
+static size_t place_all(struct forward *forward, uint8_t *memory) {
+    const struct model_config *config = &forward->model->config;
+    struct layout layout = {memory, 0};
+    size_t rows = forward->row_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
+    forward->hidden = place(&layout, rows, hidden);
+    forward->normed = place(&layout, rows, hidden);
+    forward->q = place(&layout, rows, config->head_count * config->k_dimension);
+    forward->k = place(&layout, rows, config->kv_head_count * config->k_dimension);
+    forward->v = place(&layout, rows, config->kv_head_count * config->v_dimension);
+    forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
+    forward->up = place(&layout, rows, config->ffn_size);
+    forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
+    forward->angles = place(&layout, rows, config->rope_dimension);
+    forward->narrow_hidden = place(&layout, wanted, hidden);
+    forward->narrow_normed = place(&layout, wanted, hidden);
+    return layout.used;
+}
+
+static enum status forward_init(struct forward *forward, struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    struct device *device = forward->model->device;
+    size_t rows = forward->row_capacity, wanted = forward->logit_row_capacity;
+    forward->memory_bytes = place_all(forward, NULL);
+    TRY(device->operations->stream_create(device, &forward->stream, error));
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->memory_bytes, &forward->memory, error));
+    place_all(forward, forward->memory);
+    /* Written by the device straight into host memory: the copy would cost more than it hides. */
+    void *logits;
+    forward->logits_bytes = wanted * config->vocabulary_size * sizeof(float);
+    TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits_bytes, &logits, error));
+    forward->logits = logits;
+    forward->items = calloc(rows, sizeof *forward->items);
+    forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
+    forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
+    forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
+    if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
+        forward->narrow_positions == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
+    return STATUS_OK;
+}
+
+enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
+                           size_t logit_row_capacity, struct error *error) {
+    *forward = NULL;
+    if (row_capacity == 0 || row_capacity > DEVICE_BATCH_MOST || logit_row_capacity == 0 ||
+        logit_row_capacity > row_capacity)
+        return error_set(error, STATUS_USAGE, "a forward pass takes 1 to %d rows, not %zu with %zu of logits",
+                         DEVICE_BATCH_MOST, row_capacity, logit_row_capacity);
+    struct forward *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a forward pass");
+    made->model = model;
+    made->row_capacity = row_capacity;
+    made->logit_row_capacity = logit_row_capacity;
+    enum status status = forward_init(made, error);
+    if (status != STATUS_OK) {
+        forward_destroy(made);
+        return status;
+    }
+    *forward = made;
+    return STATUS_OK;
+}
+
+void forward_destroy(struct forward *forward) {
+    if (forward == NULL) return;
+    struct device *device = forward->model->device;
+    if (forward->logits != NULL)
+        device->operations->release(device, MEMORY_HOST, forward->logits, forward->logits_bytes);
+    if (forward->memory != NULL)
+        device->operations->release(device, MEMORY_DEVICE, forward->memory, forward->memory_bytes);
+    if (forward->stream != NULL) device->operations->stream_destroy(forward->stream);
+    free(forward->items);
+    free(forward->narrow_items);
+    free(forward->narrow_sequences);
+    free(forward->narrow_positions);
+    free(forward->observed);
+    free(forward);
+}
+
+void forward_set_observer(struct forward *forward, forward_observer *observer, void *context) {
+    forward->observer = observer;
+    forward->observer_context = context;
+}
+
+/* Tokens come from outside (a request, --ids); the rest of a batch is the engine's own. */
+static enum status batch_check(const struct forward *forward, const struct forward_batch *batch,
+                               struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    if (batch->row_count == 0 || batch->row_count > forward->row_capacity)
+        return error_set(error, STATUS_USAGE, "a batch of %zu rows, expected 1 to %zu", batch->row_count,
+                         forward->row_capacity);
+    ASSERT(batch->item_count > 0 && batch->item_count <= batch->row_count);
+    ASSERT(batch->logit_row_count <= forward->logit_row_capacity);
+    size_t rows = 0;
+    for (size_t i = 0; i < batch->item_count; i++) {
+        ASSERT(batch->items[i].row_first == rows);
+        rows += batch->items[i].row_count;
+    }
+    ASSERT(rows == batch->row_count);
+    for (size_t i = 0; i < batch->row_count; i++) {
+        if (batch->tokens[i] < 0 || (size_t)batch->tokens[i] >= config->vocabulary_size)
+            return error_set(error, STATUS_USAGE, "token id %d: expected 0 to %zu", batch->tokens[i],
+                             config->vocabulary_size - 1);
+        if (!config->has_rope && batch->positions[i] >= config->context_length)
+            return error_set(
+                error, STATUS_USAGE, "position %llu: this model has learned positions up to %llu",
+                (unsigned long long)batch->positions[i], (unsigned long long)(config->context_length - 1));
+    }
+    return STATUS_OK;
+}
+
+/* Where the wanted rows belong: rows and items both ascend. */
+static void narrow_prepare(struct forward *forward, const struct forward_batch *batch) {
+    size_t item = 0;
+    for (size_t i = 0; i < batch->logit_row_count; i++) {
+        size_t row = batch->logit_rows[i];
+        ASSERT(row < batch->row_count && (i == 0 || row > batch->logit_rows[i - 1]));
+        while (row >= batch->items[item].row_first + batch->items[item].row_count) item++;
+        forward->narrow_sequences[i] = item;
+        forward->narrow_positions[i] = batch->positions[row];
+    }
+}
+
+static void embed(struct forward *forward, const struct forward_batch *batch) {
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    const struct device_operations *operations = model->device->operations;
+    operations->embed(
+        forward->stream,
+        &(struct embed_operation){.table = &model->token_embedding,
+                                  .tokens = batch->tokens,
+                                  .position_table = config->has_rope ? NULL : &model->position_embedding,
+                                  .positions = batch->positions,
+                                  .position_offset = config->position_offset,
+                                  .row_count = batch->row_count,
+                                  .y = forward->hidden});
+    if (!config->has_rope) return;
+    operations->rope_angles(forward->stream,
+                            &(struct rope_angles_operation){.positions = batch->positions,
+                                                            .row_count = batch->row_count,
+                                                            .frequency = model->rope_frequency,
+                                                            .pair_count = config->rope_dimension / 2,
+                                                            .factor = config->rope_attention_factor,
+                                                            .cosine_sine = forward->angles});
+}
+
+static enum status observe(struct forward *forward, size_t layer_index, size_t row_count,
+                           struct error *error) {
+    const struct device_operations *operations = forward->model->device->operations;
+    size_t hidden = forward->model->config.hidden_size;
+    if (forward->observed == NULL)
+        forward->observed = calloc(forward->row_capacity * hidden, sizeof *forward->observed);
+    if (forward->observed == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
+    operations->copy(forward->stream, forward->observed, forward->hidden, row_count * hidden * sizeof(float));
+    TRY(operations->stream_synchronize(forward->stream, error));
+    forward->observer(forward->observer_context, layer_index, forward->observed, row_count);
+    return STATUS_OK;
+}
+
+/* rows: [row_count][hidden_size] of the residual stream after the last layer. */
+static void project_logits(struct forward *forward, const float *rows, size_t row_count) {
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    const struct device_operations *operations = model->device->operations;
+    operations->norm(forward->stream,
+                     &(struct norm_operation){.kind = model->output_norm_bias != NULL ? NORM_LAYER : NORM_RMS,
+                                              .x = rows,
+                                              .x_stride = config->hidden_size,
+                                              .row_count = row_count,
+                                              .segment_count = 1,
+                                              .segment_size = config->hidden_size,
+                                              .w = model->output_norm,
+                                              .b = model->output_norm_bias,
+                                              .epsilon = config->norm_epsilon,
+                                              .y = forward->narrow_normed,
+                                              .y_stride = config->hidden_size});
+    operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->narrow_normed,
+                                                                   .x_stride = config->hidden_size,
+                                                                   .row_count = row_count,
+                                                                   .weight_count = 1,
+                                                                   .weights = {&model->output},
+                                                                   .y = {forward->logits},
+                                                                   .y_stride = {config->vocabulary_size}});
+}
+
+static void gather_hidden(struct forward *forward, const uint32_t *rows, size_t row_count) {
+    size_t hidden = forward->model->config.hidden_size;
+    forward->model->device->operations->gather(forward->stream,
+                                               &(struct gather_operation){.x = forward->hidden,
+                                                                          .x_stride = hidden,
+                                                                          .indices = rows,
+                                                                          .row_count = row_count,
+                                                                          .count = hidden,
+                                                                          .y = forward->narrow_hidden,
+                                                                          .y_stride = hidden});
+}
+
+/* All layers; leaves the wanted rows' residual stream where *rows says. */
+static enum status run_layers(struct forward *forward, const struct forward_batch *batch, const float **rows,
+                              struct error *error) {
+    struct model *model = forward->model;
+    size_t layer_count = model->config.layer_count;
+    bool all = batch->logit_row_count == batch->row_count;
+    struct layer_pass pass = {0};
+    for (size_t i = 0; i < layer_count; i++) {
+        pass = (struct layer_pass){.forward = forward,
+                                   .batch = batch,
+                                   .weights = &model->layers[i],
+                                   .layer_index = i,
+                                   .narrow = i + 1 == layer_count && !all && !batch->keep_rows &&
+                                             forward->observer == NULL,
+                                   .residual = forward->hidden,
+                                   .normed = forward->normed,
+                                   .row_count = batch->row_count};
+        if (model->config.family == FAMILY_OPT)
+            opt_layer(&pass);
+        else
+            llama_layer(&pass);
+        if (forward->observer != NULL) TRY(observe(forward, i, batch->row_count, error));
+    }
+    *rows = pass.residual;
+    if (all || pass.narrow || batch->logit_row_count == 0) return STATUS_OK;
+    gather_hidden(forward, batch->logit_rows, batch->logit_row_count);
+    *rows = forward->narrow_hidden;
+    return STATUS_OK;
+}
+
+enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
+                        struct error *error) {
+    const float *rows;
+    forward->kept_row_count = 0;
+    TRY(batch_check(forward, batch, error));
+    narrow_prepare(forward, batch);
+    embed(forward, batch);
+    TRY(run_layers(forward, batch, &rows, error));
+    if (batch->logit_row_count > 0) project_logits(forward, rows, batch->logit_row_count);
+    TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
+    if (batch->keep_rows) forward->kept_row_count = batch->row_count;
+    if (logits != NULL) *logits = forward->logits;
+    return STATUS_OK;
+}
+
+enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
+                           const float **logits, struct error *error) {
+    ASSERT(row_count > 0 && row_count <= forward->logit_row_capacity);
+    for (size_t i = 0; i < row_count; i++) ASSERT(rows[i] < forward->kept_row_count);
+    gather_hidden(forward, rows, row_count);
+    project_logits(forward, forward->narrow_hidden, row_count);
+    TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
+    *logits = forward->logits;
+    return STATUS_OK;
+}

@@ -1,0 +1,62 @@
+/* forward: the parts that a family's layer function is made of.
+ *
+ * Every buffer is made once, in forward_create; a layer only launches device operations.  The last layer
+ * needs the residual stream of just the rows whose logits are wanted, so a pass may be `narrowed` there:
+ * K and V of all rows are stored, everything after works on the wanted rows.
+ */
+#ifndef LOAM_MODEL_FORWARD_INTERNAL_H
+#define LOAM_MODEL_FORWARD_INTERNAL_H
+
+#include "model/model.h"
+
+struct forward {
+    struct model *model;
+    struct stream *stream;
+    size_t row_capacity, logit_row_capacity;
+    void *memory; /* owned device memory that holds all but logits */
+    size_t memory_bytes;
+    float *hidden;        /* [row_capacity][hidden_size], the residual stream */
+    float *normed;        /* [row_capacity][hidden_size] */
+    float *q;             /* [row_capacity][head_count][k_dimension] */
+    float *k, *v;         /* [row_capacity][kv_head_count][k_dimension or v_dimension] */
+    float *attended;      /* [row_capacity][head_count][v_dimension] */
+    float *gate, *up;     /* [row_capacity][ffn_size]; gate only for gated families */
+    float *angles;        /* [row_capacity][rope_dimension] cosine, sine pairs */
+    float *narrow_hidden; /* [logit_row_capacity][hidden_size]: the rows whose logits are wanted */
+    float *narrow_normed; /* [logit_row_capacity][hidden_size] */
+    float *logits;        /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
+    size_t logits_bytes;
+    struct attend_item *items;        /* owned, [row_capacity]: the batch's, with this layer's views */
+    struct attend_item *narrow_items; /* owned, [logit_row_capacity]: one row each */
+    size_t *narrow_sequences;         /* owned, [logit_row_capacity]: index of the item a row belongs to */
+    uint64_t *narrow_positions;       /* owned, [logit_row_capacity] */
+    size_t kept_row_count;            /* rows of hidden that forward_logits may ask for; 0: none */
+    forward_observer *observer;
+    void *observer_context;
+    float *observed; /* owned host copy for the observer, [row_capacity][hidden_size]; NULL without one */
+};
+
+/* One layer of one batch. */
+struct layer_pass {
+    struct forward *forward;
+    const struct forward_batch *batch;
+    const struct layer_weights *weights;
+    size_t layer_index;
+    bool narrow;      /* after K and V only batch->logit_rows go on */
+    float *residual;  /* hidden, or narrow_hidden once narrowed: [row_count][hidden_size] */
+    float *normed;    /* the same for the norm's output */
+    size_t row_count; /* of residual */
+};
+
+/* normed = norm(residual), RMS or Layer by the family. */
+void layer_norm(struct layer_pass *pass, const float *weight, const float *bias);
+
+/* residual += output(attention(normed)), all rows' K and V appended; narrows the pass when asked to.
+ * Returns false when no row is left to go on. */
+bool layer_attention(struct layer_pass *pass);
+
+/* The families: from the residual stream before a layer to the one after it. */
+void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3 */
+void opt_layer(struct layer_pass *pass);
+
+#endif

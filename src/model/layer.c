@@ -1,0 +1,182 @@
+/* layer: the attention half that all families share. */
+#include "model/forward_internal.h"
+
+void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
+    const struct model *model = pass->forward->model;
+    model->device->operations->norm(pass->forward->stream,
+                                    &(struct norm_operation){.kind = bias != NULL ? NORM_LAYER : NORM_RMS,
+                                                             .x = pass->residual,
+                                                             .x_stride = model->config.hidden_size,
+                                                             .row_count = pass->row_count,
+                                                             .segment_count = 1,
+                                                             .segment_size = model->config.hidden_size,
+                                                             .w = weight,
+                                                             .b = bias,
+                                                             .epsilon = model->config.norm_epsilon,
+                                                             .y = pass->normed,
+                                                             .y_stride = model->config.hidden_size});
+}
+
+/* The norm per head of qwen3, in place. */
+static void head_norm(struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                      const float *weight) {
+    const struct model *model = pass->forward->model;
+    size_t dimension = model->config.k_dimension;
+    if (weight == NULL) return;
+    model->device->operations->norm(pass->forward->stream,
+                                    &(struct norm_operation){.kind = NORM_RMS,
+                                                             .x = x,
+                                                             .x_stride = heads * dimension,
+                                                             .row_count = row_count,
+                                                             .segment_count = heads,
+                                                             .segment_size = dimension,
+                                                             .w = weight,
+                                                             .epsilon = model->config.norm_epsilon,
+                                                             .y = x,
+                                                             .y_stride = heads * dimension});
+}
+
+static void rotate(struct layer_pass *pass, float *x, size_t row_count, size_t heads) {
+    const struct model *model = pass->forward->model;
+    const struct model_config *config = &model->config;
+    if (!config->has_rope) return;
+    model->device->operations->rope(pass->forward->stream,
+                                    &(struct rope_operation){.x = x,
+                                                             .x_stride = heads * config->k_dimension,
+                                                             .row_count = row_count,
+                                                             .head_count = heads,
+                                                             .head_stride = config->k_dimension,
+                                                             .pair_count = config->rope_dimension / 2,
+                                                             .order = config->rope_order,
+                                                             .cosine_sine = pass->forward->angles});
+}
+
+/* q (when with_q), k and v of all rows, in one operation: they share the input. */
+static void project(struct layer_pass *pass, bool with_q) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    const struct layer_weights *weights = pass->weights;
+    struct matmul_operation operation = {
+        .x = pass->normed,
+        .x_stride = config->hidden_size,
+        .row_count = pass->row_count,
+        .weight_count = 2,
+        .weights = {&weights->k, &weights->v, &weights->q},
+        .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
+        .y = {forward->k, forward->v, forward->q},
+        .y_stride = {config->kv_head_count * config->k_dimension, config->kv_head_count * config->v_dimension,
+                     config->head_count * config->k_dimension},
+    };
+    if (with_q) operation.weight_count = 3;
+    forward->model->device->operations->matmul(forward->stream, &operation);
+}
+
+/* Moves the pass to the rows whose logits are wanted, with their q. */
+static void narrow(struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    const struct device_operations *operations = model->device->operations;
+    const struct forward_batch *batch = pass->batch;
+    size_t hidden = config->hidden_size, count = batch->logit_row_count;
+    const float *sources[2] = {pass->residual, pass->normed};
+    float *targets[2] = {forward->narrow_hidden, forward->narrow_normed};
+    for (size_t i = 0; i < 2; i++)
+        operations->gather(forward->stream, &(struct gather_operation){.x = sources[i],
+                                                                       .x_stride = hidden,
+                                                                       .indices = batch->logit_rows,
+                                                                       .row_count = count,
+                                                                       .count = hidden,
+                                                                       .y = targets[i],
+                                                                       .y_stride = hidden});
+    pass->residual = forward->narrow_hidden;
+    pass->normed = forward->narrow_normed;
+    pass->row_count = count;
+    operations->matmul(forward->stream,
+                       &(struct matmul_operation){.x = pass->normed,
+                                                  .x_stride = hidden,
+                                                  .row_count = count,
+                                                  .weight_count = 1,
+                                                  .weights = {&pass->weights->q},
+                                                  .biases = {pass->weights->q_bias},
+                                                  .y = {forward->q},
+                                                  .y_stride = {config->head_count * config->k_dimension}});
+    if (!config->has_rope) return;
+    operations->rope_angles(forward->stream,
+                            &(struct rope_angles_operation){.positions = forward->narrow_positions,
+                                                            .row_count = count,
+                                                            .frequency = model->rope_frequency,
+                                                            .pair_count = config->rope_dimension / 2,
+                                                            .factor = config->rope_attention_factor,
+                                                            .cosine_sine = forward->angles});
+}
+
+static void append(struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    const struct forward_batch *batch = pass->batch;
+    for (size_t i = 0; i < batch->item_count; i++) {
+        forward->items[i] = batch->items[i];
+        forward->items[i].view = kv_sequence_view(batch->sequences[i], pass->layer_index);
+    }
+    forward->model->device->operations->append(
+        forward->stream, &(struct append_operation){.k = forward->k,
+                                                    .v = forward->v,
+                                                    .k_stride = config->kv_head_count * config->k_dimension,
+                                                    .v_stride = config->kv_head_count * config->v_dimension,
+                                                    .kv_head_count = config->kv_head_count,
+                                                    .items = forward->items,
+                                                    .item_count = batch->item_count});
+}
+
+static void attend(struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    const struct layer_config *layer = &config->layers[pass->layer_index];
+    if (pass->narrow)
+        for (size_t i = 0; i < pass->row_count; i++)
+            forward->narrow_items[i] =
+                (struct attend_item){.view = forward->items[forward->narrow_sequences[i]].view,
+                                     .row_first = i,
+                                     .row_count = 1,
+                                     .position_first = forward->narrow_positions[i]};
+    forward->model->device->operations->attend(
+        forward->stream,
+        &(struct attend_operation){.q = forward->q,
+                                   .q_stride = config->head_count * config->k_dimension,
+                                   .out = forward->attended,
+                                   .out_stride = config->head_count * config->v_dimension,
+                                   .head_count = config->head_count,
+                                   .kv_head_count = config->kv_head_count,
+                                   .scale = config->attention_scale,
+                                   .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
+                                   .items = pass->narrow ? forward->narrow_items : forward->items,
+                                   .item_count = pass->narrow ? pass->row_count : pass->batch->item_count});
+}
+
+bool layer_attention(struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    project(pass, !pass->narrow);
+    head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
+    rotate(pass, forward->k, pass->row_count, config->kv_head_count);
+    append(pass);
+    if (pass->narrow) {
+        if (pass->batch->logit_row_count == 0) return false;
+        narrow(pass);
+    }
+    head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
+    rotate(pass, forward->q, pass->row_count, config->head_count);
+    attend(pass);
+    forward->model->device->operations->matmul(
+        forward->stream, &(struct matmul_operation){.x = forward->attended,
+                                                    .x_stride = config->head_count * config->v_dimension,
+                                                    .row_count = pass->row_count,
+                                                    .weight_count = 1,
+                                                    .weights = {&pass->weights->output},
+                                                    .biases = {pass->weights->output_bias},
+                                                    .y = {pass->residual},
+                                                    .y_stride = {config->hidden_size},
+                                                    .accumulate = true});
+    return true;
+}
