@@ -142,6 +142,11 @@ struct gather_operation { /* y[i] = x[indices[i]] */
 };
 
 struct device_operations {
+    void (*destroy)(struct device *device);
+    struct pool *(*pool)(struct device *device);
+
+    /* Zeroed, aligned to 64 bytes at least; large MEMORY_DEVICE areas take real memory only where they
+     * are touched.  release takes the same kind and size. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                             struct error *error);
     void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
@@ -159,7 +164,8 @@ struct device_operations {
     void (*event_wait)(struct event *event, struct stream *stream); /* the stream waits, not the host */
     bool (*event_done)(struct event *event);
     void (*flag_write)(struct stream *stream, uint32_t *flag, uint32_t value); /* flag in MEMORY_SHARED */
-    void (*flag_wait)(struct stream *stream, const uint32_t *flag, uint32_t value); /* until *flag >= value */
+    /* Until *flag >= value, or until the options' flag_wait_limit_ns has passed: then the device is broken. */
+    void (*flag_wait)(struct stream *stream, const uint32_t *flag, uint32_t value);
 
     void (*embed)(struct stream *stream, const struct embed_operation *operation);
     void (*matmul)(struct stream *stream, const struct matmul_operation *operation);
@@ -178,8 +184,9 @@ struct device {
 };
 
 struct device_options {
-    size_t thread_count; /* 0: one per processor */
-    cpu_mask mask;       /* kernels the cpu may use; cpu_features() for all */
+    size_t thread_count;         /* 0: one per processor */
+    cpu_mask mask;               /* kernels the cpu may use; cpu_features() for all */
+    uint64_t flag_wait_limit_ns; /* a flag that is not raised for so long is an error; 0: one minute */
 };
 
 enum status device_cpu_create(struct device **device, const struct device_options *options,

@@ -1,0 +1,296 @@
+/* append and attend on the cpu.
+ *
+ * One row of a sequence (decoding) is bound by reading its K and V, and must keep every thread busy even
+ * for one sequence with few KV heads.  Its rows are cut into ranges whose length depends only on how many
+ * rows there are; a unit is one range of one KV head, drawn as a ticket; it leaves a partial (m, s, o).
+ * After a barrier the partials of a head are merged in the order of the ranges: the same sums for any
+ * thread count, and for a sequence alone or in a batch.
+ *
+ * Several rows (prefill) are bound by computing: a unit is a block of queries of one KV head, handed out
+ * with the largest first, so that the short blocks fill the ends. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+
+enum {
+    RANGE_ROWS_LEAST = 256, /* at 64 elements in f16: 64 KiB of K and V, a few us */
+    RANGES_MOST = 256,      /* bounds the partials: longer sequences get longer ranges */
+    DECODE_ROWS_MOST = 1,   /* items of more rows go to the prefill kernel */
+    APPEND_ELEMENTS_ALONE = 8192,
+};
+
+/* One row that decodes: its units are [unit_first, unit_first + kv_head_count * range_count), head by head. */
+struct decode_row {
+    const struct attend_item *item;
+    size_t row; /* of q and out */
+    uint64_t row_begin, row_end;
+    uint64_t range_rows;
+    size_t range_count;
+    size_t unit_first; /* among decode units; also the index of its first partial */
+};
+
+struct prefill_block {
+    const struct attend_item *item;
+    size_t query_first, query_count; /* within the item */
+    uint64_t work;                   /* query-row pairs, for the order only */
+};
+
+struct attend_run {
+    const struct cpu_device *device;
+    const struct attend_operation *operation;
+    size_t group, partial_stride; /* floats of a partial: m[group], s[group], o[group][v_dimension] */
+    struct decode_row *rows;      /* [row_count] */
+    struct prefill_block *blocks; /* [block_count], most work first */
+    size_t row_count, block_count;
+    size_t prefill_units, decode_units;
+    bool merges;     /* some row has more than one range */
+    float *partials; /* [decode_units][partial_stride] */
+    uint8_t *threads;
+    size_t thread_bytes;
+    size_t alone_next;
+};
+
+static const void *const *head_chunks(const struct kv_view *view, size_t kv_head) {
+    return (const void *const *)(view->chunks + kv_head * view->chunk_stride);
+}
+
+static uint64_t window_begin(const struct attend_operation *operation, uint64_t position) {
+    if (operation->window == 0 || position + 1 <= operation->window) return 0;
+    return position + 1 - operation->window;
+}
+
+static void plan_decode_row(struct attend_run *run, const struct attend_item *item, size_t index) {
+    struct decode_row row = {.item = item, .row = item->row_first + index};
+    uint64_t position = item->position_first + index;
+    row.row_begin = window_begin(run->operation, position);
+    row.row_end = position + 1;
+    uint64_t count = row.row_end - row.row_begin;
+    row.range_rows = RANGE_ROWS_LEAST;
+    while ((count + row.range_rows - 1) / row.range_rows > RANGES_MOST) row.range_rows *= 2;
+    row.range_count = (size_t)((count + row.range_rows - 1) / row.range_rows);
+    row.unit_first = run->decode_units;
+    run->decode_units += row.range_count * run->operation->kv_head_count;
+    run->merges = run->merges || row.range_count > 1;
+    run->rows[run->row_count++] = row;
+}
+
+static void plan_prefill_item(struct attend_run *run, const struct attend_item *item) {
+    size_t step = run->device->kernels.attention.prefill_query_block;
+    for (size_t first = 0; first < item->row_count; first += step) {
+        struct prefill_block block = {item, first, min_size(step, item->row_count - first), 0};
+        uint64_t last = item->position_first + first + block.query_count - 1;
+        block.work = (last + 1 - window_begin(run->operation, last)) * block.query_count;
+        run->blocks[run->block_count++] = block;
+    }
+}
+
+/* Shell sort, most work first; equal work keeps no order, which no result depends on. */
+static void sort_blocks(struct prefill_block *blocks, size_t count) {
+    for (size_t gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11)
+        for (size_t i = gap; i < count; i++) {
+            struct prefill_block block = blocks[i];
+            size_t to = i;
+            for (; to >= gap && blocks[to - gap].work < block.work; to -= gap) blocks[to] = blocks[to - gap];
+            blocks[to] = block;
+        }
+}
+
+/* Merges the ranges of one KV head of one row into its first partial, and writes the output. */
+static void finish_head(const struct attend_run *run, const struct decode_row *row, size_t kv_head) {
+    const struct attention_kernels *kernels = &run->device->kernels.attention;
+    size_t group = run->group, dimension = row->item->view.layout->v_dimension;
+    float *target = run->partials + (row->unit_first + kv_head * row->range_count) * run->partial_stride;
+    for (size_t range = 1; range < row->range_count; range++) {
+        const float *source = target + range * run->partial_stride;
+        kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
+                       source + group, source + 2 * group, dimension);
+    }
+    float *out = run->operation->out + row->row * run->operation->out_stride + kv_head * group * dimension;
+    kernels->finish(group, dimension, target + group, target + 2 * group, dimension, out, dimension);
+}
+
+static void decode_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
+    const struct attend_operation *operation = run->operation;
+    size_t low = 0, high = run->row_count; /* the last row whose unit_first is not above unit */
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (run->rows[middle].unit_first <= unit)
+            low = middle;
+        else
+            high = middle;
+    }
+    const struct decode_row *row = &run->rows[low];
+    size_t kv_head = (unit - row->unit_first) / row->range_count;
+    size_t range = (unit - row->unit_first) % row->range_count;
+    const struct kv_layout *layout = row->item->view.layout;
+    uint64_t begin = row->row_begin + range * row->range_rows;
+    float *partial = run->partials + unit * run->partial_stride;
+    const struct attention_decode_args args = {
+        .layout = layout,
+        .chunks = head_chunks(&row->item->view, kv_head),
+        .row_begin = begin,
+        .row_end = begin + row->range_rows < row->row_end ? begin + row->range_rows : row->row_end,
+        .q = operation->q + row->row * operation->q_stride + kv_head * run->group * layout->k_dimension,
+        .q_stride = layout->k_dimension,
+        .group = run->group,
+        .scale = operation->scale,
+        .softcap = operation->softcap,
+        .m = partial,
+        .s = partial + run->group,
+        .o = partial + 2 * run->group,
+        .o_stride = layout->v_dimension,
+        .scratch = scratch,
+    };
+    run->device->kernels.attention.decode(&args);
+    if (row->range_count == 1) finish_head(run, row, kv_head);
+}
+
+static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
+    const struct attend_operation *operation = run->operation;
+    const struct prefill_block *block = &run->blocks[unit / operation->kv_head_count];
+    size_t kv_head = unit % operation->kv_head_count;
+    const struct kv_layout *layout = block->item->view.layout;
+    size_t row = block->item->row_first + block->query_first;
+    const struct attention_prefill_args args = {
+        .layout = layout,
+        .chunks = head_chunks(&block->item->view, kv_head),
+        .position_first = block->item->position_first + block->query_first,
+        .query_count = block->query_count,
+        .window = operation->window,
+        .q = operation->q + row * operation->q_stride + kv_head * run->group * layout->k_dimension,
+        .q_stride = operation->q_stride,
+        .group = run->group,
+        .scale = operation->scale,
+        .softcap = operation->softcap,
+        .out = operation->out + row * operation->out_stride + kv_head * run->group * layout->v_dimension,
+        .out_stride = operation->out_stride,
+        .scratch = scratch,
+    };
+    run->device->kernels.attention.prefill(&args);
+}
+
+static void attend_task(void *context, const struct pool_worker *worker) {
+    struct attend_run *run = context;
+    uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
+    for (;;) {
+        size_t unit = cpu_ticket(worker, &run->alone_next);
+        if (unit >= run->prefill_units + run->decode_units) break;
+        if (unit < run->prefill_units)
+            prefill_unit(run, unit, scratch);
+        else
+            decode_unit(run, unit - run->prefill_units, scratch);
+    }
+    if (!run->merges) return;
+    cpu_barrier(worker);
+    size_t heads = run->operation->kv_head_count;
+    struct range share = pool_share(worker, run->row_count * heads, 1);
+    for (size_t i = share.begin; i < share.end; i++)
+        if (run->rows[i / heads].range_count > 1) finish_head(run, &run->rows[i / heads], i % heads);
+}
+
+/* How many entries the two lists need, before scratch for them is there. */
+static void count_entries(const struct attend_operation *operation, size_t query_block, size_t *rows,
+                          size_t *blocks) {
+    *rows = *blocks = 0;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        size_t count = operation->items[i].row_count;
+        if (count <= DECODE_ROWS_MOST)
+            *rows += count;
+        else
+            *blocks += (count + query_block - 1) / query_block;
+    }
+}
+
+static size_t partial_floats(const struct attend_operation *operation, size_t group, size_t v_dimension,
+                             size_t *decode_units) {
+    uint64_t units = 0;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        if (item->row_count > DECODE_ROWS_MOST) continue;
+        uint64_t last = item->position_first + item->row_count;
+        uint64_t ranges = (last + RANGE_ROWS_LEAST - 1) / RANGE_ROWS_LEAST;
+        units += item->row_count * operation->kv_head_count * min_size((size_t)ranges, RANGES_MOST);
+    }
+    *decode_units = (size_t)units;
+    return align_up(group * (2 + v_dimension), 16); /* partials of two threads never share a cache line */
+}
+
+void cpu_attend(struct stream *stream, const struct attend_operation *operation) {
+    struct cpu_device *device = stream->device;
+    const struct attention_kernels *kernels = &device->kernels.attention;
+    if (operation->item_count == 0) return;
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    struct attend_run run = {.device = device, .operation = operation};
+    run.group = operation->head_count / operation->kv_head_count;
+    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= 64);
+
+    size_t rows, blocks, units, bytes = 0;
+    count_entries(operation, kernels->prefill_query_block, &rows, &blocks);
+    run.partial_stride = partial_floats(operation, run.group, layout->v_dimension, &units);
+    run.thread_bytes = align_up(max_size(kernels->decode_scratch_bytes(run.group, layout),
+                                         kernels->prefill_scratch_bytes(run.group, layout)),
+                                64);
+    size_t rows_offset = cpu_scratch_add(&bytes, rows * sizeof *run.rows);
+    size_t blocks_offset = cpu_scratch_add(&bytes, blocks * sizeof *run.blocks);
+    size_t threads_offset = cpu_scratch_add(&bytes, device->thread_count * run.thread_bytes);
+    size_t partials_offset = cpu_scratch_add(&bytes, units * run.partial_stride * sizeof(float));
+    uint8_t *scratch = cpu_scratch_reserve(device, bytes);
+    if (scratch == NULL) return;
+    run.rows = (struct decode_row *)(void *)(scratch + rows_offset);
+    run.blocks = (struct prefill_block *)(void *)(scratch + blocks_offset);
+    run.threads = scratch + threads_offset;
+    run.partials = (float *)(void *)(scratch + partials_offset);
+
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        if (item->row_count > DECODE_ROWS_MOST)
+            plan_prefill_item(&run, item);
+        else
+            for (size_t row = 0; row < item->row_count; row++) plan_decode_row(&run, item, row);
+    }
+    ASSERT(run.row_count == rows && run.block_count == blocks && run.decode_units <= units);
+    sort_blocks(run.blocks, run.block_count);
+    run.prefill_units = run.block_count * operation->kv_head_count;
+    cpu_run(device, run.prefill_units + run.decode_units <= 1, attend_task, &run);
+}
+
+struct append_run {
+    const struct attention_kernels *kernels;
+    const struct append_operation *operation;
+    size_t row_count;
+};
+
+/* A unit is a row of an item with all its heads: 8 tokens share a block, but no bytes of it. */
+static void append_task(void *context, const struct pool_worker *worker) {
+    const struct append_run *run = context;
+    const struct append_operation *operation = run->operation;
+    struct range share = pool_share(worker, run->row_count, KV_BLOCK_TOKENS);
+    size_t item_first = 0;
+    for (size_t i = 0; i < operation->item_count && item_first < share.end; i++) {
+        const struct attend_item *item = &operation->items[i];
+        const struct kv_layout *layout = item->view.layout;
+        size_t end = min_size(share.end, item_first + item->row_count);
+        for (size_t unit = max_size(share.begin, item_first); unit < end; unit++) {
+            size_t row = item->row_first + unit - item_first;
+            uint64_t position = item->position_first + (unit - item_first);
+            for (size_t head = 0; head < operation->kv_head_count; head++)
+                run->kernels->store(
+                    layout, item->view.chunks[head * item->view.chunk_stride + position / KV_CHUNK_TOKENS],
+                    position % KV_CHUNK_TOKENS,
+                    operation->k + row * operation->k_stride + head * layout->k_dimension,
+                    operation->v + row * operation->v_stride + head * layout->v_dimension);
+        }
+        item_first += item->row_count;
+    }
+}
+
+void cpu_append(struct stream *stream, const struct append_operation *operation) {
+    struct append_run run = {&stream->device->kernels.attention, operation, 0};
+    for (size_t i = 0; i < operation->item_count; i++) run.row_count += operation->items[i].row_count;
+    if (run.row_count == 0) return;
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    size_t elements = run.row_count * operation->kv_head_count * (layout->k_dimension + layout->v_dimension);
+    cpu_run(stream->device, elements <= APPEND_ELEMENTS_ALONE, append_task, &run);
+}

@@ -1,0 +1,178 @@
+/* The cpu device's table: life, streams, events, flags and copies.  A stream has no queue: work is done
+ * when the call returns, so order holds by itself and an event is over as soon as it is recorded. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "platform/clock.h"
+
+static const uint64_t FLAG_WAIT_LIMIT_NS = 60000000000u;
+/* One core copies about 10 GB/s here: below this, waking threads gains nothing. */
+enum { COPY_BYTES_ALONE = 256 << 10, FLAG_SPIN_ROUNDS = 1000 };
+
+struct event {
+    char unused;
+};
+
+struct error *cpu_device_error(struct cpu_device *device) {
+    return device->error.status == STATUS_OK ? &device->error : NULL;
+}
+
+void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context) {
+    if (!alone) {
+        pool_run(device->pool, task, context);
+        return;
+    }
+    const struct pool_worker self = {0, 1, NULL};
+    task(context, &self);
+}
+
+static struct pool *cpu_pool(struct device *device) { return ((struct cpu_device *)device)->pool; }
+
+static void cpu_destroy(struct device *base) {
+    struct cpu_device *device = (struct cpu_device *)base;
+    cpu_release(base, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
+    pool_destroy(device->pool);
+    free(device);
+}
+
+static enum status cpu_adopt_weight(struct device *base, struct matrix *matrix, struct error *error) {
+    const struct cpu_device *device = (const struct cpu_device *)base;
+    if (device->kernels.matvec.run[matrix->type] != NULL ||
+        device->kernels.matmul.method[matrix->type].run != NULL)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED, "cpu device: no kernel multiplies weights of type %s",
+                     tensor_type_info(matrix->type)->name);
+}
+
+static enum status cpu_stream_create(struct device *device, struct stream **stream, struct error *error) {
+    *stream = malloc(sizeof **stream);
+    if (*stream == NULL) return error_set(error, STATUS_MEMORY, "cpu device: no memory for a stream");
+    (*stream)->device = (struct cpu_device *)device;
+    return STATUS_OK;
+}
+
+static void cpu_stream_destroy(struct stream *stream) { free(stream); }
+
+static enum status cpu_stream_synchronize(struct stream *stream, struct error *error) {
+    const struct error *first = &stream->device->error;
+    if (first->status != STATUS_OK && error != NULL) *error = *first;
+    return first->status;
+}
+
+struct copy_run {
+    uint8_t *target;
+    const uint8_t *source;
+    size_t size_bytes;
+};
+
+static void copy_task(void *context, const struct pool_worker *worker) {
+    const struct copy_run *run = context;
+    struct range part = pool_share(worker, run->size_bytes, 4096);
+    if (part.end > part.begin)
+        memcpy(run->target + part.begin, run->source + part.begin, part.end - part.begin);
+}
+
+static void cpu_copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
+    if (size_bytes == 0) return;
+    struct copy_run run = {target, source, size_bytes};
+    cpu_run(stream->device, size_bytes <= COPY_BYTES_ALONE, copy_task, &run);
+}
+
+static enum status cpu_event_create(struct device *device, struct event **event, struct error *error) {
+    (void)device;
+    *event = calloc(1, sizeof **event);
+    if (*event == NULL) return error_set(error, STATUS_MEMORY, "cpu device: no memory for an event");
+    return STATUS_OK;
+}
+
+static void cpu_event_destroy(struct event *event) { free(event); }
+
+static void cpu_event_record(struct event *event, struct stream *stream) {
+    (void)event;
+    (void)stream;
+}
+
+static void cpu_event_wait(struct event *event, struct stream *stream) {
+    (void)event;
+    (void)stream;
+}
+
+static bool cpu_event_done(struct event *event) {
+    (void)event;
+    return true;
+}
+
+/* Flags are plain words to the caller (a device writes them too), so the atomic access is made here. */
+static void cpu_flag_write(struct stream *stream, uint32_t *flag, uint32_t value) {
+    (void)stream;
+    /* release: pairs with the acquire in cpu_flag_wait and in whoever polls the flag */
+    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+
+static void cpu_flag_wait(struct stream *stream, const uint32_t *flag, uint32_t value) {
+    struct cpu_device *device = stream->device;
+    uint64_t begin_ns = 0;
+    /* acquire: pairs with the release store of whoever raises the flag (cpu_flag_write) */
+    for (unsigned round = 0; __atomic_load_n(flag, __ATOMIC_ACQUIRE) < value; round++) {
+        if (round < FLAG_SPIN_ROUNDS) continue;
+        uint64_t now_ns = clock_ns();
+        if (begin_ns == 0) begin_ns = now_ns;
+        if (device->error.status != STATUS_OK || now_ns - begin_ns > device->flag_wait_limit_ns) {
+            error_set(cpu_device_error(device), STATUS_FAILED,
+                      "cpu device: a flag stayed at %u for %.1f s, expected %u",
+                      __atomic_load_n(flag, __ATOMIC_ACQUIRE), (double)(now_ns - begin_ns) * 1e-9, value);
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static const struct device_operations CPU_OPERATIONS = {
+    .destroy = cpu_destroy,
+    .pool = cpu_pool,
+    .allocate = cpu_allocate,
+    .release = cpu_release,
+    .adopt_weight = cpu_adopt_weight,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .stream_synchronize = cpu_stream_synchronize,
+    .copy = cpu_copy,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_done = cpu_event_done,
+    .flag_write = cpu_flag_write,
+    .flag_wait = cpu_flag_wait,
+    .embed = cpu_embed,
+    .matmul = cpu_matmul,
+    .norm = cpu_norm,
+    .rope_angles = cpu_rope_angles,
+    .rope = cpu_rope,
+    .activation = cpu_activation,
+    .append = cpu_append,
+    .attend = cpu_attend,
+    .gather = cpu_gather,
+};
+
+enum status device_cpu_create(struct device **result, const struct device_options *options,
+                              struct error *error) {
+    struct cpu_device *device = calloc(1, sizeof *device);
+    if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
+    device->device = (struct device){&CPU_OPERATIONS, "cpu"};
+    device->flag_wait_limit_ns =
+        options->flag_wait_limit_ns != 0 ? options->flag_wait_limit_ns : FLAG_WAIT_LIMIT_NS;
+    enum status status = pool_create(&device->pool, options->thread_count, error);
+    if (status != STATUS_OK) {
+        free(device);
+        return status;
+    }
+    device->thread_count = pool_thread_count(device->pool);
+    kernels_init(&device->kernels, options->mask);
+    *result = &device->device;
+    return STATUS_OK;
+}

@@ -1,0 +1,75 @@
+/* cpu_device: the processor as a device, over a pool of threads.
+ *
+ * Every operation is one function on the engine's thread: it plans (what is to be done, in units that
+ * do not depend on the number of threads), reserves what scratch it needs, and runs the units either on
+ * the pool or, where waking threads costs more than the work, on the caller alone.
+ *
+ *   1  A unit's result depends on the operation only, never on which thread computes it or on how many
+ *      there are: results are bit-identical for any thread count.
+ *   2  Units write disjoint memory; what one phase reads of another lies behind a barrier.
+ *   3  Scratch is one area that only grows, so after the largest shapes have been seen once an
+ *      operation makes no system call and no allocation (scratch_growths counts them).
+ *   4  An operation that cannot get scratch does nothing, and the device remembers why.
+ */
+#ifndef LOAM_DEVICE_CPU_DEVICE_INTERNAL_H
+#define LOAM_DEVICE_CPU_DEVICE_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "platform/pool.h"
+
+struct cpu_device {
+    struct device device; /* first: a struct device * is a struct cpu_device * */
+    struct pool *pool;    /* owned */
+    size_t thread_count;
+    uint64_t flag_wait_limit_ns;
+    struct error error; /* the first; status OK while the device is whole */
+    uint8_t *scratch;   /* owned */
+    size_t scratch_bytes;
+    uint64_t scratch_growths;
+    struct kernels kernels;
+};
+
+struct stream {
+    struct cpu_device *device; /* borrowed */
+};
+
+/* Where the device's error is to be written: NULL when it has one already (only the first counts). */
+struct error *cpu_device_error(struct cpu_device *device);
+
+/* Adds size_bytes to a layout of scratch, rounded up to cache lines; returns the offset. */
+size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes);
+/* The scratch area, at least size_bytes long and 64-byte aligned, contents undefined; NULL: out of memory,
+ * the device is broken. Valid until the next call. */
+uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);
+
+enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
+                         struct error *error);
+void cpu_release(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
+
+/* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
+ * task may call pool_share, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
+void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
+static inline void cpu_barrier(const struct pool_worker *worker) {
+    if (worker->pool != NULL) pool_barrier(worker);
+}
+/* `alone_next` is the run's own counter, for the worker without a pool. */
+static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_next) {
+    return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
+}
+
+void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
+void cpu_append(struct stream *stream, const struct append_operation *operation);
+void cpu_attend(struct stream *stream, const struct attend_operation *operation);
+void cpu_embed(struct stream *stream, const struct embed_operation *operation);
+void cpu_norm(struct stream *stream, const struct norm_operation *operation);
+void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *operation);
+void cpu_rope(struct stream *stream, const struct rope_operation *operation);
+void cpu_activation(struct stream *stream, const struct activation_operation *operation);
+void cpu_gather(struct stream *stream, const struct gather_operation *operation);
+
+#endif

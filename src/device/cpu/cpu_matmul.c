@@ -1,0 +1,234 @@
+/* y = x w^T for up to four weights that share their input, in one run of the pool:
+ *
+ *   prepare   every form that a weight multiplies with is made of x once; few rows by the caller before
+ *             the others are woken, more by all threads with a barrier after
+ *   panels    the rows of all weights, cut into panels of about equal bytes, drawn as tickets: a thread
+ *             that the machine slows takes fewer.  Neighbouring tickets are neighbouring memory, so all
+ *             threads together stream through the weights in file order
+ *   finish    bias and accumulation on the panel while it is in the cache
+ *
+ * Few inputs go through the matvec kernels (the weights stream through registers as they are), many
+ * through matmul (a panel is unpacked, then used for all inputs).  Panels are cut at multiples of
+ * MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does not depend on the panel it
+ * is in: bit-identical for any thread count. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+
+enum {
+    MATVEC_ROW_GRANULE = 16,
+    PANELS_PER_THREAD = 16, /* enough that the last panel's end is near for all */
+    PANEL_BYTES_LEAST = 32 << 10,
+    PANEL_BYTES_MOST = 256 << 10,
+    PANEL_ROWS_MOST = 1024,        /* bounds a thread's sums under accumulate */
+    MATMUL_PANEL_ROWS_MOST = 256,  /* the same for many inputs */
+    PREPARE_ELEMENTS_ALONE = 32768 /* the caller quantises these in less than a fork and a barrier cost */
+};
+
+/* One form of x, shared by the weights that multiply with it. */
+struct prepared_input {
+    const struct matmul_method *method; /* NULL: matvec */
+    int form;
+    size_t offset;      /* in scratch */
+    size_t input_bytes; /* matvec: from one input to the next */
+    size_t unit_inputs; /* inputs that one call prepares */
+    size_t unit_first, unit_count;
+};
+
+struct product {
+    const struct matrix *weight;
+    const struct prepared_input *input;
+    const float *bias;
+    float *y;
+    size_t y_stride;
+    size_t panel_rows, panel_first, panel_count;
+};
+
+struct matmul_run {
+    const struct cpu_device *device;
+    const struct matmul_operation *operation;
+    size_t columns, product_count, input_count, unit_count, panel_count;
+    struct prepared_input inputs[DEVICE_GROUP_MOST];
+    struct product products[DEVICE_GROUP_MOST];
+    bool prepared; /* by the caller */
+    size_t alone_next;
+    uint8_t *scratch;
+    size_t threads_offset, thread_bytes; /* per thread: sums, then the kernel's own scratch */
+    size_t kernel_offset;                /* in a thread's part */
+};
+
+/* Up to how many inputs matvec is used, per weight type. */
+static size_t matvec_inputs_most(const struct cpu_device *device, enum tensor_type type) {
+    bool has_matvec = device->kernels.matvec.run[type] != NULL;
+    if (device->kernels.matmul.method[type].run == NULL) return SIZE_MAX;
+    return has_matvec ? MATVEC_INPUTS_MOST : 0;
+}
+
+static void add_form(struct matmul_run *run, struct product *product, size_t *scratch_bytes) {
+    const struct kernels *kernels = &run->device->kernels;
+    enum tensor_type type = product->weight->type;
+    size_t rows = run->operation->row_count;
+    struct prepared_input input = {0};
+    if (rows > matvec_inputs_most(run->device, type)) input.method = &kernels->matmul.method[type];
+    input.form = input.method != NULL ? input.method->form : (int)kernels->matvec.form[type];
+    for (size_t i = 0; i < run->input_count; i++) {
+        const struct prepared_input *old = &run->inputs[i];
+        if ((old->method != NULL) == (input.method != NULL) && old->form == input.form) {
+            product->input = old;
+            return;
+        }
+    }
+    size_t bytes;
+    if (input.method != NULL) {
+        input.unit_inputs = input.method->input_granule;
+        bytes = input.method->prepared_bytes(rows, run->columns);
+    } else {
+        ASSERT(kernels->matvec.run[type] != NULL); /* adopt_weight refuses other types */
+        input.unit_inputs = 1;
+        input.input_bytes = kernels->matvec.input_bytes((enum matvec_form)input.form, run->columns);
+        bytes = rows * input.input_bytes;
+    }
+    input.offset = cpu_scratch_add(scratch_bytes, bytes);
+    input.unit_first = run->unit_count;
+    input.unit_count = (rows + input.unit_inputs - 1) / input.unit_inputs;
+    run->unit_count += input.unit_count;
+    run->inputs[run->input_count] = input;
+    product->input = &run->inputs[run->input_count++];
+}
+
+static void cut_panels(struct matmul_run *run, struct product *product, size_t total_bytes) {
+    const struct matmul_method *method = product->input->method;
+    size_t granule = method != NULL ? method->row_granule : MATVEC_ROW_GRANULE;
+    size_t rows_most = method != NULL ? MATMUL_PANEL_ROWS_MOST : PANEL_ROWS_MOST;
+    size_t bytes = total_bytes / (run->device->thread_count * PANELS_PER_THREAD);
+    bytes = min_size(max_size(bytes, PANEL_BYTES_LEAST), PANEL_BYTES_MOST);
+    size_t rows = min_size(bytes / max_size(product->weight->row_bytes, 1), rows_most);
+    product->panel_rows = max_size(rows / granule, 1) * granule;
+    product->panel_first = run->panel_count;
+    product->panel_count = (product->weight->rows + product->panel_rows - 1) / product->panel_rows;
+    run->panel_count += product->panel_count;
+}
+
+static void plan(struct matmul_run *run, size_t *scratch_bytes) {
+    const struct matmul_operation *operation = run->operation;
+    uint64_t total_bytes = 0;
+    size_t sums_bytes = 0, kernel_bytes = 0;
+    for (size_t i = 0; i < operation->weight_count; i++)
+        total_bytes += operation->weights[i]->rows * operation->weights[i]->row_bytes;
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        struct product *product = &run->products[i];
+        *product = (struct product){.weight = operation->weights[i],
+                                    .bias = operation->biases[i],
+                                    .y = operation->y[i],
+                                    .y_stride = operation->y_stride[i]};
+        ASSERT(product->weight->columns == run->columns);
+        add_form(run, product, scratch_bytes);
+        cut_panels(run, product, total_bytes);
+        const struct matmul_method *method = product->input->method;
+        if (method != NULL) kernel_bytes = max_size(kernel_bytes, method->scratch_bytes(run->columns));
+        if (operation->accumulate)
+            sums_bytes = max_size(sums_bytes, operation->row_count * product->panel_rows * sizeof(float));
+    }
+    run->product_count = operation->weight_count;
+    run->kernel_offset = cpu_scratch_add(&run->thread_bytes, sums_bytes);
+    (void)cpu_scratch_add(&run->thread_bytes, kernel_bytes);
+    run->threads_offset = cpu_scratch_add(scratch_bytes, run->thread_bytes * run->device->thread_count);
+}
+
+static void prepare_unit(const struct matmul_run *run, size_t unit) {
+    const struct prepared_input *input = run->inputs;
+    while (unit >= input->unit_first + input->unit_count) input++;
+    const struct matmul_operation *operation = run->operation;
+    size_t begin = (unit - input->unit_first) * input->unit_inputs;
+    uint8_t *prepared = run->scratch + input->offset;
+    if (input->method == NULL) {
+        run->device->kernels.matvec.prepare[input->form](operation->x + begin * operation->x_stride,
+                                                         run->columns, prepared + begin * input->input_bytes);
+        return;
+    }
+    input->method->prepare(operation->x, operation->x_stride, operation->row_count, run->columns, begin,
+                           min_size(begin + input->unit_inputs, operation->row_count), prepared);
+}
+
+/* outputs[i][row - row_begin of the given weight] for all inputs. */
+static void multiply(const struct matmul_run *run, const struct product *product, const struct matrix *weight,
+                     float *outputs, size_t output_stride, uint8_t *kernel_scratch) {
+    const struct prepared_input *input = product->input;
+    const uint8_t *prepared = run->scratch + input->offset;
+    size_t count = run->operation->row_count;
+    if (input->method != NULL) {
+        const struct matmul_args args = {weight,        count, prepared,     outputs,
+                                         output_stride, 0,     weight->rows, kernel_scratch};
+        input->method->run(&args);
+        return;
+    }
+    for (size_t first = 0; first < count; first += MATVEC_INPUTS_MOST) {
+        const struct matvec_args args = {.weight = weight,
+                                         .input_count = min_size(MATVEC_INPUTS_MOST, count - first),
+                                         .inputs = prepared + first * input->input_bytes,
+                                         .outputs = outputs + first * output_stride,
+                                         .output_stride = output_stride,
+                                         .row_begin = 0,
+                                         .row_end = weight->rows};
+        run->device->kernels.matvec.run[weight->type](&args);
+    }
+}
+
+static void run_panel(const struct matmul_run *run, size_t panel, const struct pool_worker *worker) {
+    const struct product *product = run->products;
+    while (panel >= product->panel_first + product->panel_count) product++;
+    const struct activation_kernels *kernels = &run->device->kernels.activation;
+    size_t begin = (panel - product->panel_first) * product->panel_rows;
+    size_t rows = min_size(product->panel_rows, product->weight->rows - begin);
+    struct matrix part = *product->weight; /* these rows as a matrix of their own */
+    part.data = (const uint8_t *)part.data + begin * part.row_bytes;
+    part.rows = rows;
+    uint8_t *own = run->scratch + run->threads_offset + worker->index * run->thread_bytes;
+    float *y = product->y + begin, *sums = y;
+    size_t sums_stride = product->y_stride;
+    if (run->operation->accumulate) {
+        sums = (float *)(void *)own;
+        sums_stride = rows;
+    }
+    multiply(run, product, &part, sums, sums_stride, own + run->kernel_offset);
+    if (product->bias == NULL && sums == y) return;
+    for (size_t i = 0; i < run->operation->row_count; i++) {
+        float *sum = sums + i * sums_stride;
+        if (product->bias != NULL) kernels->add(sum, product->bias + begin, rows, sum);
+        if (sums != y) kernels->add(y + i * product->y_stride, sum, rows, y + i * product->y_stride);
+    }
+}
+
+static void matmul_task(void *context, const struct pool_worker *worker) {
+    struct matmul_run *run = context;
+    if (!run->prepared) {
+        struct range units = pool_share(worker, run->unit_count, 1);
+        for (size_t unit = units.begin; unit < units.end; unit++) prepare_unit(run, unit);
+        cpu_barrier(worker);
+    }
+    for (;;) {
+        size_t panel = cpu_ticket(worker, &run->alone_next);
+        if (panel >= run->panel_count) return;
+        run_panel(run, panel, worker);
+    }
+}
+
+void cpu_matmul(struct stream *stream, const struct matmul_operation *operation) {
+    struct cpu_device *device = stream->device;
+    ASSERT(operation->weight_count >= 1 && operation->weight_count <= DEVICE_GROUP_MOST);
+    ASSERT(operation->row_count <= DEVICE_BATCH_MOST);
+    if (operation->row_count == 0) return;
+    struct matmul_run run = {.device = device, .operation = operation};
+    run.columns = operation->weights[0]->columns;
+    size_t scratch_bytes = 0;
+    plan(&run, &scratch_bytes);
+    run.scratch = cpu_scratch_reserve(device, scratch_bytes);
+    if (run.scratch == NULL) return;
+    if (run.input_count * operation->row_count * run.columns <= PREPARE_ELEMENTS_ALONE) {
+        for (size_t unit = 0; unit < run.unit_count; unit++) prepare_unit(&run, unit);
+        run.prepared = true;
+    }
+    cpu_run(device, run.panel_count == 1, matmul_task, &run);
+}

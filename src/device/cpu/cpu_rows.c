@@ -1,0 +1,175 @@
+/* The operations that go row by row.  A unit is a row, or a fixed piece of one; each costs at most a few
+ * microseconds, so units are shared out evenly and no tickets are drawn.
+ *
+ * The *_ALONE limits are the sizes up to which the caller is done before a second thread would have
+ * helped: a fork-join costs about 0.6 us when the threads still spin. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+
+enum {
+    EMBED_ELEMENTS_ALONE = 16384,
+    NORM_ELEMENTS_ALONE = 16384,
+    ANGLES_ALONE = 64,
+    ROPE_ELEMENTS_ALONE = 8192,
+    ACTIVATION_ELEMENTS_ALONE = 4096,
+    GATHER_ELEMENTS_ALONE = 65536,
+    /* Rows of activations are cut here, whatever the thread count, so that the ends that a vector
+     * kernel finishes one by one are always the same elements. */
+    ACTIVATION_PIECE = 1024,
+};
+
+struct embed_run {
+    const struct cpu_device *device;
+    const struct embed_operation *operation;
+    uint8_t *scratch; /* [threads][row_bytes], for the position's row */
+    size_t row_bytes;
+};
+
+static void dequantize_row(const struct cpu_device *device, const struct matrix *table, uint64_t row,
+                           float *y) {
+    ASSERT(row < table->rows);
+    device->kernels.convert.dequantize[table->type]((const uint8_t *)table->data + row * table->row_bytes, y,
+                                                    table->columns);
+}
+
+static void embed_task(void *context, const struct pool_worker *worker) {
+    const struct embed_run *run = context;
+    const struct embed_operation *operation = run->operation;
+    size_t columns = operation->table->columns;
+    struct range rows = pool_share(worker, operation->row_count, 1);
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        float *y = operation->y + row * columns;
+        ASSERT(operation->tokens[row] >= 0);
+        dequantize_row(run->device, operation->table, (uint64_t)operation->tokens[row], y);
+        if (operation->position_table == NULL) continue;
+        float *position = (float *)(void *)(run->scratch + worker->index * run->row_bytes);
+        dequantize_row(run->device, operation->position_table,
+                       operation->positions[row] + operation->position_offset, position);
+        run->device->kernels.activation.add(y, position, columns, y);
+    }
+}
+
+void cpu_embed(struct stream *stream, const struct embed_operation *operation) {
+    struct cpu_device *device = stream->device;
+    size_t columns = operation->table->columns;
+    struct embed_run run = {device, operation, NULL, align_up(columns * sizeof(float), 64)};
+    if (operation->position_table != NULL) {
+        ASSERT(operation->position_table->columns == columns);
+        run.scratch = cpu_scratch_reserve(device, device->thread_count * run.row_bytes);
+        if (run.scratch == NULL) return;
+    }
+    cpu_run(device, operation->row_count * columns <= EMBED_ELEMENTS_ALONE, embed_task, &run);
+}
+
+struct norm_run {
+    const struct norm_kernels *kernels;
+    const struct norm_operation *operation;
+};
+
+static void norm_task(void *context, const struct pool_worker *worker) {
+    const struct norm_run *run = context;
+    const struct norm_operation *operation = run->operation;
+    size_t segments = operation->segment_count, size = operation->segment_size;
+    struct range units = pool_share(worker, operation->row_count * segments, 1);
+    for (size_t unit = units.begin; unit < units.end; unit++) {
+        size_t row = unit / segments, first = unit % segments * size;
+        const float *x = operation->x + row * operation->x_stride + first;
+        float *y = operation->y + row * operation->y_stride + first;
+        if (operation->kind == NORM_RMS)
+            run->kernels->rms(x, operation->w, operation->epsilon, size, y);
+        else
+            run->kernels->layer(x, operation->w, operation->b, operation->epsilon, size, y);
+    }
+}
+
+void cpu_norm(struct stream *stream, const struct norm_operation *operation) {
+    struct norm_run run = {&stream->device->kernels.norm, operation};
+    size_t elements = operation->row_count * operation->segment_count * operation->segment_size;
+    cpu_run(stream->device, elements <= NORM_ELEMENTS_ALONE, norm_task, &run);
+}
+
+struct rope_run {
+    const struct rope_kernels *kernels;
+    const struct rope_operation *operation;
+    const struct rope_angles_operation *angles;
+};
+
+static void rope_angles_task(void *context, const struct pool_worker *worker) {
+    const struct rope_run *run = context;
+    const struct rope_angles_operation *angles = run->angles;
+    struct range rows = pool_share(worker, angles->row_count, 1);
+    for (size_t row = rows.begin; row < rows.end; row++)
+        run->kernels->angles(angles->positions[row], angles->frequency, angles->pair_count, angles->factor,
+                             angles->cosine_sine + row * 2 * angles->pair_count);
+}
+
+void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *operation) {
+    struct rope_run run = {.kernels = &stream->device->kernels.rope, .angles = operation};
+    cpu_run(stream->device, operation->row_count * operation->pair_count <= ANGLES_ALONE, rope_angles_task,
+            &run);
+}
+
+static void rope_task(void *context, const struct pool_worker *worker) {
+    const struct rope_run *run = context;
+    const struct rope_operation *operation = run->operation;
+    struct range rows = pool_share(worker, operation->row_count, 1);
+    for (size_t row = rows.begin; row < rows.end; row++)
+        run->kernels->apply(operation->x + row * operation->x_stride, operation->head_count,
+                            operation->head_stride, operation->pair_count, operation->order,
+                            operation->cosine_sine + row * 2 * operation->pair_count);
+}
+
+void cpu_rope(struct stream *stream, const struct rope_operation *operation) {
+    struct rope_run run = {.kernels = &stream->device->kernels.rope, .operation = operation};
+    size_t elements = operation->row_count * operation->head_count * operation->pair_count * 2;
+    cpu_run(stream->device, operation->row_count < 2 || elements <= ROPE_ELEMENTS_ALONE, rope_task, &run);
+}
+
+struct activation_run {
+    const struct activation_kernels *kernels;
+    const struct activation_operation *operation;
+};
+
+static void activation_task(void *context, const struct pool_worker *worker) {
+    const struct activation_run *run = context;
+    const struct activation_operation *operation = run->operation;
+    size_t pieces = (operation->count + ACTIVATION_PIECE - 1) / ACTIVATION_PIECE;
+    struct range units = pool_share(worker, operation->row_count * pieces, 1);
+    for (size_t unit = units.begin; unit < units.end; unit++) {
+        size_t column = unit % pieces * ACTIVATION_PIECE;
+        size_t first = unit / pieces * operation->stride + column;
+        size_t count = min_size(ACTIVATION_PIECE, operation->count - column);
+        switch (operation->kind) {
+        case ACTIVATION_SILU_MULTIPLY:
+            run->kernels->silu_multiply(operation->gate + first, operation->up + first, count,
+                                        operation->y + first);
+            break;
+        case ACTIVATION_RELU: run->kernels->relu(operation->gate + first, count, operation->y + first); break;
+        case ACTIVATION_GELU: run->kernels->gelu(operation->gate + first, count, operation->y + first); break;
+        }
+    }
+}
+
+void cpu_activation(struct stream *stream, const struct activation_operation *operation) {
+    struct activation_run run = {&stream->device->kernels.activation, operation};
+    cpu_run(stream->device, operation->row_count * operation->count <= ACTIVATION_ELEMENTS_ALONE,
+            activation_task, &run);
+}
+
+static void gather_task(void *context, const struct pool_worker *worker) {
+    const struct gather_operation *operation = context;
+    struct range rows = pool_share(worker, operation->row_count, 1);
+    for (size_t row = rows.begin; row < rows.end; row++)
+        memcpy(operation->y + row * operation->y_stride,
+               operation->x + operation->indices[row] * operation->x_stride,
+               operation->count * sizeof(float));
+}
+
+void cpu_gather(struct stream *stream, const struct gather_operation *operation) {
+    struct gather_operation run = *operation;
+    cpu_run(stream->device, operation->row_count * operation->count <= GATHER_ELEMENTS_ALONE, gather_task,
+            &run);
+}
