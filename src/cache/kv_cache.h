@@ -1,10 +1,25 @@
-/* kv_cache: the chunks of every sequence, in slabs under a budget.
+/* kv_cache: the chunks of every sequence, in one slab under a budget.
  *
  * Chunks (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h) come from one slab in
- * the device's memory; a sequence holds, per layer, a table of chunk addresses per KV head.
- * The slab is reserved at start and touched only as chunks are used.  Never exceeded: a sequence that
- * does not fit gets STATUS_FULL from kv_sequence_reserve, before any work.
- * Thread: the engine's.
+ * the device's memory.  All layers and heads store the same positions, so the unit of allocation is a
+ * column: the chunks of every layer and KV head for the same 64 tokens.  In the slab the columns of a
+ * layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per layer, and
+ * its first tokens touch little more memory than they need.
+ *
+ * A sequence holds the numbers of its columns, in order, and for every layer and KV head the addresses of
+ * its chunks (what struct kv_view shows to attention).  These tables are as long as the sequence may
+ * become, and take memory only where they are used.  Nothing is allocated after create: reserve and
+ * set_length only move columns between the free list and the tables.
+ *
+ *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or one sequence.
+ *   2  used columns = sum over sequences of ceil(reserved tokens / 64) <= columns of the slab.
+ *   3  length <= 64 * columns of the sequence: no stored token is without memory.
+ *   4  reserve takes all the columns it needs or none.
+ *   5  Bytes of a column just taken may be those of a sequence that is gone; nobody reads rows at or
+ *      beyond a sequence's length before it has written them.
+ *
+ * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
+ * before any work.  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_CACHE_H
 #define LOAM_CACHE_KV_CACHE_H
@@ -31,21 +46,27 @@ struct kv_cache_config {
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);
-/* Bytes of KV for one token over all layers, chunk layout included. */
+/* Bytes of KV for one token over all layers, chunk layout included; UINT64_MAX when that does not fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
+const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
+
+/* token_capacity: what the sequence may become at most (more than the slab holds is cut to that).
+ * STATUS_FULL: as many sequences live as the cache was made for.  Destroy before the cache. */
 enum status kv_sequence_create(struct kv_sequence **sequence, struct kv_cache *cache, uint64_t token_capacity,
                                struct error *error) STATUS_CHECKED;
 void kv_sequence_destroy(struct kv_sequence *sequence);
-/* Makes room for tokens [0, token_count); STATUS_FULL names the bytes missing. */
+/* Makes room for tokens [0, token_count); STATUS_FULL names the bytes needed and free, and nothing has
+ * changed.  Room that is already there is kept. */
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
     STATUS_CHECKED;
-/* Tokens stored; set by the engine after a step. */
+/* Tokens stored; set by the engine after a step, to at most what is reserved. */
 uint64_t kv_sequence_length(const struct kv_sequence *sequence);
 void kv_sequence_set_length(struct kv_sequence *sequence,
-                            uint64_t token_count); /* shorter gives chunks back */
+                            uint64_t token_count); /* shorter than now gives columns back */
+/* Valid until the sequence is reserved, shortened or destroyed. */
 struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index);
 
 #endif

@@ -1,0 +1,221 @@
+#include "cache/kv_cache.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+
+struct kv_cache {
+    struct device *device; /* borrowed */
+    struct kv_cache_config config;
+    struct kv_layout layout;
+    uint8_t *slab; /* owned; [layer][column][kv head] chunks */
+    size_t slab_bytes;
+    uint64_t column_count;
+    uint64_t fresh_first;   /* columns from here on have never been used */
+    uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
+    uint64_t free_count;
+    uint64_t used_columns; /* in sequences */
+    size_t sequence_count;
+};
+
+struct kv_sequence {
+    struct kv_cache *cache; /* borrowed */
+    uint64_t length;        /* tokens stored */
+    uint64_t column_count, column_capacity;
+    uint64_t *columns; /* owned; [column_capacity] */
+    void **chunks;     /* owned; [layer][kv head][column_capacity] */
+};
+
+static uint64_t columns_of(uint64_t token_count) {
+    return token_count / KV_CHUNK_TOKENS + (token_count % KV_CHUNK_TOKENS != 0);
+}
+
+/* Bytes of a column; false when they do not fit. */
+static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
+    struct kv_layout layout;
+    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
+    return checked_multiply(config->layer_count, config->kv_head_count, bytes) &&
+           checked_multiply(*bytes, layout.chunk_bytes, bytes);
+}
+
+uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
+    uint64_t bytes;
+    return column_bytes(config, &bytes) ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
+}
+
+/* Tables that are touched only where they are used (the heap gives such sizes fresh pages). */
+static void *table_create(uint64_t count, size_t element_bytes) {
+    return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
+}
+
+enum status kv_cache_create(struct kv_cache **result, struct device *device,
+                            const struct kv_cache_config *config, struct error *error) {
+    uint64_t bytes, slab_bytes, column_count = columns_of(config->token_capacity);
+    if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
+        return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
+                         (unsigned long long)config->token_capacity);
+    struct kv_cache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL) return error_set(error, STATUS_MEMORY, "KV cache: out of memory");
+    cache->device = device;
+    cache->config = *config;
+    cache->column_count = column_count;
+    kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
+    cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
+    if (cache->free_columns == NULL) {
+        kv_cache_destroy(cache);
+        return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
+                         (unsigned long long)column_count);
+    }
+    void *slab;
+    enum status status =
+        device->operations->allocate(device, MEMORY_DEVICE, (size_t)slab_bytes, &slab, error);
+    if (status != STATUS_OK) {
+        kv_cache_destroy(cache);
+        if (error != NULL) error_prefix(error, "KV cache");
+        return status;
+    }
+    cache->slab = slab;
+    cache->slab_bytes = (size_t)slab_bytes;
+    *result = cache;
+    return STATUS_OK;
+}
+
+void kv_cache_destroy(struct kv_cache *cache) {
+    if (cache == NULL) return;
+    ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
+    if (cache->slab != NULL)
+        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
+    free(cache->free_columns);
+    free(cache);
+}
+
+static uint64_t cache_column_bytes(const struct kv_cache *cache) {
+    return cache->layout.chunk_bytes * cache->config.kv_head_count * cache->config.layer_count;
+}
+
+uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
+    return cache->used_columns * cache_column_bytes(cache);
+}
+
+uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
+    return cache->column_count * cache_column_bytes(cache);
+}
+
+const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
+
+static uint64_t free_columns(const struct kv_cache *cache) {
+    uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
+    ASSERT(count + cache->used_columns == cache->column_count); /* invariants 1 and 2 */
+    return count;
+}
+
+/* Given-back columns first: they are in memory already. */
+static uint64_t column_take(struct kv_cache *cache) {
+    uint64_t column = cache->free_count > 0 ? cache->free_columns[--cache->free_count] : cache->fresh_first++;
+    ASSERT(column < cache->column_count);
+    cache->used_columns++;
+    return column;
+}
+
+static void column_give_back(struct kv_cache *cache, uint64_t column) {
+    ASSERT(column < cache->fresh_first && cache->free_count < cache->column_count);
+    cache->free_columns[cache->free_count++] = column;
+    cache->used_columns--;
+}
+
+enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cache, uint64_t token_capacity,
+                               struct error *error) {
+    if (cache->sequence_count == cache->config.sequence_capacity)
+        return error_set(error, STATUS_FULL, "KV cache: %zu sequences live, which is all it was made for",
+                         cache->sequence_count);
+    struct kv_sequence *sequence = calloc(1, sizeof *sequence);
+    if (sequence == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
+    sequence->cache = cache;
+    sequence->column_capacity = columns_of(token_capacity);
+    if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
+    uint64_t chunk_count;
+    sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
+    if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
+                         &chunk_count))
+        sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
+    cache->sequence_count++;
+    if (sequence->columns == NULL || sequence->chunks == NULL) {
+        kv_sequence_destroy(sequence);
+        return error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
+                         (unsigned long long)token_capacity);
+    }
+    *result = sequence;
+    return STATUS_OK;
+}
+
+static void columns_shrink(struct kv_sequence *sequence, uint64_t column_count) {
+    /* The last first, so that taking them again gives them in their old order. */
+    while (sequence->column_count > column_count)
+        column_give_back(sequence->cache, sequence->columns[--sequence->column_count]);
+}
+
+void kv_sequence_destroy(struct kv_sequence *sequence) {
+    if (sequence == NULL) return;
+    columns_shrink(sequence, 0);
+    ASSERT(sequence->cache->sequence_count > 0);
+    sequence->cache->sequence_count--;
+    free(sequence->columns);
+    free(sequence->chunks);
+    free(sequence);
+}
+
+/* Enters the addresses of the column's chunks as number `index` of the sequence. */
+static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t column) {
+    const struct kv_cache *cache = sequence->cache;
+    size_t heads = cache->config.kv_head_count, chunk_bytes = cache->layout.chunk_bytes;
+    sequence->columns[index] = column;
+    for (size_t layer = 0; layer < cache->config.layer_count; layer++)
+        for (size_t head = 0; head < heads; head++) {
+            uint64_t chunk = (layer * cache->column_count + column) * heads + head;
+            ASSERT((chunk + 1) * chunk_bytes <= cache->slab_bytes);
+            sequence->chunks[(layer * heads + head) * sequence->column_capacity + index] =
+                cache->slab + chunk * chunk_bytes;
+        }
+}
+
+enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    struct kv_cache *cache = sequence->cache;
+    uint64_t needed = columns_of(token_count);
+    if (needed <= sequence->column_count) return STATUS_OK;
+    uint64_t bytes = cache_column_bytes(cache), room = free_columns(cache);
+    if (needed > sequence->column_capacity)
+        return error_set(error, STATUS_FULL,
+                         "KV cache: a sequence of %llu tokens, made for at most %llu (%llu bytes per token)",
+                         (unsigned long long)token_count,
+                         (unsigned long long)(sequence->column_capacity * KV_CHUNK_TOKENS),
+                         (unsigned long long)(bytes / KV_CHUNK_TOKENS));
+    if (needed - sequence->column_count > room)
+        return error_set(
+            error, STATUS_FULL, "KV cache: %llu tokens need %llu bytes more, %llu are free of %llu",
+            (unsigned long long)token_count, (unsigned long long)((needed - sequence->column_count) * bytes),
+            (unsigned long long)(room * bytes), (unsigned long long)(cache->column_count * bytes));
+    while (sequence->column_count < needed) {
+        uint64_t column = column_take(cache);
+        column_enter(sequence, sequence->column_count++, column);
+    }
+    ASSERT(free_columns(cache) <= room);
+    return STATUS_OK;
+}
+
+uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
+
+void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
+    ASSERT(columns_of(token_count) <= sequence->column_count); /* invariant 3 */
+    if (token_count < sequence->length) columns_shrink(sequence, columns_of(token_count));
+    sequence->length = token_count;
+}
+
+struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index) {
+    const struct kv_cache *cache = sequence->cache;
+    ASSERT(layer_index < cache->config.layer_count);
+    size_t heads = cache->config.kv_head_count;
+    return (struct kv_view){&cache->layout,
+                            sequence->chunks + layer_index * heads * sequence->column_capacity,
+                            (size_t)sequence->column_capacity};
+}
