@@ -35,10 +35,12 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
 void sampler_destroy(struct sampler *sampler);
 /* Tells the sampler of a token that is in the text (prompt or answer), for the repetition penalty. */
 void sampler_accept(struct sampler *sampler, int32_t token);
-/* STATUS_FAILED when every logit is NaN or infinite: the model or file is broken, and that is said. */
+/* STATUS_FAILED when a logit is NaN or +infinity, or all are -infinity: the model or file is broken, and
+ * that is said.  -infinity rules a token out. */
 enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *token, struct error *error)
     STATUS_CHECKED;
-/* The `count` likeliest tokens of a row, best first (log-softmax over all logits). */
+/* The `count` likeliest tokens of a row, best first (log-softmax over all logits); id -1 where there are
+ * fewer.  For small counts: the time grows with vocabulary_size * count in the worst case. */
 void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count);
 
 #endif

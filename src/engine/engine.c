@@ -1,0 +1,328 @@
+/* engine: keeps the KV of its sequences and turns requests into batches for the forward pass.
+ *
+ * A sequence's length changes only after the rows of a whole batch are stored, so that an interrupted or
+ * failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
+ * engine_fill_random needs while it runs.
+ */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/random.h"
+
+enum { BATCH_DEFAULT = 512, FILL_ROWS = 256, Q8_GRANULE = 32 };
+
+struct sequence {
+    struct engine *engine;
+    struct kv_sequence *kv; /* owned */
+};
+
+struct engine {
+    struct model *model; /* borrowed */
+    struct forward *forward;
+    struct kv_cache *cache;
+    struct kv_cache_config kv;
+    uint64_t context_size;
+    size_t sequence_capacity, sequence_count, batch_size, logit_rows_most;
+    uint64_t *positions;  /* [row capacity] */
+    uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
+};
+
+static enum status engine_init(struct engine *engine, const struct engine_options *options,
+                               struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    engine->kv = (struct kv_cache_config){.layer_count = config->layer_count,
+                                          .kv_head_count = config->kv_head_count,
+                                          .k_dimension = config->k_dimension,
+                                          .v_dimension = config->v_dimension,
+                                          .k_type = options->k_type,
+                                          .v_type = options->v_type,
+                                          .sequence_capacity = engine->sequence_capacity};
+    uint64_t per_sequence, bytes;
+    if (!checked_align(engine->context_size, KV_CHUNK_TOKENS, &per_sequence) ||
+        !checked_multiply(per_sequence, engine->sequence_capacity, &engine->kv.token_capacity) ||
+        !checked_multiply(engine->kv.token_capacity, kv_cache_bytes_per_token(&engine->kv), &bytes) ||
+        bytes > (uint64_t)1 << 46)
+        return error_set(error, STATUS_MEMORY,
+                         "a context of %llu tokens for %zu sequences does not fit any memory",
+                         (unsigned long long)engine->context_size, engine->sequence_capacity);
+    TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
+    size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
+    engine->logit_rows_most = min_size(rows, ENGINE_SEQUENCES_MOST);
+    TRY(forward_create(&engine->forward, engine->model, rows, engine->logit_rows_most, error));
+    engine->positions = calloc(rows, sizeof *engine->positions);
+    engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);
+    if (engine->positions == NULL || engine->logit_rows == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the engine");
+    for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
+    return STATUS_OK;
+}
+
+static enum status options_check(const struct model_config *config, const struct engine_options *options,
+                                 struct error *error) {
+    if (options->sequence_capacity < 1 || options->sequence_capacity > ENGINE_SEQUENCES_MOST)
+        return error_set(error, STATUS_USAGE, "%zu sequences: expected 1 to %d", options->sequence_capacity,
+                         ENGINE_SEQUENCES_MOST);
+    if (options->batch_size > DEVICE_BATCH_MOST)
+        return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d",
+                         options->batch_size, DEVICE_BATCH_MOST);
+    if ((options->k_type == KV_Q8 && config->k_dimension % Q8_GRANULE != 0) ||
+        (options->v_type == KV_Q8 && config->v_dimension % Q8_GRANULE != 0))
+        return error_set(error, STATUS_USAGE,
+                         "q8 KV needs head dimensions in multiples of 32, not %zu and %zu",
+                         config->k_dimension, config->v_dimension);
+    if (!config->has_rope && options->context_size > config->context_length)
+        return error_set(
+            error, STATUS_USAGE, "a context of %llu tokens: this model has learned positions for %llu only",
+            (unsigned long long)options->context_size, (unsigned long long)config->context_length);
+    return STATUS_OK;
+}
+
+enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
+                          struct error *error) {
+    *engine = NULL;
+    TRY(options_check(&model->config, options, error));
+    struct engine *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the engine");
+    made->model = model;
+    made->context_size = options->context_size != 0 ? options->context_size : model->config.context_length;
+    made->sequence_capacity = options->sequence_capacity;
+    made->batch_size = options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT;
+    enum status status = engine_init(made, options, error);
+    if (status != STATUS_OK) {
+        engine_destroy(made);
+        return status;
+    }
+    *engine = made;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine *engine) {
+    if (engine == NULL) return;
+    ASSERT(engine->sequence_count == 0);
+    forward_destroy(engine->forward);
+    if (engine->cache != NULL) kv_cache_destroy(engine->cache);
+    free(engine->positions);
+    free(engine->logit_rows);
+    free(engine);
+}
+
+enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error) {
+    *sequence = NULL;
+    if (engine->sequence_count == engine->sequence_capacity)
+        return error_set(error, STATUS_FULL, "all %zu sequences are in use", engine->sequence_capacity);
+    struct sequence *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a sequence");
+    made->engine = engine;
+    enum status status = kv_sequence_create(&made->kv, engine->cache, engine->context_size, error);
+    if (status != STATUS_OK) {
+        free(made);
+        return status;
+    }
+    engine->sequence_count++;
+    *sequence = made;
+    return STATUS_OK;
+}
+
+void sequence_destroy(struct sequence *sequence) {
+    if (sequence == NULL) return;
+    ASSERT(sequence->engine->sequence_count > 0);
+    sequence->engine->sequence_count--;
+    kv_sequence_destroy(sequence->kv);
+    free(sequence);
+}
+
+uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_length(sequence->kv); }
+
+void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
+    if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
+}
+
+/* Room for token_count more tokens, or the reason why not. */
+static enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
+    uint64_t length = sequence_length(sequence), context = sequence->engine->context_size;
+    if (token_count > context - length)
+        return error_set(error, STATUS_USAGE,
+                         "the context holds %llu tokens (-c): %llu are in it and %llu more do not fit",
+                         (unsigned long long)context, (unsigned long long)length,
+                         (unsigned long long)token_count);
+    enum status status = kv_sequence_reserve(sequence->kv, length + token_count, error);
+    if (status == STATUS_FULL && error != NULL) error->status = STATUS_MEMORY;
+    return status == STATUS_FULL ? STATUS_MEMORY : status;
+}
+
+/* Logits of every row of the block just run, handed out in order. */
+static enum status each_logits(struct engine *engine, const struct prefill_request *request, size_t first,
+                               size_t count, const float **last, struct error *error) {
+    size_t vocabulary = engine->model->config.vocabulary_size;
+    for (size_t done = 0; done < count;) {
+        size_t rows = min_size(count - done, engine->logit_rows_most);
+        const float *logits;
+        TRY(forward_logits(engine->forward, engine->logit_rows + done, rows, &logits, error));
+        for (size_t i = 0; i < rows; i++) {
+            *last = logits + i * vocabulary;
+            TRY(request->each(request->each_context, first + done + i, *last, error));
+        }
+        done += rows;
+    }
+    return STATUS_OK;
+}
+
+static enum status prefill_block(struct engine *engine, struct sequence *sequence,
+                                 const struct prefill_request *request, size_t first, size_t count,
+                                 const float **logits, struct error *error) {
+    uint64_t length = sequence_length(sequence);
+    bool last = first + count == request->token_count, each = request->each != NULL;
+    for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
+    struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
+    struct forward_batch batch = {.tokens = request->tokens + first,
+                                  .positions = engine->positions,
+                                  .row_count = count,
+                                  .sequences = &sequence->kv,
+                                  .items = &item,
+                                  .item_count = 1,
+                                  .logit_rows = engine->logit_rows + count - 1,
+                                  .logit_row_count = last && !each ? 1 : 0,
+                                  .keep_rows = each};
+    TRY(forward_run(engine->forward, &batch, logits, error));
+    kv_sequence_set_length(sequence->kv, length + count);
+    return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
+}
+
+enum status engine_prefill(struct engine *engine, struct sequence *sequence,
+                           const struct prefill_request *request, const float **logits, struct error *error) {
+    ASSERT(sequence->engine == engine);
+    const float *ignored;
+    if (logits == NULL) logits = &ignored;
+    *logits = NULL;
+    if (request->token_count == 0) return error_set(error, STATUS_USAGE, "no tokens: the prompt is empty");
+    for (size_t i = 0; i < request->token_count; i++) /* all of them before any work */
+        if (request->tokens[i] < 0 || (size_t)request->tokens[i] >= engine->model->config.vocabulary_size)
+            return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
+                             request->tokens[i], engine->model->config.vocabulary_size - 1);
+    TRY(sequence_grow(sequence, request->token_count, error));
+    for (size_t done = 0; done < request->token_count;) {
+        size_t count = min_size(request->token_count - done, engine->batch_size);
+        TRY(prefill_block(engine, sequence, request, done, count, logits, error));
+        done += count;
+        if (request->progress == NULL) continue;
+        bool stop = request->progress(request->progress_context, done, request->token_count);
+        if (stop && done < request->token_count)
+            return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done,
+                             request->token_count);
+    }
+    return STATUS_OK;
+}
+
+enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
+                        size_t count, const float **logits, struct error *error) {
+    struct attend_item items[ENGINE_SEQUENCES_MOST];
+    struct kv_sequence *kv[ENGINE_SEQUENCES_MOST];
+    if (count == 0 || count > engine->sequence_capacity)
+        return error_set(error, STATUS_USAGE, "a step of %zu sequences: expected 1 to %zu", count,
+                         engine->sequence_capacity);
+    for (size_t i = 0; i < count; i++) {
+        ASSERT(sequences[i]->engine == engine);
+        for (size_t j = 0; j < i; j++) ASSERT(sequences[j] != sequences[i]);
+        TRY(sequence_grow(sequences[i], 1, error));
+        kv[i] = sequences[i]->kv;
+        engine->positions[i] = sequence_length(sequences[i]);
+        items[i] =
+            (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
+    }
+    struct forward_batch batch = {.tokens = tokens,
+                                  .positions = engine->positions,
+                                  .row_count = count,
+                                  .sequences = kv,
+                                  .items = items,
+                                  .item_count = count,
+                                  .logit_rows = engine->logit_rows,
+                                  .logit_row_count = count};
+    TRY(forward_run(engine->forward, &batch, logits, error));
+    for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
+    return STATUS_OK;
+}
+
+/* ---- made-up KV ---- */
+
+struct fill {
+    struct engine *engine;
+    struct sequence *sequence;
+    struct stream *stream;
+    void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
+    size_t bytes;
+    struct random random;
+};
+
+/* Sums of four uniform numbers, mean 0 and variance 1: near enough to normal, one generator call each. */
+static void fill_values(struct random *random, float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = random_next(random);
+        uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+        values[i] = ((float)sum - 131070.0F) * (1.0F / 37836.7F); /* standard deviation 65535 / sqrt(3) */
+    }
+}
+
+static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
+    const struct kv_cache_config *kv = &fill->engine->kv;
+    const struct device_operations *operations = fill->engine->model->device->operations;
+    size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
+    for (size_t layer = 0; layer < kv->layer_count; layer++) {
+        fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
+        operations->copy(fill->stream, fill->rows, fill->host, count * (k_stride + v_stride) * sizeof(float));
+        struct attend_item item = {.view = kv_sequence_view(fill->sequence->kv, layer),
+                                   .row_first = 0,
+                                   .row_count = count,
+                                   .position_first = position};
+        operations->append(fill->stream,
+                           &(struct append_operation){.k = fill->rows,
+                                                      .v = (float *)fill->rows + count * k_stride,
+                                                      .k_stride = k_stride,
+                                                      .v_stride = v_stride,
+                                                      .kv_head_count = kv->kv_head_count,
+                                                      .items = &item,
+                                                      .item_count = 1});
+        TRY(operations->stream_synchronize(fill->stream, error)); /* host is filled again */
+    }
+    return STATUS_OK;
+}
+
+static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
+    struct device *device = fill->engine->model->device;
+    const struct kv_cache_config *kv = &fill->engine->kv;
+    fill->bytes = FILL_ROWS * kv->kv_head_count * (kv->k_dimension + kv->v_dimension) * sizeof(float);
+    TRY(device->operations->stream_create(device, &fill->stream, error));
+    TRY(device->operations->allocate(device, MEMORY_HOST, fill->bytes, &fill->host, error));
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, fill->bytes, &fill->rows, error));
+    for (uint64_t done = 0; done < token_count;) {
+        uint64_t length = sequence_length(fill->sequence);
+        size_t count = min_size(token_count - done, FILL_ROWS);
+        TRY(fill_block(fill, length, count, error));
+        kv_sequence_set_length(fill->sequence->kv, length + count);
+        done += count;
+    }
+    return STATUS_OK;
+}
+
+enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
+                               uint64_t seed, struct error *error) {
+    ASSERT(sequence->engine == engine);
+    TRY(sequence_grow(sequence, token_count, error));
+    struct fill fill = {.engine = engine, .sequence = sequence};
+    random_init(&fill.random, seed);
+    enum status status = fill_run(&fill, token_count, error);
+    struct device *device = engine->model->device;
+    if (fill.rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill.rows, fill.bytes);
+    if (fill.host != NULL) device->operations->release(device, MEMORY_HOST, fill.host, fill.bytes);
+    if (fill.stream != NULL) device->operations->stream_destroy(fill.stream);
+    return status;
+}
+
+uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
+uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
+    return kv_cache_bytes_per_token(&engine->kv);
+}
+const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
+uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }

@@ -1,0 +1,239 @@
+/* sampler: candidates are found by partial selection; a vocabulary of 128 K is never sorted whole unless
+ * top-p needs all of it.  Every choice between equal logits goes to the lower id, so the result does not
+ * depend on the order of the search. */
+#include "engine/sampler.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+
+enum { REPEAT_MOST = 1 << 20, SELECT_FIRST = 256, SELECT_GROWTH = 8 };
+
+struct candidate {
+    float logit;
+    int32_t id;
+};
+
+struct sampler {
+    struct sampler_options options;
+    struct random random;
+    size_t vocabulary_size;
+    float *logits;                /* [vocabulary_size], with penalties */
+    struct candidate *candidates; /* [vocabulary_size] */
+    int32_t *recent;              /* [options.repeat_last], a ring */
+    size_t recent_count, recent_next;
+    uint64_t *penalised; /* [vocabulary_size]: the number of the pick that last penalised a token */
+    uint64_t pick_number;
+};
+
+static enum status options_check(const struct sampler_options *options, struct error *error) {
+    if (!(options->temperature >= 0 && options->temperature <= FLT_MAX))
+        return error_set(error, STATUS_USAGE, "temperature %g: expected 0 or more",
+                         (double)options->temperature);
+    if (!(options->top_p >= 0 && options->top_p <= 1))
+        return error_set(error, STATUS_USAGE, "top-p %g: expected 0 to 1", (double)options->top_p);
+    if (!(options->min_p >= 0 && options->min_p <= 1))
+        return error_set(error, STATUS_USAGE, "min-p %g: expected 0 to 1", (double)options->min_p);
+    if (!(options->repeat_penalty > 0 && options->repeat_penalty <= FLT_MAX))
+        return error_set(error, STATUS_USAGE, "repeat penalty %g: expected above 0",
+                         (double)options->repeat_penalty);
+    if (options->repeat_last > REPEAT_MOST)
+        return error_set(error, STATUS_USAGE, "repeat-last %u: expected at most %d", options->repeat_last,
+                         REPEAT_MOST);
+    return STATUS_OK;
+}
+
+enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
+                           size_t vocabulary_size, struct error *error) {
+    *sampler = NULL;
+    ASSERT(vocabulary_size > 0 && vocabulary_size <= INT32_MAX);
+    TRY(options_check(options, error));
+    struct sampler *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the sampler");
+    made->options = *options;
+    made->vocabulary_size = vocabulary_size;
+    random_init(&made->random, options->seed);
+    made->logits = calloc(vocabulary_size, sizeof *made->logits);
+    made->candidates = calloc(vocabulary_size, sizeof *made->candidates);
+    made->penalised = calloc(vocabulary_size, sizeof *made->penalised);
+    made->recent = calloc(max_size(options->repeat_last, 1), sizeof *made->recent);
+    if (made->logits == NULL || made->candidates == NULL || made->penalised == NULL || made->recent == NULL) {
+        sampler_destroy(made);
+        return error_set(error, STATUS_MEMORY, "no memory for the sampler");
+    }
+    *sampler = made;
+    return STATUS_OK;
+}
+
+void sampler_destroy(struct sampler *sampler) {
+    if (sampler == NULL) return;
+    free(sampler->logits);
+    free(sampler->candidates);
+    free(sampler->penalised);
+    free(sampler->recent);
+    free(sampler);
+}
+
+void sampler_accept(struct sampler *sampler, int32_t token) {
+    size_t capacity = sampler->options.repeat_last;
+    if (capacity == 0 || token < 0 || (size_t)token >= sampler->vocabulary_size) return;
+    sampler->recent[sampler->recent_next] = token;
+    sampler->recent_next = (sampler->recent_next + 1) % capacity;
+    if (sampler->recent_count < capacity) sampler->recent_count++;
+}
+
+/* Copies the logits with penalties applied (Keskar et al. 2019: towards less likely, whatever the sign). */
+static void penalise(struct sampler *sampler, const float *logits) {
+    float penalty = sampler->options.repeat_penalty;
+    memcpy(sampler->logits, logits, sampler->vocabulary_size * sizeof *logits);
+    sampler->pick_number++;
+    for (size_t i = 0; penalty != 1 && i < sampler->recent_count; i++) {
+        int32_t id = sampler->recent[i];
+        if (sampler->penalised[id] == sampler->pick_number) continue;
+        sampler->penalised[id] = sampler->pick_number;
+        float *logit = &sampler->logits[id];
+        float changed = *logit > 0 ? *logit / penalty : *logit * penalty;
+        *logit = fminf(changed, FLT_MAX);
+    }
+}
+
+/* a comes after b in the order of likelihood. */
+static bool is_worse(struct candidate a, struct candidate b) {
+    return a.logit < b.logit || (a.logit == b.logit && a.id > b.id);
+}
+
+/* heap[0] is the worst of count candidates; restores that below `hole`. */
+static void heap_sink(struct candidate *heap, size_t count, size_t hole) {
+    struct candidate moving = heap[hole];
+    for (size_t child; (child = 2 * hole + 1) < count; hole = child) {
+        if (child + 1 < count && is_worse(heap[child + 1], heap[child])) child++;
+        if (!is_worse(heap[child], moving)) break;
+        heap[hole] = heap[child];
+    }
+    heap[hole] = moving;
+}
+
+/* The best `count` tokens, best first. */
+static void select_best(const float *logits, size_t vocabulary_size, struct candidate *best, size_t count) {
+    for (size_t i = 0; i < count; i++) best[i] = (struct candidate){logits[i], (int32_t)i};
+    for (size_t i = count / 2; i-- > 0;) heap_sink(best, count, i);
+    for (size_t i = count; i < vocabulary_size; i++) {
+        if (!(logits[i] > best[0].logit)) continue; /* an equal one has the higher id */
+        best[0] = (struct candidate){logits[i], (int32_t)i};
+        heap_sink(best, count, 0);
+    }
+    for (size_t end = count; end-- > 1;) { /* the worst goes to the end, again and again */
+        struct candidate worst = best[0];
+        best[0] = best[end];
+        best[end] = worst;
+        heap_sink(best, end, 0);
+    }
+}
+
+/* How many of the sorted candidates reach the share top_p of total; count + 1 when they do not. */
+static size_t top_p_count(const struct candidate *sorted, size_t count, double total, double top_p) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        sum += exp((double)sorted[i].logit - (double)sorted[0].logit);
+        if (sum >= top_p * total) return i + 1;
+    }
+    return count + 1;
+}
+
+static double exp_sum(const float *logits, size_t count, double maximum) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += exp((double)logits[i] - maximum);
+    return sum;
+}
+
+/* Top-k, then top-p. Fills sampler->candidates and returns how many. */
+static size_t select_candidates(struct sampler *sampler, float maximum) {
+    const struct sampler_options *options = &sampler->options;
+    size_t size = sampler->vocabulary_size, count;
+    struct candidate *candidates = sampler->candidates;
+    if (options->top_k > 0 && options->top_k < size) {
+        count = options->top_k;
+        select_best(sampler->logits, size, candidates, count);
+        if (options->top_p >= 1) return count;
+        double total = 0;
+        for (size_t i = 0; i < count; i++) total += exp((double)candidates[i].logit - (double)maximum);
+        return min_size(top_p_count(candidates, count, total, options->top_p), count);
+    }
+    if (options->top_p >= 1) { /* everyone, in order of id */
+        for (size_t i = 0; i < size; i++) candidates[i] = (struct candidate){sampler->logits[i], (int32_t)i};
+        return size;
+    }
+    double total = exp_sum(sampler->logits, size, maximum);
+    for (count = min_size(SELECT_FIRST, size);; count = min_size(count * SELECT_GROWTH, size)) {
+        select_best(sampler->logits, size, candidates, count);
+        size_t kept = top_p_count(candidates, count, total, options->top_p);
+        if (kept <= count) return kept;
+        if (count == size) return size; /* rounding: the sum in another order stayed below */
+    }
+}
+
+static int32_t draw(struct sampler *sampler, float maximum, size_t count) {
+    const struct candidate *candidates = sampler->candidates;
+    double temperature = sampler->options.temperature, sum = 0;
+    /* p >= min_p * p_max, as logits */
+    double least =
+        sampler->options.min_p > 0 ? (double)maximum + log((double)sampler->options.min_p) : -INFINITY;
+    for (size_t i = 0; i < count; i++)
+        if ((double)candidates[i].logit >= least)
+            sum += exp(((double)candidates[i].logit - (double)maximum) / temperature);
+    double target = random_double(&sampler->random) * sum, reached = 0;
+    int32_t chosen = -1;
+    for (size_t i = 0; i < count; i++) {
+        if (!((double)candidates[i].logit >= least) || candidates[i].logit == -INFINITY) continue;
+        chosen = candidates[i].id; /* the last possible one, should rounding leave target unreached */
+        reached += exp(((double)candidates[i].logit - (double)maximum) / temperature);
+        if (reached > target) break;
+    }
+    ASSERT(chosen >= 0);
+    return chosen;
+}
+
+enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *token, struct error *error) {
+    float maximum = -INFINITY;
+    size_t best = 0;
+    for (size_t i = 0; i < sampler->vocabulary_size; i++)
+        if (!(logits[i] <= FLT_MAX)) /* NaN or +infinity */
+            return error_set(
+                error, STATUS_FAILED,
+                "the model's output is not a number (token %zu: %g): its file or the computation is broken",
+                i, (double)logits[i]);
+    penalise(sampler, logits);
+    for (size_t i = 0; i < sampler->vocabulary_size; i++)
+        if (sampler->logits[i] > maximum) {
+            maximum = sampler->logits[i];
+            best = i;
+        }
+    if (maximum == -INFINITY)
+        return error_set(error, STATUS_FAILED,
+                         "the model's output rules out every token: its file is broken");
+    *token = sampler->options.temperature == 0 ? (int32_t)best
+                                               : draw(sampler, maximum, select_candidates(sampler, maximum));
+    return STATUS_OK;
+}
+
+void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count) {
+    size_t found = 0;
+    float maximum = -INFINITY;
+    for (size_t i = 0; i < vocabulary_size; i++) {
+        if (logits[i] > maximum) maximum = logits[i];
+        if (isnan(logits[i])) continue;
+        if (found == count && !(found > 0 && logits[i] > top[found - 1].log_probability)) continue;
+        size_t at = found < count ? found++ : count - 1;
+        for (; at > 0 && logits[i] > top[at - 1].log_probability; at--) top[at] = top[at - 1];
+        top[at] = (struct token_probability){(int32_t)i, logits[i]};
+    }
+    double log_sum = log(exp_sum(logits, vocabulary_size, maximum)) + (double)maximum;
+    for (size_t i = 0; i < found; i++)
+        top[i].log_probability = (float)((double)top[i].log_probability - log_sum);
+    for (size_t i = found; i < count; i++) top[i] = (struct token_probability){-1, -INFINITY};
+}
