@@ -65,7 +65,8 @@ function(loam_library name)
   target_compile_options(loam_${name} PRIVATE ${LOAM_WARNINGS} ${LOAM_HARDENING})
   if(name STREQUAL "kernels")
     # Zeroing every local costs more than it protects in a loop over tiles.
-    target_compile_options(loam_${name} PRIVATE -O3 -ftrivial-auto-var-init=uninitialized)
+    # No contraction: a variant says where it fuses, so that results do not hang on the compiler.
+    target_compile_options(loam_${name} PRIVATE -O3 -ftrivial-auto-var-init=uninitialized -ffp-contract=off)
   endif()
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(loam_${name} PUBLIC loam_${dep})

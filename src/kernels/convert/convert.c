@@ -1,0 +1,13 @@
+#include "kernels/convert/convert.h"
+
+#include <string.h>
+
+#include "kernels/convert/convert_internal.h"
+
+void convert_kernels_init(struct convert_kernels *kernels, cpu_mask mask) {
+    memset(kernels, 0, sizeof *kernels);
+    convert_init_dequantize_ref(kernels);
+    convert_init_quantize_32_ref(kernels);
+    convert_init_quantize_256_ref(kernels);
+    (void)mask;
+}

@@ -1,0 +1,12 @@
+/* The tables of convert, one filler per file; each overwrites what it does better. */
+#ifndef LOAM_KERNELS_CONVERT_INTERNAL_H
+#define LOAM_KERNELS_CONVERT_INTERNAL_H
+
+#include "kernels/convert/convert.h"
+
+void convert_init_dequantize_ref(struct convert_kernels *kernels);
+void convert_init_quantize_32_ref(struct convert_kernels *kernels);
+void convert_init_quantize_256_ref(struct convert_kernels *kernels);
+void convert_init_avx2(struct convert_kernels *kernels);
+
+#endif

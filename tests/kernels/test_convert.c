@@ -1,0 +1,147 @@
+/* convert: rows decoded as another implementation decodes them, and quantisers within their bounds. */
+#include "kernels/convert/convert.h"
+
+#include "kernels/check.h"
+#include "kernels/golden_blocks.h"
+#include "tensor/half.h"
+
+static uint64_t hash_floats(const float *x, size_t count) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const uint8_t *bytes = (const uint8_t *)x;
+    for (size_t i = 0; i < count * sizeof *x; i++) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Bit for bit, at every level. */
+static void golden_blocks_decode(void **state) {
+    (void)state;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 0; level < level_count; level++) {
+        struct convert_kernels kernels;
+        convert_kernels_init(&kernels, levels[level].mask);
+        for (size_t g = 0; g < sizeof golden_blocks / sizeof golden_blocks[0]; g++) {
+            const struct golden_blocks *golden = &golden_blocks[g];
+            const struct tensor_type_info *info = tensor_type_info(golden->type);
+            size_t bytes = golden->elements / info->block_elements * info->block_bytes;
+            struct guarded source = guarded_create(bytes),
+                           target = guarded_create(golden->elements * sizeof(float));
+            float *y = target.data;
+            memcpy(source.data, golden->bytes, bytes);
+            fill_nan(y, golden->elements);
+            kernels.dequantize[golden->type](source.data, y, golden->elements);
+            for (size_t i = 0; i < 4; i++)
+                if (float_to_bits(y[i]) != golden->first[i])
+                    fail_msg("%s %s: element %zu is %g, want %g", levels[level].name, info->name, i,
+                             (double)y[i], (double)bits_to_float(golden->first[i]));
+            if (hash_floats(y, golden->elements) != golden->hash)
+                fail_msg("%s %s: a later element differs", levels[level].name, info->name);
+            guarded_destroy(&source);
+            guarded_destroy(&target);
+        }
+    }
+}
+
+/* Every half and bfloat there is, each level against the exact value. */
+static void plain_types_decode(void **state) {
+    (void)state;
+    static uint16_t all[65536];
+    static float y[65536];
+    for (size_t i = 0; i < 65536; i++) all[i] = (uint16_t)i;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 0; level < level_count; level++) {
+        struct convert_kernels kernels;
+        convert_kernels_init(&kernels, levels[level].mask);
+        for (size_t shift = 0; shift < 9; shift++) { /* odd beginnings and ends */
+            fill_nan(y, 65536);
+            kernels.dequantize[TENSOR_F16](all + shift, y + shift, 65536 - 2 * shift);
+            for (size_t i = shift; i < 65536 - shift; i++) {
+                uint32_t exponent = i >> 10 & 31, mantissa = i & 1023;
+                double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                               : exponent     ? ldexp(1024 + mantissa, (int)exponent - 25)
+                                              : ldexp(mantissa, -24);
+                if (i & 0x8000) value = -value;
+                if (isnan(value) ? !isnan(y[i]) : (double)y[i] != value)
+                    fail_msg("%s F16 %zx: %g, want %g", levels[level].name, i, (double)y[i], value);
+            }
+            fill_nan(y, 65536);
+            kernels.dequantize[TENSOR_BF16](all + shift, y + shift, 65536 - 2 * shift);
+            for (size_t i = shift; i < 65536 - shift; i++)
+                if (float_to_bits(y[i]) != (uint32_t)i << 16) fail_msg("%s BF16 %zx", levels[level].name, i);
+        }
+    }
+}
+
+struct quality {
+    enum tensor_type type;
+    double rmse_most; /* relative to the deviation of normal values */
+};
+
+/* Root mean square error on normal values; the bounds are what was measured plus 3%. */
+static const struct quality qualities[] = {
+    {TENSOR_F32, 0},       {TENSOR_F16, 3e-4},      {TENSOR_BF16, 3e-3},    {TENSOR_Q8_0, 0.0055},
+    {TENSOR_Q4_0, 0.0815}, {TENSOR_Q4_1, 0.0725},   {TENSOR_Q5_0, 0.0406},  {TENSOR_Q5_1, 0.0355},
+    {TENSOR_Q2_K, 0.268},  {TENSOR_Q3_K, 0.145},    {TENSOR_Q4_K, 0.0722},  {TENSOR_Q5_K, 0.0357},
+    {TENSOR_Q6_K, 0.0168}, {TENSOR_IQ4_NL, 0.0743}, {TENSOR_IQ4_XS, 0.075},
+};
+
+static void quantisers_are_close(void **state) {
+    (void)state;
+    enum { COUNT = 256 * 64 };
+    static float x[COUNT], y[COUNT];
+    struct random random;
+    random_init(&random, 7);
+    fill_normal(&random, x, COUNT, 1);
+    struct convert_kernels kernels;
+    convert_kernels_init(&kernels, cpu_features());
+    for (size_t t = 0; t < sizeof qualities / sizeof qualities[0]; t++) {
+        const struct tensor_type_info *info = tensor_type_info(qualities[t].type);
+        struct guarded blocks = guarded_create(COUNT / info->block_elements * info->block_bytes);
+        kernels.quantize[qualities[t].type](x, blocks.data, COUNT);
+        kernels.dequantize[qualities[t].type](blocks.data, y, COUNT);
+        double error = 0;
+        for (size_t i = 0; i < COUNT; i++) error += ((double)y[i] - x[i]) * ((double)y[i] - x[i]);
+        error = sqrt(error / COUNT);
+        print_message("%-7s rmse %.5f\n", info->name, error);
+        check_near(error, 0, qualities[t].rmse_most, "%s rmse", info->name);
+        guarded_destroy(&blocks);
+    }
+}
+
+/* Zeros, one value alone, equal values, tiny and huge ones: what breaks quantisers. */
+static void quantisers_survive_extremes(void **state) {
+    (void)state;
+    enum { COUNT = 512 };
+    float x[COUNT], y[COUNT];
+    struct convert_kernels kernels;
+    convert_kernels_init(&kernels, cpu_features());
+    for (size_t t = 0; t < sizeof qualities / sizeof qualities[0]; t++)
+        for (int kind = 0; kind < 6; kind++) {
+            const struct tensor_type_info *info = tensor_type_info(qualities[t].type);
+            double most = 0;
+            for (size_t i = 0; i < COUNT; i++) {
+                const float values[] = {0, i == 300 ? -3.5f : 0, 2.5f, -2.5f, 1e-38f, i % 2 ? 3e4f : -3e4f};
+                x[i] = values[kind];
+                most = fmax(most, fabs((double)x[i]));
+            }
+            struct guarded blocks = guarded_create(COUNT / info->block_elements * info->block_bytes);
+            fill_nan(y, COUNT);
+            kernels.quantize[qualities[t].type](x, blocks.data, COUNT);
+            kernels.dequantize[qualities[t].type](blocks.data, y, COUNT);
+            /* No type is worse than a few levels of a 2-bit grid on these. */
+            for (size_t i = 0; i < COUNT; i++)
+                check_near(y[i], x[i], most * 0.2 + 1e-30, "%s kind %d element %zu", info->name, kind, i);
+            guarded_destroy(&blocks);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_blocks_decode),
+        cmocka_unit_test(plain_types_decode),
+        cmocka_unit_test(quantisers_are_close),
+        cmocka_unit_test(quantisers_survive_extremes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
