@@ -1,0 +1,39 @@
+/* The prepared inputs of matvec, and the fillers of its table. */
+#ifndef LOAM_KERNELS_MATVEC_INTERNAL_H
+#define LOAM_KERNELS_MATVEC_INTERNAL_H
+
+#include "kernels/matvec/matvec.h"
+
+enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last one is filled up with zeros */
+
+/* MATVEC_FORM_Q8_32: x = scale·q, one scale per block of 32; q is in -127..127.
+ * `pairs` holds the same values ordered for kernels that keep two blocks A, B in the halves of a register:
+ * for each pair of blocks A[0..15] B[0..15] A[16..31] B[16..31]. */
+struct input_q8_32 {
+    int8_t q[INPUT_GROUP];
+    int8_t pairs[INPUT_GROUP];
+    float scale[8]; /* of the 8 blocks, in the order 0 2 4 6 1 3 5 7: see input_block_place */
+    float sum[8];   /* scale · (sum of q), in the same order: multiplies offsets and minima */
+};
+
+/* Where block b (0..7) of a group has its scale: even blocks in the low half of a register, odd in the high. */
+static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
+
+/* MATVEC_FORM_Q8_256: x = scale·q, one scale per 256; q is in -127..127. */
+struct input_q8_256 {
+    int8_t q[INPUT_GROUP];
+    int16_t sums[16]; /* of each 16 q */
+    float scale;
+    float pad[7];
+};
+
+_Static_assert(sizeof(struct input_q8_32) % 64 == 0, "groups stay aligned to cache lines");
+_Static_assert(sizeof(struct input_q8_256) % 64 == 0, "groups stay aligned to cache lines");
+
+/* Below this the inverse of a scale would not be finite: such inputs count as zeros. */
+#define INPUT_TINY 1e-30f
+
+void matvec_init_ref(struct matvec_kernels *kernels);
+void matvec_init_avx2(struct matvec_kernels *kernels);
+
+#endif

@@ -1,0 +1,130 @@
+/* The definition: prepared inputs, and sums in double of the values that convert defines. */
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "kernels/convert/convert.h"
+#include "kernels/matvec/matvec_internal.h"
+#include "tensor/half.h"
+
+static size_t input_bytes(enum matvec_form form, size_t columns) {
+    size_t groups = (columns + INPUT_GROUP - 1) / INPUT_GROUP;
+    switch (form) {
+    case MATVEC_FORM_F32: return align_up(columns * sizeof(float), 64);
+    case MATVEC_FORM_Q8_32: return groups * sizeof(struct input_q8_32);
+    case MATVEC_FORM_Q8_256: return groups * sizeof(struct input_q8_256);
+    case MATVEC_FORM_COUNT: break;
+    }
+    ASSERT(!"a matvec form");
+    return 0;
+}
+
+static void prepare_f32(const float *x, size_t columns, void *prepared) {
+    memcpy(prepared, x, columns * sizeof *x);
+}
+
+/* q = round(x / scale), ties to even; returns the scale.  An infinity or a NaN among the values makes the
+ * scale NaN, so that the outputs show it.  `count` may be less than the block at the end of a row. */
+static float quantize_block(const float *x, size_t count, int8_t *q) {
+    uint32_t most = 0; /* of the magnitudes as integers: the order of floats, with NaN above all */
+    for (size_t i = 0; i < count; i++) {
+        uint32_t magnitude = float_to_bits(x[i]) & 0x7fffffffu;
+        most = magnitude > most ? magnitude : most;
+    }
+    if (most >= 0x7f800000u) return NAN;
+    float largest = bits_to_float(most);
+    if (largest < INPUT_TINY) return 0;
+    float inverse = 127 / largest;
+    for (size_t i = 0; i < count; i++) q[i] = (int8_t)lrintf(x[i] * inverse);
+    return largest / 127;
+}
+
+static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
+    struct input_q8_32 *group = prepared;
+    memset(group, 0, input_bytes(MATVEC_FORM_Q8_32, columns));
+    for (size_t begin = 0; begin < columns; begin += 32) {
+        struct input_q8_32 *g = group + begin / INPUT_GROUP;
+        size_t b = begin % INPUT_GROUP / 32, place = input_block_place(b);
+        int8_t *q = g->q + b * 32, *pairs = g->pairs + b / 2 * 64 + b % 2 * 16;
+        g->scale[place] = quantize_block(x + begin, min_size(32, columns - begin), q);
+        int sum = 0;
+        for (size_t i = 0; i < 32; i++) sum += q[i];
+        g->sum[place] = g->scale[place] * (float)sum;
+        memcpy(pairs, q, 16);
+        memcpy(pairs + 32, q + 16, 16);
+    }
+}
+
+static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
+    struct input_q8_256 *group = prepared;
+    memset(group, 0, input_bytes(MATVEC_FORM_Q8_256, columns));
+    for (size_t begin = 0; begin < columns; begin += INPUT_GROUP, group++) {
+        group->scale = quantize_block(x + begin, min_size(INPUT_GROUP, columns - begin), group->q);
+        for (size_t i = 0; i < INPUT_GROUP; i++)
+            group->sums[i / 16] = (int16_t)(group->sums[i / 16] + group->q[i]);
+    }
+}
+
+/* Element c of a prepared input; exact in double. */
+static double input_value(enum matvec_form form, const void *input, size_t c) {
+    size_t k = c % INPUT_GROUP;
+    if (form == MATVEC_FORM_Q8_32) {
+        const struct input_q8_32 *group = (const struct input_q8_32 *)input + c / INPUT_GROUP;
+        return (double)group->scale[input_block_place(k / 32)] * group->q[k];
+    }
+    if (form == MATVEC_FORM_Q8_256) {
+        const struct input_q8_256 *group = (const struct input_q8_256 *)input + c / INPUT_GROUP;
+        return (double)group->scale * group->q[k];
+    }
+    return ((const float *)input)[c];
+}
+
+static const enum matvec_form forms[MATVEC_TYPES] = {
+    [TENSOR_F32] = MATVEC_FORM_F32,       [TENSOR_F16] = MATVEC_FORM_F32,
+    [TENSOR_BF16] = MATVEC_FORM_F32,      [TENSOR_Q4_0] = MATVEC_FORM_Q8_32,
+    [TENSOR_Q4_1] = MATVEC_FORM_Q8_32,    [TENSOR_Q5_0] = MATVEC_FORM_Q8_32,
+    [TENSOR_Q5_1] = MATVEC_FORM_Q8_32,    [TENSOR_Q8_0] = MATVEC_FORM_Q8_32,
+    [TENSOR_IQ4_NL] = MATVEC_FORM_Q8_32,  [TENSOR_Q2_K] = MATVEC_FORM_Q8_256,
+    [TENSOR_Q3_K] = MATVEC_FORM_Q8_256,   [TENSOR_Q4_K] = MATVEC_FORM_Q8_256,
+    [TENSOR_Q5_K] = MATVEC_FORM_Q8_256,   [TENSOR_Q6_K] = MATVEC_FORM_Q8_256,
+    [TENSOR_IQ4_XS] = MATVEC_FORM_Q8_256,
+};
+
+static void run_ref(const struct matvec_args *args) {
+    const struct matrix *weight = args->weight;
+    const struct tensor_type_info *info = tensor_type_info(weight->type);
+    struct convert_kernels convert;
+    convert_kernels_init(&convert, 0);
+    enum matvec_form form = forms[weight->type];
+    size_t input_bytes_each = input_bytes(form, weight->columns);
+    for (size_t row = args->row_begin; row < args->row_end; row++) {
+        const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
+        double sum[MATVEC_INPUTS_MOST] = {0};
+        for (size_t begin = 0; begin < weight->columns; begin += INPUT_GROUP) {
+            float value[INPUT_GROUP];
+            size_t count = min_size(INPUT_GROUP, weight->columns - begin);
+            convert.dequantize[weight->type](w + begin / info->block_elements * info->block_bytes, value,
+                                             count);
+            for (size_t i = 0; i < args->input_count; i++) {
+                const uint8_t *input = (const uint8_t *)args->inputs + i * input_bytes_each;
+                for (size_t c = 0; c < count; c++) sum[i] += value[c] * input_value(form, input, begin + c);
+            }
+        }
+        for (size_t i = 0; i < args->input_count; i++)
+            args->outputs[i * args->output_stride + row] = (float)sum[i];
+    }
+}
+
+void matvec_init_ref(struct matvec_kernels *kernels) {
+    kernels->input_bytes = input_bytes;
+    kernels->prepare[MATVEC_FORM_F32] = prepare_f32;
+    kernels->prepare[MATVEC_FORM_Q8_32] = prepare_q8_32;
+    kernels->prepare[MATVEC_FORM_Q8_256] = prepare_q8_256;
+    for (uint32_t type = 0; type < MATVEC_TYPES; type++) {
+        const struct tensor_type_info *info = tensor_type_find(type);
+        if (info == NULL || !info->is_weight) continue;
+        kernels->form[type] = forms[type];
+        kernels->run[type] = run_ref;
+    }
+}

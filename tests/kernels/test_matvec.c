@@ -1,0 +1,302 @@
+/* matvec: every variant against the reference on the same prepared inputs.
+ *
+ * The integer parts of a kernel are exact, so what may differ is float rounding: every float addition or
+ * multiplication loses at most 2^-24 of its result.  A kernel adds at most one term per block of 32 (or, for
+ * plain types, per 8 elements) to a lane, and a few more to fold lanes, so with the terms t
+ *     |got - want| <= (additions + 16) * 2^-24 * sum |t|.
+ * Terms are bounded by the largest value that the codes of a block can make with its scales, times 3 for the
+ * kernels that subtract an offset (8 of Q4_0, 32 of Q6_K) apart from the rest. */
+#include "kernels/matvec/matvec.h"
+
+#include "kernels/check.h"
+#include "kernels/convert/convert.h"
+#include "kernels/weights.h"
+
+static const enum tensor_type weight_types[] = {
+    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
+    TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
+    TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+};
+enum { WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
+
+enum input_kind { INPUT_NORMAL, INPUT_LARGEST, INPUT_SPARSE, INPUT_KINDS };
+
+struct test_case {
+    enum tensor_type type;
+    size_t rows, columns, input_count, row_begin, row_end;
+    enum weight_kind weight;
+    enum input_kind input;
+};
+
+struct fixture {
+    struct matvec_kernels reference;
+    struct convert_kernels convert;
+    struct random random;
+};
+
+static void fill_input(struct random *random, enum input_kind kind, float *x, size_t count) {
+    for (size_t i = 0; i < count; i++) switch (kind) {
+        case INPUT_NORMAL: x[i] = (float)random_normal(random); break;
+        case INPUT_LARGEST: x[i] = random_next(random) % 8 ? 1000 : -1000; break; /* codes 127 and -127 */
+        case INPUT_SPARSE: x[i] = i / 32 % 3 == 1 ? (float)random_normal(random) : 0; break;
+        case INPUT_KINDS: break;
+        }
+}
+
+/* bound[c] = the largest magnitude that element c of the row can have, whatever its code. */
+static void row_magnitudes(const struct fixture *fixture, enum tensor_type type, const void *row,
+                           size_t columns, float *bound) {
+    const struct tensor_type_info *info = tensor_type_info(type);
+    const struct block_layout *layout = block_layout_find(type);
+    size_t bytes = columns / info->block_elements * info->block_bytes;
+    uint8_t *copy = malloc(bytes);
+    float *value = malloc(columns * sizeof *value);
+    memset(bound, 0, columns * sizeof *bound);
+    static const uint8_t fills[4] = {0x00, 0xff, 0x80, 0x7f};
+    for (size_t f = 0; f < (layout ? 4 : 1); f++) {
+        memcpy(copy, row, bytes);
+        for (size_t b = 0; layout && b < columns / info->block_elements; b++) {
+            uint8_t *block = copy + b * info->block_bytes;
+            memset(block + layout->codes_begin, fills[f], (size_t)(layout->codes_end - layout->codes_begin));
+            block[layout->d + 1] &= 0x7f; /* d positive, and what is added or subtracted too */
+            if (layout->m >= 0 && info->block_elements == 32) block[layout->m + 1] &= 0x7f;
+            if (layout->m >= 0 && info->block_elements == 256) block[layout->m + 1] |= 0x80;
+        }
+        fixture->convert.dequantize[type](copy, value, columns);
+        for (size_t c = 0; c < columns; c++) bound[c] = fmaxf(bound[c], fabsf(value[c]) * (layout ? 3 : 1));
+    }
+    free(value);
+    free(copy);
+}
+
+static double rounding_bound(const struct fixture *fixture, const struct test_case *test, const void *row,
+                             const float *x) {
+    float *magnitude = malloc(test->columns * sizeof *magnitude);
+    row_magnitudes(fixture, test->type, row, test->columns, magnitude);
+    double largest = 0, sum = 0;
+    for (size_t c = 0; c < test->columns; c++) largest = fmax(largest, fabs((double)x[c]));
+    for (size_t c = 0; c < test->columns; c++) sum += magnitude[c] * (fabs((double)x[c]) + largest / 254);
+    free(magnitude);
+    double additions = (double)test->columns / (tensor_type_info(test->type)->block_elements == 1 ? 8 : 32);
+    return (additions + 16) * 0x1.0p-24 * sum + 1e-37;
+}
+
+static void compare(const struct fixture *fixture, const struct check_level *level,
+                    const struct test_case *test, const struct matrix *weight, const float *x,
+                    const void *inputs) {
+    struct matvec_kernels kernels;
+    matvec_kernels_init(&kernels, level->mask);
+    size_t stride = test->rows + 3, count = (test->input_count - 1) * stride + test->rows;
+    struct guarded got = guarded_create(count * sizeof(float)), want = guarded_create(count * sizeof(float));
+    fill_nan(got.data, count);
+    fill_nan(want.data, count);
+    struct matvec_args args = {weight, test->input_count, inputs,       want.data,
+                               stride, test->row_begin,   test->row_end};
+    fixture->reference.run[test->type](&args);
+    args.outputs = got.data;
+    kernels.run[test->type](&args);
+    const float *g = got.data, *w = want.data;
+    for (size_t i = 0; i < test->input_count; i++)
+        for (size_t row = 0; row < test->rows; row++) {
+            const char *name = tensor_type_info(test->type)->name;
+            float value = g[i * stride + row];
+            if (row < test->row_begin || row >= test->row_end) {
+                if (!isnan(value)) fail_msg("%s %s: wrote row %zu", level->name, name, row);
+                continue;
+            }
+            const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
+            double bound = rounding_bound(fixture, test, data, x + i * test->columns);
+            check_near(value, w[i * stride + row], bound,
+                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", level->name,
+                       name, test->rows, test->columns, test->input_count, test->weight, test->input, i, row);
+        }
+    guarded_destroy(&got);
+    guarded_destroy(&want);
+}
+
+static void run_case(struct fixture *fixture, const struct test_case *test) {
+    uint64_t row_bytes;
+    assert_true(tensor_row_bytes(test->type, test->columns, &row_bytes));
+    struct guarded data = guarded_create(test->rows * row_bytes);
+    weight_fill(&fixture->random, test->type, test->weight, data.data, test->rows * test->columns);
+    struct matrix weight = {test->type, data.data, test->rows, test->columns, row_bytes};
+    enum matvec_form form = fixture->reference.form[test->type];
+    size_t bytes = fixture->reference.input_bytes(form, test->columns);
+    assert_int_equal(bytes % 64, 0);
+    struct guarded inputs =
+        guarded_create(bytes * test->input_count); /* a multiple of 64, so aligned to 64 */
+    float *x = malloc(test->input_count * test->columns * sizeof *x);
+    for (size_t i = 0; i < test->input_count; i++) {
+        fill_input(&fixture->random, test->input, x + i * test->columns, test->columns);
+        fixture->reference.prepare[form](x + i * test->columns, test->columns,
+                                         (char *)inputs.data + i * bytes);
+    }
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 1; level < level_count; level++)
+        compare(fixture, &levels[level], test, &weight, x, inputs.data);
+    free(x);
+    guarded_destroy(&inputs);
+    guarded_destroy(&data);
+}
+
+static size_t column_choices(enum tensor_type type, size_t columns[12]) {
+    static const size_t plain[] = {1, 2, 7, 8, 9, 31, 33, 64, 100, 1000, 2048, 8191};
+    static const size_t small[] = {32, 64, 96, 160, 224, 256, 288, 512, 1056, 2048, 4128, 8192};
+    static const size_t large[] = {256, 512, 768, 1024, 1280, 2048, 2304, 4096, 5376, 8192};
+    switch (tensor_type_info(type)->block_elements) {
+    case 1: memcpy(columns, plain, sizeof plain); return 12;
+    case 32: memcpy(columns, small, sizeof small); return 12;
+    default: memcpy(columns, large, sizeof large); return 10;
+    }
+}
+
+/* All column counts with all input counts, and rows around the numbers that kernels take at once. */
+static void shapes_agree(void **state) {
+    struct fixture *fixture = *state;
+    for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+        size_t columns[12], column_count = column_choices(weight_types[t], columns);
+        for (size_t c = 0; c < column_count; c++)
+            for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MOST; inputs++) {
+                size_t rows = columns[c] > 2048 ? 1 + (c + inputs) % 5 : 1 + (c * 3 + inputs) % 11;
+                struct test_case test = {weight_types[t], rows,        columns[c], inputs, 0, rows,
+                                         WEIGHT_RANDOM,   INPUT_NORMAL};
+                run_case(fixture, &test);
+            }
+    }
+}
+
+static void extremes_agree(void **state) {
+    struct fixture *fixture = *state;
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (int weight = 0; weight < WEIGHT_KINDS; weight++)
+            for (int input = 0; input < INPUT_KINDS; input++)
+                for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MOST; inputs += 3) {
+                    struct test_case test = {
+                        weight_types[t],       5, 1024, inputs, 0, 5, (enum weight_kind)weight,
+                        (enum input_kind)input};
+                    run_case(fixture, &test);
+                }
+}
+
+/* Parts of the rows, as threads split them; nothing outside is touched. */
+static void row_ranges_agree(void **state) {
+    struct fixture *fixture = *state;
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t begin = 0; begin < 7; begin++)
+            for (size_t end = begin; end <= 13; end += 3) {
+                struct test_case test = {weight_types[t], 13,  512,           1 + (begin + end) % 3,
+                                         begin,           end, WEIGHT_RANDOM, INPUT_NORMAL};
+                run_case(fixture, &test);
+            }
+}
+
+/* The reference itself, against sums of unquantised inputs: off by at most half a step per element. */
+static void reference_is_the_product(void **state) {
+    struct fixture *fixture = *state;
+    enum { COLUMNS = 768, ROWS = 3 };
+    for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+        enum tensor_type type = weight_types[t];
+        uint64_t row_bytes;
+        assert_true(tensor_row_bytes(type, COLUMNS, &row_bytes));
+        struct guarded data = guarded_create(ROWS * row_bytes);
+        weight_fill(&fixture->random, type, WEIGHT_RANDOM, data.data, ROWS * COLUMNS);
+        struct matrix weight = {type, data.data, ROWS, COLUMNS, row_bytes};
+        float x[COLUMNS], w[COLUMNS], y[ROWS];
+        fill_input(&fixture->random, INPUT_NORMAL, x, COLUMNS);
+        enum matvec_form form = fixture->reference.form[type];
+        struct guarded input = guarded_create(fixture->reference.input_bytes(form, COLUMNS));
+        fixture->reference.prepare[form](x, COLUMNS, input.data);
+        struct matvec_args args = {&weight, 1, input.data, y, ROWS, 0, ROWS};
+        fixture->reference.run[type](&args);
+        size_t block = form == MATVEC_FORM_Q8_32 ? 32 : 256;
+        for (size_t row = 0; row < ROWS; row++) {
+            fixture->convert.dequantize[type]((const char *)data.data + row * row_bytes, w, COLUMNS);
+            double sum = 0, bound = 1e-6;
+            for (size_t c = 0; c < COLUMNS; c++) {
+                double largest = 0;
+                for (size_t i = c / block * block; i < (c / block + 1) * block; i++)
+                    largest = fmax(largest, fabs((double)x[i]));
+                sum += (double)w[c] * x[c];
+                bound += fabs((double)w[c]) * (form == MATVEC_FORM_F32 ? 0 : largest * 1.0001 / 254);
+            }
+            check_near(y[row], sum, bound, "%s row %zu", tensor_type_info(type)->name, row);
+        }
+        guarded_destroy(&input);
+        guarded_destroy(&data);
+    }
+}
+
+/* Every variant prepares the very bytes of the reference, and reads no float past the last. */
+static void prepared_inputs_are_equal(void **state) {
+    struct fixture *fixture = *state;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t columns = 1; columns < 1100; columns += columns < 40 ? 1 : 31)
+        for (int kind = 0; kind < INPUT_KINDS; kind++) {
+            struct guarded x = guarded_create(columns * sizeof(float));
+            fill_input(&fixture->random, (enum input_kind)kind, x.data, columns);
+            for (size_t level = 0; level < level_count; level++)
+                for (int form = 0; form < MATVEC_FORM_COUNT; form++) {
+                    struct matvec_kernels kernels;
+                    matvec_kernels_init(&kernels, levels[level].mask);
+                    size_t bytes = kernels.input_bytes((enum matvec_form)form, columns);
+                    struct guarded want = guarded_create(bytes), got = guarded_create(bytes);
+                    fixture->reference.prepare[form](x.data, columns, want.data);
+                    kernels.prepare[form](x.data, columns, got.data);
+                    if (memcmp(got.data, want.data, bytes) != 0)
+                        fail_msg("%s form %d columns %zu kind %d differs", levels[level].name, form, columns,
+                                 kind);
+                    guarded_destroy(&want);
+                    guarded_destroy(&got);
+                }
+            guarded_destroy(&x);
+        }
+}
+
+/* A NaN or an infinity in the input must not vanish in int8. */
+static void not_finite_shows(void **state) {
+    struct fixture *fixture = *state;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (size_t level = 0; level < level_count; level++)
+        for (size_t t = 0; t < WEIGHT_TYPES; t++)
+            for (size_t b = 0; b < 4; b++) {
+                enum tensor_type type = weight_types[t];
+                struct matvec_kernels kernels;
+                matvec_kernels_init(&kernels, levels[level].mask);
+                float x[512], y[1] = {0};
+                static _Alignas(64) char input[8192], row[512 * 4];
+                fill_input(&fixture->random, INPUT_NORMAL, x, 512);
+                x[(t * 77 + b * 31) % 512] = bad[b];
+                weight_fill(&fixture->random, type, WEIGHT_RANDOM, row, 512);
+                kernels.prepare[kernels.form[type]](x, 512, input);
+                struct matrix weight = {type, row, 1, 512, 0};
+                struct matvec_args args = {&weight, 1, input, y, 1, 0, 1};
+                kernels.run[type](&args);
+                if (isfinite(y[0]))
+                    fail_msg("%s %s: a NaN was lost", levels[level].name, tensor_type_info(type)->name);
+            }
+}
+
+static int setup(void **state) {
+    static struct fixture fixture;
+    matvec_kernels_init(&fixture.reference, 0);
+    convert_kernels_init(&fixture.convert, 0);
+    random_init(&fixture.random, 20261121);
+    *state = &fixture;
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(reference_is_the_product, setup),
+        cmocka_unit_test_setup(prepared_inputs_are_equal, setup),
+        cmocka_unit_test_setup(not_finite_shows, setup),
+        cmocka_unit_test_setup(shapes_agree, setup),
+        cmocka_unit_test_setup(extremes_agree, setup),
+        cmocka_unit_test_setup(row_ranges_agree, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/* weights: random and extreme matrices of every weight type, for the tests and benchmarks that multiply by them. */
+#ifndef LOAM_TESTS_KERNELS_WEIGHTS_H
+#define LOAM_TESTS_KERNELS_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "tensor/half.h"
+#include "tensor/type.h"
+
+/* Where a block keeps its halves (d, then dmin or m: -1 if none) and its codes. */
+struct block_layout {
+    enum tensor_type type;
+    int d, m;
+    int codes_begin, codes_end;
+};
+
+static const struct block_layout block_layouts[] = {
+    {TENSOR_Q4_0, 0, -1, 2, 18},   {TENSOR_Q4_1, 0, 2, 4, 20},     {TENSOR_Q5_0, 0, -1, 2, 22},
+    {TENSOR_Q5_1, 0, 2, 4, 24},    {TENSOR_Q8_0, 0, -1, 2, 34},    {TENSOR_IQ4_NL, 0, -1, 2, 18},
+    {TENSOR_Q2_K, 80, 82, 16, 80}, {TENSOR_Q3_K, 108, -1, 0, 96},  {TENSOR_Q4_K, 0, 2, 16, 144},
+    {TENSOR_Q5_K, 0, 2, 16, 176},  {TENSOR_Q6_K, 208, -1, 0, 192}, {TENSOR_IQ4_XS, 0, -1, 8, 136},
+};
+
+static inline const struct block_layout *block_layout_find(enum tensor_type type) {
+    for (size_t i = 0; i < sizeof block_layouts / sizeof block_layouts[0]; i++)
+        if (block_layouts[i].type == type) return &block_layouts[i];
+    return NULL;
+}
+
+enum weight_kind {
+    WEIGHT_RANDOM,    /* any codes, scales of ordinary size and both signs */
+    WEIGHT_LARGEST,   /* the largest finite scales; codes all 0x00, 0xff, 0x80 or 0x7f by block */
+    WEIGHT_SUBNORMAL, /* subnormal scales */
+    WEIGHT_ZERO,      /* every byte zero in every other block */
+    WEIGHT_KINDS
+};
+
+static inline void half_put(uint8_t *at, float value) {
+    uint16_t half = float_to_half(value);
+    memcpy(at, &half, sizeof half);
+}
+
+static inline float weight_scale(struct random *random, enum weight_kind kind) {
+    float sign = random_next(random) & 1 ? 1 : -1;
+    if (kind == WEIGHT_LARGEST) return sign * 65504;
+    if (kind == WEIGHT_SUBNORMAL) return sign * (float)random_below(random, 1024) * 0x1.0p-24f;
+    return sign * (float)(0.001 + 0.02 * random_double(random));
+}
+
+static inline void weight_fill_plain(struct random *random, enum tensor_type type, enum weight_kind kind,
+                                     void *data, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        float value =
+            weight_scale(random, kind) * (kind == WEIGHT_LARGEST ? 1 : (float)random_normal(random));
+        if (kind == WEIGHT_ZERO && i / 8 % 2) value = 0;
+        uint16_t half = type == TENSOR_F16 ? float_to_half(value) : float_to_bfloat(value);
+        if (type == TENSOR_F32)
+            memcpy((char *)data + i * 4, &value, 4);
+        else
+            memcpy((char *)data + i * 2, &half, 2);
+    }
+}
+
+/* `elements` of the type, a whole number of blocks. */
+static inline void weight_fill(struct random *random, enum tensor_type type, enum weight_kind kind,
+                               void *data, size_t elements) {
+    const struct tensor_type_info *info = tensor_type_info(type);
+    const struct block_layout *layout = block_layout_find(type);
+    if (layout == NULL) {
+        weight_fill_plain(random, type, kind, data, elements);
+        return;
+    }
+    static const uint8_t extremes[4] = {0x00, 0xff, 0x80, 0x7f};
+    for (size_t b = 0; b < elements / info->block_elements; b++) {
+        uint8_t *block = (uint8_t *)data + b * info->block_bytes;
+        for (size_t i = 0; i < info->block_bytes; i++) block[i] = (uint8_t)random_next(random);
+        half_put(block + layout->d, weight_scale(random, kind));
+        if (layout->m >= 0) half_put(block + layout->m, weight_scale(random, kind));
+        if (kind == WEIGHT_LARGEST) { /* scales of groups too: they are what surrounds the codes */
+            uint8_t code = extremes[random_below(random, 4)], scale = extremes[random_below(random, 4)];
+            for (int i = 0; i < (int)info->block_bytes; i++) {
+                bool is_half = i == layout->d || i == layout->d + 1;
+                if (layout->m >= 0) is_half = is_half || i == layout->m || i == layout->m + 1;
+                if (!is_half) block[i] = i >= layout->codes_begin && i < layout->codes_end ? code : scale;
+            }
+        }
+        if (kind == WEIGHT_ZERO && b % 2) memset(block, 0, info->block_bytes);
+    }
+}
+
+#endif
