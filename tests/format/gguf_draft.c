@@ -21,7 +21,7 @@ uint64_t draft_offset(const struct draft *draft, const char *name) {
     for (size_t i = 0; i < draft->mark_count; i++)
         if (strcmp(draft->marks[i].name, name) == 0) return draft->marks[i].offset;
     fprintf(stderr, "no mark %s\n", name);
-    ASSERT(!"the mark exists");
+    ASSERT(false && "the mark exists");
     return 0;
 }
 
