@@ -10,6 +10,12 @@
 #include "cli/output.h"
 
 const struct command command_table[COMMAND_COUNT] = {
+    [COMMAND_INSPECT] =
+        {COMMAND_INSPECT, "inspect", "FILE [--json]",
+         "what a model file holds, and the memory that running it takes",
+         "Prints the metadata and the tensors of a GGUF file (a vocabulary alone will do), the "
+         "bytes of KV cache per token, and what 8K, 32K, 128K and 1M tokens of context need.",
+         0, 1, inspect_command},
     [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
                       "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
     [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",

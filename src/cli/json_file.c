@@ -1,0 +1,84 @@
+#include "cli/json_file.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/output.h"
+#include "cli/utf8.h"
+#include "platform/file.h"
+
+json_t *json_bytes(const char *bytes, size_t length) {
+    char *text = utf8_repair(bytes, length);
+    json_t *value = text != NULL ? json_string(text) : NULL;
+    free(text);
+    return value;
+}
+
+void json_add(json_t *object, const char *key, json_t *value) {
+    (void)json_object_set_new(object, key, value);
+}
+
+void json_add_uint(json_t *object, const char *key, uint64_t value) {
+    json_add(object, key, json_integer((json_int_t)value));
+}
+
+void json_add_number(json_t *object, const char *key, double value) {
+    json_add(object, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+/* A file that is there and is no regular file (/dev/stderr, a fifo) must not be replaced by rename. */
+static int is_special(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+enum status json_file_check(const char *path, struct error *error) {
+    if (is_special(path)) return STATUS_OK;
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path, error));
+    file_writer_abort(&writer);
+    return STATUS_OK;
+}
+
+enum { FILE_FLAGS = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
+
+static enum status dump(const json_t *value, FILE *stream, size_t flags, const char *name,
+                        struct error *error) {
+    errno = 0;
+    if (value == NULL || json_dumpf(value, stream, flags) != 0 || fputc('\n', stream) == EOF) {
+        if (errno != 0) return error_set_os(error, STATUS_IO, errno, "%s", name);
+        return error_set(error, STATUS_MEMORY, "%s: no memory for the JSON", name);
+    }
+    return STATUS_OK;
+}
+
+enum status json_file_write(const json_t *value, const char *path, struct error *error) {
+    if (is_special(path)) {
+        FILE *stream = fopen(path, "we");
+        if (stream == NULL) return error_set_os(error, STATUS_IO, errno, "%s", path);
+        enum status status = dump(value, stream, FILE_FLAGS, path, error);
+        errno = 0;
+        if (fclose(stream) != 0 && status == STATUS_OK)
+            status = error_set_os(error, STATUS_IO, errno, "%s", path);
+        return status;
+    }
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path, error));
+    enum status status = dump(value, writer.stream, FILE_FLAGS, path, error);
+    if (status == STATUS_OK) return file_writer_commit(&writer, error);
+    file_writer_abort(&writer);
+    return status;
+}
+
+enum status json_print(const json_t *value, size_t flags, struct error *error) {
+    char *text = value != NULL ? json_dumps(value, flags | JSON_REAL_PRECISION(12)) : NULL;
+    if (text == NULL) return error_set(error, STATUS_MEMORY, "no memory for the JSON");
+    output_bytes(text, strlen(text));
+    output_bytes("\n", 1);
+    free(text);
+    return output_flush(error);
+}

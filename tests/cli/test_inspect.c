@@ -1,0 +1,165 @@
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+#include "cli/utf8.h"
+
+static char model_path[200], vocabulary_path[200], broken_path[200];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(vocabulary_path, sizeof vocabulary_path, "%s", scratch_path("vocabulary.gguf"));
+    snprintf(broken_path, sizeof broken_path, "%s", scratch_path("broken.gguf"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 1});
+    tiny_model_write(vocabulary_path, &(struct tiny_model){.vocabulary_only = true});
+    FILE *file = fopen(broken_path, "wb");
+    assert_non_null(file);
+    fputs("GGUF and nothing that follows", file);
+    fclose(file);
+    return 0;
+}
+
+static void tables_name_everything(void **state) {
+    (void)state;
+    struct process_result result = LOAM("inspect", model_path);
+    assert_int_equal(result.code, 0);
+    static const char *const expected[] = {"GGUF v3",
+                                           "llama.context_length",
+                                           "\"tiny\"",
+                                           "blk.1.ffn_down.weight",
+                                           "64 x 320",
+                                           "2 layers",
+                                           "KV cache per token: 512 bytes in f16",
+                                           "1048576",
+                                           "(beyond training)",
+                                           "string[320]"};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        if (strstr(result.output, expected[i]) == NULL)
+            fail_msg("no '%s' in\n%s", expected[i], result.output);
+    process_deinit(&result);
+}
+
+static json_t *inspect_json(const char *path) {
+    struct process_result result = LOAM("inspect", path, "--json");
+    assert_int_equal(result.code, 0);
+    json_error_t why;
+    json_t *root = json_loads(result.output, JSON_REJECT_DUPLICATES, &why);
+    if (root == NULL) fail_msg("%s", why.text);
+    process_deinit(&result);
+    return root;
+}
+
+static void json_has_the_same(void **state) {
+    (void)state;
+    json_t *root = inspect_json(model_path);
+    json_t *model = json_object_get(root, "model"), *tensors = json_object_get(root, "tensors");
+    assert_int_equal(json_array_size(tensors), 9 * TINY_LAYERS + 3);
+    /* 2 layers * 2 KV heads * (32 + 32) elements * 2 bytes */
+    json_t *per_token = json_object_get(model, "kv_bytes_per_token");
+    assert_int_equal(json_integer_value(json_object_get(per_token, "f16")), 512);
+    /* a block of 8 tokens: K and V of 8 * (32 + 2) bytes, to a multiple of 64 */
+    assert_int_equal(json_integer_value(json_object_get(per_token, "q8_0")), 2 * 2 * 576 / 8);
+    json_t *need = json_array_get(json_object_get(model, "needs"), 3);
+    assert_int_equal(json_integer_value(json_object_get(need, "context")), 1 << 20);
+    assert_int_equal(json_integer_value(json_object_get(need, "kv_bytes_f16")), 512 << 20);
+    json_t *metadata = json_object_get(root, "metadata");
+    assert_string_equal(json_string_value(json_object_get(metadata, "general.name")), "tiny");
+    json_decref(root);
+}
+
+static void a_vocabulary_is_enough(void **state) {
+    (void)state;
+    json_t *root = inspect_json(vocabulary_path);
+    assert_true(json_is_null(json_object_get(root, "model")));
+    assert_int_equal(json_array_size(json_object_get(root, "tensors")), 0);
+    json_decref(root);
+    struct process_result result = LOAM("inspect", "-m", vocabulary_path);
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.output, "a vocabulary only"));
+    process_deinit(&result);
+}
+
+static void failures(void **state) {
+    (void)state;
+    struct process_result nothing = LOAM("inspect"), missing = LOAM("inspect", "/nonexistent.gguf"),
+                          broken = LOAM("inspect", broken_path), wrong = LOAM("inspect", "--jsn", model_path);
+    assert_int_equal(nothing.code, 2);
+    assert_int_equal(missing.code, 6);
+    assert_int_equal(broken.code, 3);
+    assert_non_null(strstr(broken.complaints, "broken.gguf: "));
+    assert_int_equal(wrong.code, 2);
+    assert_non_null(strstr(wrong.complaints, "did you mean '--json'?"));
+    process_deinit(&nothing);
+    process_deinit(&missing);
+    process_deinit(&broken);
+    process_deinit(&wrong);
+}
+
+static void append(void *context, const char *bytes, size_t length) {
+    char *text = context;
+    strncat(text, bytes, length);
+    strcat(text, "|");
+}
+
+static void utf8_is_held_back_until_whole(void **state) {
+    (void)state;
+    char text[64] = "";
+    struct utf8_stream stream = {0};
+    static const char *const parts[] = {"a\xe2", "\x82", "\xac", "\xf0\x9f", "z\xff", "\xc3"};
+    static const char *const after[] = {"a|",
+                                        "a|",
+                                        "a|\xe2\x82\xac|",
+                                        "a|\xe2\x82\xac|",
+                                        "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|",
+                                        "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|"};
+    for (size_t i = 0; i < 6; i++) {
+        utf8_stream_put(&stream, parts[i], strlen(parts[i]), append, text);
+        assert_string_equal(text, after[i]);
+    }
+    utf8_stream_end(&stream, append, text);
+    assert_string_equal(text, "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|\xc3|");
+}
+
+static void utf8_sequences(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        int expected;
+    } cases[] = {{"a", 1},        {"\xc3\xa4", 2},     {"\xc0\x80", 0},      {"\xed\xa0\x80", 0},
+                 {"\xed", -1},    {"\xf4\x90", 0},     {"\xf4\x8f\xbf", -1}, {"\xf4\x8f\xbf\xbf", 4},
+                 {"\x80", 0},     {"\xe0\x9f\xbf", 0}, {"\xef\xbf\xbd", 3},  {"\xf5\x80\x80\x80", 0},
+                 {"\xe2\x28", 0}, {"\xe2\x82\x28", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(utf8_sequence(cases[i].bytes, strlen(cases[i].bytes)), cases[i].expected);
+}
+
+static void what_a_terminal_would_obey_is_escaped(void **state) {
+    (void)state;
+    char text[64];
+    assert_string_equal(utf8_escape("a\n\x1b[2J\xc2\x9b\xff\xc3\xa4", 11, text, sizeof text),
+                        "a\\n\\x1b[2J\\x9b\\xff\xc3\xa4");
+    assert_string_equal(utf8_escape("abcdefgh", 8, text, 8), "abcd...");
+    assert_string_equal(utf8_escape("abcdefg", 7, text, 8), "abcdefg");
+    for (size_t size = 1; size < 12; size++) {
+        utf8_escape("abc\xff\xff", 5, text, size);
+        assert_true(strlen(text) < size);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_name_everything),
+        cmocka_unit_test(json_has_the_same),
+        cmocka_unit_test(a_vocabulary_is_enough),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(utf8_is_held_back_until_whole),
+        cmocka_unit_test(utf8_sequences),
+        cmocka_unit_test(what_a_terminal_would_obey_is_escaped),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

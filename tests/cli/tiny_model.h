@@ -1,0 +1,32 @@
+/* tiny_model: a model file of a few hundred kilobytes with random weights and a vocabulary of bytes. */
+#ifndef LOAM_TESTS_CLI_TINY_MODEL_H
+#define LOAM_TESTS_CLI_TINY_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    TINY_LAYERS = 2,
+    TINY_HIDDEN = 64,
+    TINY_HEADS = 4,
+    TINY_KV_HEADS = 2,
+    TINY_HEAD_DIMENSION = 32,
+    TINY_FFN = 96,
+    TINY_CONTEXT = 256,
+    TINY_BYTE_FIRST = 3, /* <unk> <s> </s>, then the 256 bytes */
+    TINY_VOCABULARY = 320,
+};
+
+struct tiny_model {
+    uint64_t seed;
+    bool vocabulary_only; /* no tensors */
+    bool without_tokenizer;
+    const char *chat_template; /* NULL: none */
+    uint64_t context;          /* 0: TINY_CONTEXT */
+    bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
+};
+
+/* llama architecture, F32 weights.  Fails the test when it cannot be written. */
+void tiny_model_write(const char *path, const struct tiny_model *model);
+
+#endif
