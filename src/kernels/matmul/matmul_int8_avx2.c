@@ -1,0 +1,406 @@
+/* matmul for quantised weights on AVX2: int8 activations, 16-row panels, tiles of 6 inputs.
+ *
+ * Mapping: a panel (matmul_panel_internal.h) holds 16 rows of weights, one row per 32-bit lane; four
+ * activation bytes of an input are broadcast to all lanes, so a product needs no horizontal sum.  Two
+ * kernels:
+ *   codes (types below 7 bits): vpmaddubsw of unsigned codes with signed activations, summed in 16 bits
+ *     over a whole group and then widened once, by vpmaddwd, with the group's integer scale where the
+ *     type has one.  16-bit sums wrap around, so they start at -offset * (sum of the lane's activations)
+ *     and only the final value must fit: 16 columns of |code - offset| <= 16, or 8 columns of <= 32, times
+ *     127 are 32,512 < 32,768.  (One vpmaddubsw adds 2 products, at most 2 * 63 * 127 = 16,002.)
+ *   wide (Q8_0, IQ4): vpmaddwd of 16-bit values, summed in 32 bits.  Bytes times bytes would overflow 16
+ *     bits after one pair; the sign trick needs as many multiplications and reached 0.95 of this.
+ * Each block of 32 is scaled into float sums: y += (dw * dx) * sum, plus minimum * (dx * sum of x).
+ *
+ * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KB, L2), and walks over
+ * the inputs in stretches that stay in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KB of weights
+ * (L1) and 0.4 KB of activations (L2).  Weights are read from memory once per call.
+ * Bound: the multiplying pipes.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "kernels/matmul/matmul_internal.h"
+#include "kernels/matmul/matmul_panel_internal.h"
+
+enum { BLOCK = PANEL_COLUMNS, TILE_INPUTS = 6 };
+
+/* 32 activations of one input, quantised: x = scale * q.  One cache line. */
+struct code_input {
+    int8_t q[BLOCK];
+    float scale;
+    float sum;          /* scale * sum of q */
+    float group_sum[2]; /* the same for columns 0..15 and 16..31 */
+    int16_t pair[2];    /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
+    int16_t group_pair[2][2]; /* the same for each group of 16 */
+    int32_t unused;
+};
+static_assert(sizeof(struct code_input) == 64, "one line");
+
+/* The wide form of a tile of n inputs: per block n of these, then n scales padded to 8 floats. */
+struct wide_input {
+    int16_t q[BLOCK];
+};
+enum { WIDE_SCALES = 8 };
+
+static inline size_t wide_block_bytes(size_t inputs) {
+    return inputs * sizeof(struct wide_input) + WIDE_SCALES * sizeof(float);
+}
+
+/* --- preparing --------------------------------------------------------------------------- */
+
+/* The largest |x| of 32, as bits ordered like integers so that NaN is larger than all. */
+static inline float magnitude_max(const __m256 x[4]) {
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    __m256i most = _mm256_setzero_si256();
+    for (size_t j = 0; j < 4; j++)
+        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(x[j]), mask));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(m));
+}
+
+/* Rounds 32 activations to q * scale, |q| <= 127; out[0], out[1]: columns 0..15 and 16..31 as int16.
+ * A NaN makes the scale NaN; a block below 2^-120 becomes zero. */
+static inline float block_quantize(const float *x, __m256i out[2]) {
+    __m256 v[4];
+    for (size_t j = 0; j < 4; j++) v[j] = _mm256_loadu_ps(x + 8 * j);
+    float most = magnitude_max(v), inverse = most >= 0x1p-120f ? 127.0f / most : 0.0f;
+    __m256i q[4];
+    for (size_t j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(inverse)));
+    for (size_t j = 0; j < 2; j++)
+        out[j] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * j], q[2 * j + 1]), 0xd8);
+    return most / 127.0f;
+}
+
+static inline int32_t pair_get(const int16_t pair[2]) {
+    int32_t value;
+    memcpy(&value, pair, sizeof value);
+    return value;
+}
+
+static void code_block_prepare(const float *x, struct code_input *target) {
+    __m256i q[2];
+    target->scale = block_quantize(x, q);
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(q[0], q[1]), 0xd8);
+    _mm256_store_si256((__m256i *)(void *)target->q, packed);
+    int32_t group_total[2];
+    for (size_t g = 0; g < 2;
+         g++) { /* dwords of q[g]: pairs of columns; even ones feed lane 0, odd ones lane 1 */
+        __m256i pairs = _mm256_madd_epi16(q[g], _mm256_set1_epi16(1));
+        __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+        sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+        int32_t even = _mm_cvtsi128_si32(sums), odd = _mm_extract_epi32(sums, 1);
+        target->group_pair[g][0] = (int16_t)-even;
+        target->group_pair[g][1] = (int16_t)-odd;
+        group_total[g] = even + odd;
+        target->group_sum[g] = target->scale * (float)group_total[g];
+    }
+    for (size_t j = 0; j < 2; j++)
+        target->pair[j] = (int16_t)(target->group_pair[0][j] + target->group_pair[1][j]);
+    target->sum = target->scale * (float)(group_total[0] + group_total[1]);
+    target->unused = 0;
+}
+
+static size_t code_prepared_bytes(size_t input_count, size_t columns) {
+    return input_count * (columns / BLOCK) * sizeof(struct code_input);
+}
+
+/* Prepared: for each tile, for each block, the tile's inputs. */
+static void code_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
+                         size_t input_begin, size_t input_end, void *prepared) {
+    ASSERT(input_begin <= input_end && input_end <= input_count && columns % BLOCK == 0);
+    size_t tile_count = tile_count_get(input_count, TILE_INPUTS), block_count = columns / BLOCK;
+    for (size_t i = input_begin; i < input_end; i++) {
+        size_t tile = tile_find(i, tile_count, input_count);
+        struct tile_inputs inputs = tile_get(tile, tile_count, input_count);
+        struct code_input *target =
+            (struct code_input *)prepared + inputs.begin * block_count + (i - inputs.begin);
+        for (size_t b = 0; b < block_count; b++)
+            code_block_prepare(x + i * x_stride + b * BLOCK, target + b * inputs.count);
+    }
+}
+
+static size_t wide_prepared_bytes(size_t input_count, size_t columns) {
+    size_t scales = tile_count_get(input_count, TILE_INPUTS) * WIDE_SCALES * sizeof(float);
+    return align_up((input_count * sizeof(struct wide_input) + scales) * (columns / BLOCK), 64);
+}
+
+static char *wide_tile_get(const void *prepared, size_t tile, size_t begin, size_t block_count) {
+    return (char *)(uintptr_t)prepared +
+           (begin * sizeof(struct wide_input) + tile * WIDE_SCALES * sizeof(float)) * block_count;
+}
+
+static void wide_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
+                         size_t input_begin, size_t input_end, void *prepared) {
+    ASSERT(input_begin <= input_end && input_end <= input_count && columns % BLOCK == 0);
+    size_t tile_count = tile_count_get(input_count, TILE_INPUTS), block_count = columns / BLOCK;
+    for (size_t i = input_begin; i < input_end; i++) {
+        size_t tile = tile_find(i, tile_count, input_count);
+        struct tile_inputs inputs = tile_get(tile, tile_count, input_count);
+        char *target = wide_tile_get(prepared, tile, inputs.begin, block_count);
+        for (size_t b = 0; b < block_count; b++, target += wide_block_bytes(inputs.count)) {
+            __m256i q[2];
+            float *scales = (float *)(void *)(target + inputs.count * sizeof(struct wide_input));
+            scales[i - inputs.begin] = block_quantize(x + i * x_stride + b * BLOCK, q);
+            __m256i *values = (__m256i *)(void *)((struct wide_input *)(void *)target + (i - inputs.begin));
+            _mm256_store_si256(values, q[0]);
+            _mm256_store_si256(values + 1, q[1]);
+            /* The padding belongs to the tile's last input: every byte is written, by one thread. */
+            for (size_t j = inputs.count; i + 1 == inputs.begin + inputs.count && j < WIDE_SCALES; j++)
+                scales[j] = 0;
+        }
+    }
+}
+
+/* --- the tile kernels -------------------------------------------------------------------- */
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Pins a sum to its register: gcc would otherwise reassociate the additions of a block into trees
+ * whose leaves it spills (measured: half the speed). */
+#define KEEP(value) __asm__("" : "+x"(value))
+
+INLINE __m256i vector_load(const void *source) { return _mm256_load_si256((const __m256i *)source); }
+
+/* The 16-bit sums of steps [begin, end) for n inputs x 16 rows. */
+INLINE void code_steps(const struct code_panel *panel, const struct code_input *x, size_t begin, size_t end,
+                       size_t n, __m256i acc[][2]) {
+#pragma GCC unroll 8
+    for (size_t s = begin; s < end; s++) {
+        __m256i low = vector_load(panel->codes[s][0]), high = vector_load(panel->codes[s][8]);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++) {
+            int32_t four;
+            memcpy(&four, x[i].q + 4 * s, sizeof four);
+            __m256i input = _mm256_set1_epi32(four);
+            acc[i][0] = _mm256_add_epi16(acc[i][0], _mm256_maddubs_epi16(low, input));
+            acc[i][1] = _mm256_add_epi16(acc[i][1], _mm256_maddubs_epi16(high, input));
+            KEEP(acc[i][0]);
+            KEEP(acc[i][1]);
+        }
+    }
+}
+
+/* Adds the scaled sums of one block. */
+INLINE void code_sums_add(const struct code_panel *panel, const struct code_input *x, size_t i, size_t v,
+                          bool has_groups, bool has_minimum, __m256i total, float *restrict sums) {
+    float *target = sums + i * PANEL_ROWS + v * 8;
+    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(x[i].scale), _mm256_load_ps(panel->scale + v * 8));
+    __m256 y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, _mm256_load_ps(target));
+    if (has_minimum && !has_groups)
+        y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[0] + v * 8), _mm256_set1_ps(x[i].sum), y);
+    if (has_minimum && has_groups) {
+        y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[0] + v * 8), _mm256_set1_ps(x[i].group_sum[0]), y);
+        y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[1] + v * 8), _mm256_set1_ps(x[i].group_sum[1]), y);
+    }
+    _mm256_store_ps(target, y);
+}
+
+INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count,
+                      size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
+                      float *restrict sums) {
+    const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
+    for (size_t b = 0; b < block_count; b++, panel++, x += n) {
+        __m256i acc[TILE_INPUTS][2], total[TILE_INPUTS][2];
+        for (size_t g = 0; g < (has_groups ? 2 : 1); g++) {
+#pragma GCC unroll 6
+            for (size_t i = 0; i < n; i++) {
+                int32_t pair = pair_get(has_groups ? x[i].group_pair[g] : x[i].pair);
+                acc[i][0] = acc[i][1] = _mm256_sll_epi16(_mm256_set1_epi32(pair), shift);
+            }
+            if (has_groups)
+                code_steps(panel, x, g * 4, g * 4 + 4, n, acc);
+            else
+                code_steps(panel, x, 0, 8, n, acc);
+#pragma GCC unroll 6
+            for (size_t i = 0; i < n; i++)
+#pragma GCC unroll 2
+                for (size_t v = 0; v < 2; v++) {
+                    __m256i factor =
+                        has_groups ? vector_load(panel->group_scale[g][v * 8]) : _mm256_set1_epi16(1);
+                    __m256i part = _mm256_madd_epi16(acc[i][v], factor);
+                    total[i][v] = g == 0 ? part : _mm256_add_epi32(total[i][v], part);
+                }
+        }
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++)
+#pragma GCC unroll 2
+            for (size_t v = 0; v < 2; v++)
+                code_sums_add(panel, x, i, v, has_groups, has_minimum, total[i][v], sums);
+    }
+}
+
+INLINE void wide_tile(const struct wide_panel *panel, const char *x, size_t block_count, size_t n,
+                      float *restrict sums) {
+    for (size_t b = 0; b < block_count; b++, panel++, x += wide_block_bytes(n)) {
+        const struct wide_input *input = (const struct wide_input *)(const void *)x;
+        const float *scales = (const float *)(const void *)(x + n * sizeof *input);
+        __m256i acc[TILE_INPUTS][2];
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+        for (size_t s = 0; s < BLOCK / 2; s++) {
+            __m256i low = vector_load(panel->values[s][0]), high = vector_load(panel->values[s][8]);
+#pragma GCC unroll 6
+            for (size_t i = 0; i < n; i++) {
+                int32_t two;
+                memcpy(&two, input[i].q + 2 * s, sizeof two);
+                __m256i both = _mm256_set1_epi32(two);
+                acc[i][0] = _mm256_add_epi32(acc[i][0], _mm256_madd_epi16(low, both));
+                acc[i][1] = _mm256_add_epi32(acc[i][1], _mm256_madd_epi16(high, both));
+                KEEP(acc[i][0]);
+                KEEP(acc[i][1]);
+            }
+        }
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++)
+#pragma GCC unroll 2
+            for (size_t v = 0; v < 2; v++) {
+                float *target = sums + i * PANEL_ROWS + v * 8;
+                __m256 scale = _mm256_mul_ps(_mm256_set1_ps(scales[i]), _mm256_load_ps(panel->scale + v * 8));
+                __m256 y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[i][v]), scale, _mm256_load_ps(target));
+                _mm256_store_ps(target, y);
+            }
+    }
+}
+
+/* One function per number of inputs and kind: their loops are unrolled with constant bounds. */
+typedef void code_tile_run(const struct code_panel *panel, const struct code_input *x, size_t block_count,
+                           unsigned offset_shift, float *sums);
+typedef void wide_tile_run(const struct wide_panel *panel, const char *x, size_t block_count, float *sums);
+
+#define CODE_TILE(name, n, has_groups, has_minimum)                                                        \
+    static void name##_##n(const struct code_panel *panel, const struct code_input *x, size_t block_count, \
+                           unsigned offset_shift, float *restrict sums) {                                  \
+        code_tile(panel, x, block_count, n, has_groups, has_minimum, offset_shift, sums);                  \
+    }
+#define CODE_TILES(name, has_groups, has_minimum) \
+    CODE_TILE(name, 1, has_groups, has_minimum)   \
+    CODE_TILE(name, 2, has_groups, has_minimum)   \
+    CODE_TILE(name, 3, has_groups, has_minimum)   \
+    CODE_TILE(name, 4, has_groups, has_minimum)   \
+    CODE_TILE(name, 5, has_groups, has_minimum) CODE_TILE(name, 6, has_groups, has_minimum)
+CODE_TILES(code_tile_plain, false, false)
+CODE_TILES(code_tile_minimum, false, true)
+CODE_TILES(code_tile_groups, true, false)
+CODE_TILES(code_tile_groups_minimum, true, true)
+
+#define WIDE_TILE(n)                                                                             \
+    static void wide_tile_##n(const struct wide_panel *panel, const char *x, size_t block_count, \
+                              float *restrict sums) {                                            \
+        wide_tile(panel, x, block_count, n, sums);                                               \
+    }
+WIDE_TILE(1)
+WIDE_TILE(2)
+WIDE_TILE(3)
+WIDE_TILE(4)
+WIDE_TILE(5) WIDE_TILE(6)
+
+#define TILE_TABLE(name) \
+    { NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6 }
+    static code_tile_run *const code_tiles[2][2][TILE_INPUTS + 1] = {
+        {TILE_TABLE(code_tile_plain), TILE_TABLE(code_tile_minimum)},
+        {TILE_TABLE(code_tile_groups), TILE_TABLE(code_tile_groups_minimum)},
+};
+static wide_tile_run *const wide_tiles[TILE_INPUTS + 1] = TILE_TABLE(wide_tile);
+
+/* --- running ----------------------------------------------------------------------------- */
+
+static void code_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
+                        size_t half, void *panel) {
+    kernel->code.unpack(row, column_count / BLOCK, half, panel);
+}
+
+static const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                                  size_t block_count) {
+    (void)tile;
+    return (const struct code_input *)prepared + inputs.begin * block_count + block * inputs.count;
+}
+
+static void code_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input,
+                           size_t block_count, size_t inputs, float *restrict sums) {
+    code_tile_run *tile = code_tiles[kernel->code.has_groups][kernel->code.has_minimum][inputs];
+    tile(panel, input, block_count, kernel->code.offset_shift, sums);
+}
+
+static void code_run(const struct matmul_args *args) {
+    struct panel_kernel kernel = {
+        .panel_bytes = sizeof(struct code_panel),
+        .tile_inputs = TILE_INPUTS,
+        .tile_rows = PANEL_ROWS,
+        .code = code_layout_find(args->weight->type),
+        .unpack = code_unpack,
+        .input_get = code_input_get,
+        .tile = code_tile_call,
+    };
+    panel_run(args, &kernel);
+}
+
+static size_t code_scratch_bytes(size_t columns) {
+    (void)columns;
+    return panel_scratch_bytes(sizeof(struct code_panel));
+}
+
+static void wide_unpack_call(const struct panel_kernel *kernel, const uint8_t *const row[8],
+                             size_t column_count, size_t half, void *panel) {
+    kernel->wide(row, column_count / BLOCK, half, panel);
+}
+
+static const void *wide_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                                  size_t block_count) {
+    return wide_tile_get(prepared, tile, inputs.begin, block_count) + block * wide_block_bytes(inputs.count);
+}
+
+static void wide_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input,
+                           size_t block_count, size_t inputs, float *restrict sums) {
+    (void)kernel;
+    wide_tiles[inputs](panel, input, block_count, sums);
+}
+
+static void wide_run(const struct matmul_args *args) {
+    struct panel_kernel kernel = {
+        .panel_bytes = sizeof(struct wide_panel),
+        .tile_inputs = TILE_INPUTS,
+        .tile_rows = PANEL_ROWS,
+        .wide = wide_unpack_find(args->weight->type),
+        .unpack = wide_unpack_call,
+        .input_get = wide_input_get,
+        .tile = wide_tile_call,
+    };
+    panel_run(args, &kernel);
+}
+
+static size_t wide_scratch_bytes(size_t columns) {
+    (void)columns;
+    return panel_scratch_bytes(sizeof(struct wide_panel));
+}
+
+void matmul_int8_avx2_init(struct matmul_kernels *kernels) {
+    for (size_t type = 0; type < MATMUL_TYPES; type++) {
+        if (code_layout_find((enum tensor_type)type).unpack != NULL)
+            kernels->method[type] = (struct matmul_method){
+                .form = MATMUL_FORM_I8_PAIRS,
+                .row_granule = PANEL_ROWS,
+                .prepared_bytes = code_prepared_bytes,
+                .input_granule = 1,
+                .prepare = code_prepare,
+                .scratch_bytes = code_scratch_bytes,
+                .run = code_run,
+            };
+        if (wide_unpack_find((enum tensor_type)type) != NULL)
+            kernels->method[type] = (struct matmul_method){
+                .form = MATMUL_FORM_I16,
+                .row_granule = PANEL_ROWS,
+                .prepared_bytes = wide_prepared_bytes,
+                .input_granule = 1,
+                .prepare = wide_prepare,
+                .scratch_bytes = wide_scratch_bytes,
+                .run = wide_run,
+            };
+    }
+}

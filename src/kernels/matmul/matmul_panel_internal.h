@@ -1,0 +1,112 @@
+/* Panels: weights of 16 rows, unpacked from the layout of the file for the integer kernels.
+ *
+ * A row's integers are first scaled per block of 32 columns:
+ *     w[r][c] = scale[r] * group_scale[r][c / 16 % 2] * (code[r][c] - offset) + minimum[r][c / 16 % 2]
+ * where group_scale exists only for types that scale groups of 16 and minimum only for types
+ * that have one (for groups of 32 it is minimum[0]).  Four columns of a row are neighbours in
+ * memory, then come the other rows: the operand of the byte dot products, one row per 32-bit lane.
+ */
+#ifndef LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
+#define LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/matmul/matmul.h"
+#include "tensor/type.h"
+
+enum { PANEL_ROWS = 16, PANEL_COLUMNS = 32, PANEL_STEPS = PANEL_COLUMNS / 4 };
+
+/* Codes below 64; with AVX-512 also whole bytes, offset 128. */
+struct code_panel {
+    uint8_t codes[PANEL_STEPS][PANEL_ROWS][4];
+    float scale[PANEL_ROWS];
+    float minimum[2][PANEL_ROWS];
+    int16_t group_scale[2][PANEL_ROWS][2]; /* twice, for the pairs of 16-bit sums */
+};
+
+/* Signed values of up to 13 bits. */
+struct wide_panel {
+    int16_t values[PANEL_COLUMNS / 2][PANEL_ROWS][2];
+    float scale[PANEL_ROWS];
+};
+
+/* How a type becomes code panels. */
+struct code_layout {
+    bool has_groups;       /* scales per 16 columns */
+    bool has_minimum;      /* a minimum per group */
+    unsigned offset_shift; /* offset = 1 << offset_shift */
+    /* Unpacks block_count panels (rows `half * 8` and the 7 after it) from 8 rows of the file that start
+     * at the same column; a multiple of the type's block. */
+    void (*unpack)(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel);
+};
+
+/* unpack NULL: the type has no such panel. */
+struct code_layout code_layout_find(enum tensor_type type);
+
+/* Q8_0 and the IQ4 types in bytes with offset 128, for processors that multiply those without overflow. */
+struct code_layout code_layout_find_bytes(enum tensor_type type);
+
+typedef void wide_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
+                         struct wide_panel *panel);
+wide_unpack *wide_unpack_find(enum tensor_type type); /* NULL: the type has no such panel */
+
+/* --- tiles of inputs ---------------------------------------------------------------------
+ * Inputs are multiplied in tiles of at most `most`, as even as they can be: 8 inputs are 4 + 4,
+ * not 6 + 2, because a tile of 2 wastes the weights it loads. */
+
+struct tile_inputs {
+    size_t begin, count;
+};
+
+static inline size_t tile_count_get(size_t input_count, size_t most) {
+    return (input_count + most - 1) / most;
+}
+
+/* Tile `tile` (0 .. tile count - 1). */
+static inline struct tile_inputs tile_get(size_t tile, size_t tile_count, size_t input_count) {
+    size_t small = input_count / tile_count, larger_count = input_count % tile_count;
+    return (struct tile_inputs){tile * small + (tile < larger_count ? tile : larger_count),
+                                small + (tile < larger_count)};
+}
+
+/* The tile that an input belongs to. */
+static inline size_t tile_find(size_t input, size_t tile_count, size_t input_count) {
+    size_t small = input_count / tile_count, larger_count = input_count % tile_count;
+    size_t in_larger = larger_count * (small + 1);
+    return input < in_larger ? input / (small + 1) : larger_count + (input - in_larger) / small;
+}
+
+/* --- running -----------------------------------------------------------------------------
+ * The loops around a tile kernel, the same for all of them: RUN_ROWS rows x RUN_BLOCKS blocks are
+ * unpacked into scratch (it stays in L2, a tile's part of it in L1) and multiplied with all inputs,
+ * in stretches of inputs that stay in L2 too.  Weights are read and unpacked once per call. */
+
+enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, TILE_INPUTS_MOST = 12, TILE_ROWS_MOST = 32 };
+
+struct panel_kernel {
+    size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
+    size_t tile_inputs; /* inputs per tile, at most */
+    size_t tile_rows;   /* PANEL_ROWS or twice that */
+    struct code_layout code;
+    wide_unpack *wide;
+    /* Unpacks 8 rows, column_count columns from where row[] points, into half `half` of the panels. */
+    void (*unpack)(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
+                   size_t half, void *panel);
+    /* The prepared inputs of a tile from block `block` of block_count on. */
+    const void *(*input_get)(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                             size_t block_count);
+    /* sums[inputs][tile_rows] += block_count blocks of the tile; panels of the second 16 rows lie
+     * RUN_BLOCKS * panel_bytes behind the first's. */
+    void (*tile)(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                 size_t inputs, float *sums);
+};
+
+void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel);
+
+static inline size_t panel_scratch_bytes(size_t panel_bytes) {
+    return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
+}
+
+#endif

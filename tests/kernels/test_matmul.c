@@ -1,0 +1,349 @@
+/* matmul: the reference against plain sums, every variant against the reference.
+ *
+ * A variant multiplies rounded inputs; the rule of each form is restated here (input_round), and the
+ * reference is given the rounded inputs.  What is left for the integer forms is float rounding, because
+ * their integer sums are exact: at most four float operations per block of 32 or group of 16 and a few at
+ * the ends, each off by 2^-24 of a partial sum that is below sum |t|.  A term t is at most the largest value
+ * that a code of the block can have, times 3 for the offsets and minima that are handled apart, times |x|:
+ *     |got - want| <= (4 * columns / 16 + 16) * 2^-24 * 3 * sum_c magnitude[c] * |x[c]|.
+ * Float forms add columns / 32 * 32 products one by one: columns * 2^-24 * sum |w x|.
+ * Forms that also round the weights (bf16) add 2^-8 * sum |w x| (2^-16 when both are split in two). */
+#include "kernels/matmul/matmul.h"
+
+#include "base/checked.h"
+#include "kernels/check.h"
+#include "kernels/convert/convert.h"
+#include "kernels/matmul/matmul_internal.h"
+#include "kernels/weights.h"
+#include "tensor/half.h"
+
+static const enum tensor_type weight_types[] = {
+    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
+    TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
+    TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+};
+enum { WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
+
+enum input_kind { INPUT_NORMAL, INPUT_LARGEST, INPUT_SPARSE, INPUT_KINDS };
+
+struct test_case {
+    enum tensor_type type;
+    size_t rows, columns, input_count, row_begin, row_end;
+    enum weight_kind weight;
+    enum input_kind input;
+};
+
+struct fixture {
+    struct matmul_kernels reference;
+    struct convert_kernels convert;
+    struct random random;
+};
+
+static void fill_input(struct random *random, enum input_kind kind, float *x, size_t count) {
+    for (size_t i = 0; i < count; i++) switch (kind) {
+        case INPUT_NORMAL: x[i] = (float)random_normal(random); break;
+        case INPUT_LARGEST: x[i] = random_next(random) % 8 ? 1000 : -1000; break; /* codes 127 and -127 */
+        case INPUT_SPARSE: x[i] = i / 32 % 3 == 1 ? (float)random_normal(random) : 0; break;
+        case INPUT_KINDS: break;
+        }
+}
+
+/* What the variant's form keeps of x. */
+static void input_round(int form, const float *x, size_t columns, float *rounded) {
+    if (form == MATMUL_FORM_BF16) {
+        for (size_t c = 0; c < columns; c++) rounded[c] = bfloat_to_float(float_to_bfloat(x[c]));
+        return;
+    }
+    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I16 && form != MATMUL_FORM_I8_SUMS) {
+        memcpy(rounded, x, columns * sizeof *x);
+        return;
+    }
+    for (size_t b = 0; b < columns; b += 32) {
+        float most = 0;
+        for (size_t c = b; c < b + 32; c++) most = fmaxf(most, fabsf(x[c]));
+        float inverse = most > 0 ? 127.0f / most : 0, scale = most / 127.0f;
+        for (size_t c = b; c < b + 32; c++) {
+            rounded[c] = scale * nearbyintf(x[c] * inverse);
+            /* The bound that the int8 forms promise: half a step. */
+            assert_true(fabsf(rounded[c] - x[c]) <= scale * 0.5001f);
+        }
+    }
+}
+
+/* magnitude[c] = the largest that element c of the row can be, whatever its code. */
+static void row_magnitudes(const struct fixture *fixture, enum tensor_type type, const void *row,
+                           size_t columns, float *magnitude) {
+    const struct tensor_type_info *info = tensor_type_info(type);
+    const struct block_layout *layout = block_layout_find(type);
+    size_t bytes = columns / info->block_elements * info->block_bytes;
+    uint8_t *copy = malloc(bytes);
+    float *value = malloc(columns * sizeof *value);
+    memset(magnitude, 0, columns * sizeof *magnitude);
+    static const uint8_t fills[4] = {0x00, 0xff, 0x80, 0x7f};
+    for (size_t f = 0; f < (layout ? 4 : 1); f++) {
+        memcpy(copy, row, bytes);
+        for (size_t b = 0; layout && b < columns / info->block_elements; b++) {
+            uint8_t *block = copy + b * info->block_bytes;
+            memset(block + layout->codes_begin, fills[f], (size_t)(layout->codes_end - layout->codes_begin));
+            block[layout->d + 1] &= 0x7f; /* d positive, and what is added or subtracted too */
+            if (layout->m >= 0 && info->block_elements == 32) block[layout->m + 1] &= 0x7f;
+            if (layout->m >= 0 && info->block_elements == 256) block[layout->m + 1] |= 0x80;
+        }
+        fixture->convert.dequantize[type](copy, value, columns);
+        for (size_t c = 0; c < columns; c++)
+            magnitude[c] = fmaxf(magnitude[c], fabsf(value[c]) * (layout ? 3 : 1));
+    }
+    free(value);
+    free(copy);
+}
+
+static double error_bound(const struct fixture *fixture, const struct test_case *test, int form,
+                          const void *row, const float *x) {
+    float *magnitude = malloc(test->columns * sizeof *magnitude);
+    row_magnitudes(fixture, test->type, row, test->columns, magnitude);
+    double sum = 0;
+    for (size_t c = 0; c < test->columns; c++) sum += (double)magnitude[c] * fabs((double)x[c]);
+    free(magnitude);
+    double additions = block_layout_find(test->type) ? 4 * (double)test->columns / 16 : (double)test->columns;
+    double relative = (additions + 16) * 0x1.0p-24;
+    if (form == MATMUL_FORM_BF16) relative += 0x1.0p-8;
+    if (form == MATMUL_FORM_BF16_TWICE) relative += 0x1.0p-15;
+    return relative * sum + 1e-37;
+}
+
+static void *prepared_create(const struct matmul_method *method, const float *x, size_t columns,
+                             size_t input_count, struct guarded *guarded) {
+    size_t bytes = method->prepared_bytes(input_count, columns);
+    assert_int_equal(bytes % 64, 0);
+    *guarded = guarded_create(bytes); /* a multiple of 64, so aligned to 64 */
+    method->prepare(x, columns, input_count, columns, 0, input_count, guarded->data);
+    return guarded->data;
+}
+
+static void run(const struct matmul_method *method, const struct test_case *test, const struct matrix *weight,
+                const float *x, float *outputs, size_t stride) {
+    struct guarded prepared, scratch = guarded_create(method->scratch_bytes(test->columns));
+    assert_int_equal(scratch.bytes % 64, 0);
+    struct matmul_args args = {weight,
+                               test->input_count,
+                               prepared_create(method, x, test->columns, test->input_count, &prepared),
+                               outputs,
+                               stride,
+                               test->row_begin,
+                               test->row_end,
+                               scratch.data};
+    method->run(&args);
+    guarded_destroy(&prepared);
+    guarded_destroy(&scratch);
+}
+
+static void compare(const struct fixture *fixture, const struct check_level *level,
+                    const struct test_case *test, const struct matrix *weight, const float *x) {
+    struct matmul_kernels kernels;
+    matmul_kernels_init(&kernels, level->mask);
+    const struct matmul_method *method = &kernels.method[test->type];
+    size_t stride = test->rows + 3, count = (test->input_count - 1) * stride + test->rows;
+    struct guarded got = guarded_create(count * sizeof(float)), want = guarded_create(count * sizeof(float));
+    float *rounded = malloc(test->input_count * test->columns * sizeof *rounded);
+    for (size_t i = 0; i < test->input_count; i++)
+        input_round(method->form, x + i * test->columns, test->columns, rounded + i * test->columns);
+    fill_nan(got.data, count);
+    fill_nan(want.data, count);
+    run(&fixture->reference.method[test->type], test, weight, rounded, want.data, stride);
+    run(method, test, weight, x, got.data, stride);
+    const float *g = got.data, *w = want.data;
+    for (size_t i = 0; i < test->input_count; i++)
+        for (size_t row = 0; row < test->rows; row++) {
+            const char *name = tensor_type_info(test->type)->name;
+            float value = g[i * stride + row];
+            if (row < test->row_begin || row >= test->row_end) {
+                if (!isnan(value)) fail_msg("%s %s: wrote row %zu", level->name, name, row);
+                continue;
+            }
+            const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
+            double bound = error_bound(fixture, test, method->form, data, rounded + i * test->columns);
+            check_near(value, w[i * stride + row], bound,
+                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", level->name,
+                       name, test->rows, test->columns, test->input_count, test->weight, test->input, i, row);
+        }
+    for (size_t i = 0; i + 1 < test->input_count; i++) /* between the rows of the outputs */
+        for (size_t row = test->rows; row < stride; row++) assert_true(isnan(g[i * stride + row]));
+    free(rounded);
+    guarded_destroy(&got);
+    guarded_destroy(&want);
+}
+
+static void run_case(struct fixture *fixture, const struct test_case *test) {
+    uint64_t row_bytes;
+    assert_true(tensor_row_bytes(test->type, test->columns, &row_bytes));
+    struct guarded data = guarded_create(test->rows * row_bytes);
+    weight_fill(&fixture->random, test->type, test->weight, data.data, test->rows * test->columns);
+    struct matrix weight = {test->type, data.data, test->rows, test->columns, row_bytes};
+    struct guarded x = guarded_create(test->input_count * test->columns * sizeof(float));
+    fill_input(&fixture->random, test->input, x.data, test->input_count * test->columns);
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 1; level < level_count; level++)
+        compare(fixture, &levels[level], test, &weight, x.data);
+    guarded_destroy(&x);
+    guarded_destroy(&data);
+}
+
+static int setup(void **state) {
+    static struct fixture fixture;
+    matmul_kernels_init(&fixture.reference, 0);
+    convert_kernels_init(&fixture.convert, 0);
+    random_init(&fixture.random, 20261121);
+    *state = &fixture;
+    return 0;
+}
+
+/* The reference itself, against a sum over dequantised rows. */
+static void test_reference(void **state) {
+    struct fixture *fixture = *state;
+    for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+        enum { ROWS = 3, COLUMNS = 512, INPUTS = 2 };
+        struct test_case test = {weight_types[t], ROWS,        COLUMNS, INPUTS, 0, ROWS,
+                                 WEIGHT_RANDOM,   INPUT_NORMAL};
+        uint64_t row_bytes;
+        assert_true(tensor_row_bytes(test.type, COLUMNS, &row_bytes));
+        uint8_t *data = malloc(ROWS * row_bytes);
+        weight_fill(&fixture->random, test.type, WEIGHT_RANDOM, data, ROWS * COLUMNS);
+        struct matrix weight = {test.type, data, ROWS, COLUMNS, row_bytes};
+        static float x[INPUTS * COLUMNS], y[INPUTS * ROWS], row[COLUMNS];
+        fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * COLUMNS);
+        fill_nan(y, INPUTS * ROWS);
+        run(&fixture->reference.method[test.type], &test, &weight, x, y, ROWS);
+        for (size_t r = 0; r < ROWS; r++) {
+            fixture->convert.dequantize[test.type](data + r * row_bytes, row, COLUMNS);
+            for (size_t i = 0; i < INPUTS; i++) {
+                double sum = 0, magnitude = 0;
+                for (size_t c = 0; c < COLUMNS; c++) {
+                    sum += (double)row[c] * (double)x[i * COLUMNS + c];
+                    magnitude += fabs((double)row[c] * (double)x[i * COLUMNS + c]);
+                }
+                check_near(y[i * ROWS + r], sum, magnitude * 0x1.0p-22, "type %d", (int)test.type);
+            }
+        }
+        free(data);
+    }
+}
+
+static void test_input_counts(void **state) {
+    static const size_t counts[] = {1, 2, 3, 5, 6, 7, 8, 9, 16, 17, 33, 64, 100};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++)
+            run_case(*state, &(struct test_case){weight_types[t], 21, 256, counts[n], 0, 21, WEIGHT_RANDOM,
+                                                 (enum input_kind)(n % INPUT_KINDS)});
+}
+
+/* Every tail of rows, and parts of the rows as threads take them. */
+static void test_rows(void **state) {
+    static const size_t rows[] = {1, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 81, 130};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t n = 0; n < sizeof rows / sizeof rows[0]; n++) {
+            run_case(*state, &(struct test_case){weight_types[t], rows[n], 256, 7, 0, rows[n], WEIGHT_RANDOM,
+                                                 INPUT_NORMAL});
+            if (rows[n] <= 32) continue;
+            run_case(*state, &(struct test_case){weight_types[t], rows[n], 256, 7, 32, rows[n], WEIGHT_RANDOM,
+                                                 INPUT_NORMAL});
+            run_case(*state, &(struct test_case){weight_types[t], rows[n], 256, 7, 0, 32, WEIGHT_RANDOM,
+                                                 INPUT_NORMAL});
+        }
+}
+
+/* One block, the edges of the stretches that are unpacked at a time, and long rows. */
+static void test_columns(void **state) {
+    static const size_t blocks[] = {1, 2, 3, 15, 16, 17, 33, 64, 129};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+        size_t unit = tensor_type_info(weight_types[t])->block_elements;
+        bool is_plain = unit == 1;
+        for (size_t n = 0; n < sizeof blocks / sizeof blocks[0]; n++) {
+            size_t columns = is_plain ? blocks[n] * 32 + n % 3 : blocks[n] * unit;
+            if (columns > 8448) columns = 8448;
+            run_case(*state, &(struct test_case){weight_types[t], 18, columns, 8, 0, 18, WEIGHT_RANDOM,
+                                                 INPUT_NORMAL});
+        }
+        if (is_plain)
+            for (size_t columns = 1; columns < 40; columns += 3)
+                run_case(*state, &(struct test_case){weight_types[t], 5, columns, 7, 0, 5, WEIGHT_RANDOM,
+                                                     INPUT_NORMAL});
+    }
+}
+
+/* Codes and scales at their ends: what would overflow 16-bit sums. */
+static void test_extremes(void **state) {
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (enum weight_kind weight = 0; weight < WEIGHT_KINDS; weight++)
+            for (enum input_kind input = 0; input < INPUT_KINDS; input++)
+                for (size_t repeat = 0; repeat < 3; repeat++)
+                    run_case(*state, &(struct test_case){weight_types[t], 35, 512, 13, 0, 35, weight, input});
+}
+
+/* Threads prepare parts of the inputs: the bytes are those of one call. */
+static void test_prepare_parts(void **state) {
+    struct fixture *fixture = *state;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 0; level < level_count; level++)
+        for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+            enum { COLUMNS = 512, INPUTS = 45, STRIDE = COLUMNS + 5 };
+            struct matmul_kernels kernels;
+            matmul_kernels_init(&kernels, levels[level].mask);
+            const struct matmul_method *method = &kernels.method[weight_types[t]];
+            static float x[INPUTS * STRIDE];
+            fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * STRIDE);
+            struct guarded whole = guarded_create(method->prepared_bytes(INPUTS, COLUMNS));
+            struct guarded parts = guarded_create(method->prepared_bytes(INPUTS, COLUMNS));
+            memset(parts.data, 0x5a, parts.bytes);
+            method->prepare(x, STRIDE, INPUTS, COLUMNS, 0, INPUTS, whole.data);
+            size_t step = align_up(7, method->input_granule), last = INPUTS / step * step;
+            for (size_t begin = last + step; begin > 0; begin -= step) /* backwards: order must not matter */
+                method->prepare(x, STRIDE, INPUTS, COLUMNS, begin - step, min_size(begin, INPUTS),
+                                parts.data);
+            assert_memory_equal(whole.data, parts.data, whole.bytes);
+            guarded_destroy(&whole);
+            guarded_destroy(&parts);
+        }
+}
+
+/* A NaN or an infinity in one input must be seen in its outputs, and in no other's. */
+static void test_not_finite(void **state) {
+    struct fixture *fixture = *state;
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    for (size_t level = 0; level < level_count; level++)
+        for (size_t t = 0; t < WEIGHT_TYPES; t++)
+            for (int is_nan = 0; is_nan < 2; is_nan++) {
+                enum { ROWS = 17, COLUMNS = 256, INPUTS = 9, BAD = 4 };
+                struct matmul_kernels kernels;
+                matmul_kernels_init(&kernels, levels[level].mask);
+                struct test_case test = {weight_types[t], ROWS,        COLUMNS, INPUTS, 0, ROWS,
+                                         WEIGHT_RANDOM,   INPUT_NORMAL};
+                uint64_t row_bytes;
+                assert_true(tensor_row_bytes(test.type, COLUMNS, &row_bytes));
+                uint8_t *data = malloc(ROWS * row_bytes);
+                weight_fill(&fixture->random, test.type, WEIGHT_RANDOM, data, ROWS * COLUMNS);
+                struct matrix weight = {test.type, data, ROWS, COLUMNS, row_bytes};
+                static float x[INPUTS * COLUMNS], y[INPUTS * ROWS];
+                fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * COLUMNS);
+                x[BAD * COLUMNS + 77] = is_nan ? NAN : INFINITY;
+                memset(y, 0, sizeof y);
+                run(&kernels.method[test.type], &test, &weight, x, y, ROWS);
+                for (size_t i = 0; i < INPUTS * ROWS; i++)
+                    if (isfinite(y[i]) == (i / ROWS == BAD))
+                        fail_msg("%s type %d: input %zu row %zu is %g", levels[level].name, (int)test.type,
+                                 i / ROWS, i % ROWS, (double)y[i]);
+                free(data);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),  cmocka_unit_test(test_input_counts),
+        cmocka_unit_test(test_rows),       cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_extremes),   cmocka_unit_test(test_prepare_parts),
+        cmocka_unit_test(test_not_finite),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
