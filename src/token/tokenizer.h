@@ -19,8 +19,9 @@ enum { TOKEN_NONE = -1 };
 
 struct tokenizer;
 
-/* force_pre: accept an unknown tokenizer.ggml.pre and treat it as "default" (else STATUS_MODEL with its
- * name).  Keeps no pointer into gguf. */
+/* force_pre: accept an unknown or missing tokenizer.ggml.pre and treat it as "default" (else STATUS_MODEL
+ * with its name).  A vocabulary that is damaged is STATUS_MODEL with the key; one of another kind (bert, t5,
+ * rwkv ...) is STATUS_UNSUPPORTED with its name.  Keeps no pointer into gguf. */
 enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gguf, bool force_pre,
                              struct error *error) STATUS_CHECKED;
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL allowed */
@@ -37,17 +38,32 @@ struct tokenize_options {
     bool parse_special; /* the text of control tokens becomes those tokens; off for user text */
 };
 
-/* Appends the ids of text[length] (any bytes) to list. */
+/* Appends the ids of text[length] (any bytes, fewer than 4 GiB) to list.  On failure list keeps what it had
+ * before and perhaps some of the new ids.  STATUS_MEMORY; STATUS_UNSUPPORTED where the vocabulary has neither
+ * a token for a byte of the text nor an unknown token. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                              struct tokenize_options options, struct token_list *list, struct error *error)
     STATUS_CHECKED;
+
+/* A text in parts: what a chat template builds, so that only the template can place control tokens. */
+struct tokenize_part {
+    token_id id;      /* that token; TOKEN_NONE: the text, in which control tokens are only text */
+    const char *text; /* borrowed */
+    size_t length;
+};
+
+/* Appends the ids of the parts in order, without BOS or EOS of its own. */
+enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
+                                   size_t count, struct token_list *list, struct error *error) STATUS_CHECKED;
 
 /* The bytes of one token; control tokens give nothing unless special. Writes at most capacity bytes
  * and returns how many the token has. */
 size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
                        size_t capacity);
 
-/* Text of a list, as a newly allocated zero-terminated string: what encode undoes. */
+/* Text of a list, as a newly allocated zero-terminated string (any bytes; *length may be NULL): what encode
+ * undoes.  The space that encode puts before a text (SentencePiece) is taken off again. Ids out of range are
+ * STATUS_USAGE. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
                              bool special, char **text, size_t *length, struct error *error) STATUS_CHECKED;
 
@@ -55,6 +71,8 @@ size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer);
 token_id tokenizer_bos(const struct tokenizer *tokenizer);
 token_id tokenizer_eos(const struct tokenizer *tokenizer);
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
+/* Whether id is a control token (BOS, the marks of a chat template ...): never produced from plain text. */
+bool tokenizer_is_control(const struct tokenizer *tokenizer, token_id id);
 /* Ends an answer: eos, eot, eom and their kin. */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);
 token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text); /* TOKEN_NONE: absent */

@@ -1,0 +1,163 @@
+/* Text to ids: tokens that stand in the text as such come first, the rest is cut into pieces and merged. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "token/tokenizer_internal.h"
+#include "token/unicode.h"
+
+void token_list_deinit(struct token_list *list) {
+    free(list->ids);
+    *list = (struct token_list){0};
+}
+
+enum status token_list_append(struct token_list *list, token_id id, struct error *error) {
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity < 64 ? 64 : list->capacity + list->capacity / 2;
+        token_id *ids = capacity > SIZE_MAX / sizeof *ids ? NULL : realloc(list->ids, capacity * sizeof *ids);
+        if (!ids) return error_set(error, STATUS_MEMORY, "no memory for %zu tokens", capacity);
+        list->ids = ids;
+        list->capacity = capacity;
+    }
+    list->ids[list->count++] = id;
+    return STATUS_OK;
+}
+
+/* One encoding under way. */
+struct encoder {
+    const struct tokenizer *t;
+    struct merge_scratch scratch;
+    uint8_t *spaced; /* SPM: the text with its spaces as the model wants them */
+    size_t spaced_capacity;
+    bool after_special; /* at the start, or the last thing appended was a token as such */
+    bool after_space;   /* SPM: the last byte of the text so far was a space, or there is none */
+    struct token_list *list;
+};
+
+static enum status encode_pieces(struct encoder *e, const uint8_t *text, size_t length, struct error *error) {
+    struct pre_tokenizer_cursor cursor;
+    pre_tokenizer_begin(&cursor, e->t->pre_tokenizer, text, length);
+    for (size_t start, end; pre_tokenizer_next(&cursor, &start, &end);)
+        TRY(merge_piece(e->t, text + start, end - start, &e->scratch, e->list, error));
+    return STATUS_OK;
+}
+
+/* The text as SentencePiece's normalizer leaves it (with a space where it writes U+2581): a space before
+ * the first word, and single spaces where the model asks for that. */
+static size_t space_text(struct encoder *e, const uint8_t *text, size_t length, bool last) {
+    uint8_t *to = e->spaced;
+    size_t count = 0;
+    for (size_t at = 0; at < length;) {
+        bool escape = length - at >= 3 && text[at] == 0xE2 && text[at + 1] == 0x96 && text[at + 2] == 0x81;
+        uint8_t byte = escape ? ' ' : text[at];
+        at += escape ? 3 : 1;
+        if (e->t->removes_extra_spaces && byte == ' ' && e->after_space) continue;
+        e->after_space = byte == ' ';
+        if (count == 0 && e->t->adds_space_prefix && e->after_special) to[count++] = ' ';
+        to[count++] = byte;
+    }
+    if (last && e->t->removes_extra_spaces && count > 0 && to[count - 1] == ' ') count--;
+    return count;
+}
+
+static enum status encode_spaced(struct encoder *e, const uint8_t *text, size_t length, bool last,
+                                 struct error *error) {
+    if (length + 1 > e->spaced_capacity) {
+        free(e->spaced);
+        e->spaced_capacity = length + 1;
+        e->spaced = malloc(e->spaced_capacity);
+        if (!e->spaced) {
+            e->spaced_capacity = 0;
+            return error_set(error, STATUS_MEMORY, "no memory to tokenize %zu bytes", length);
+        }
+    }
+    size_t count = space_text(e, text, length, last);
+    text = e->spaced;
+    for (size_t start = 0, end; start < count; start = end) {
+        end = count;
+        if (e->t->splits_at_spaces) {
+            end = start;
+            while (end < count && text[end] == ' ') end++;
+            while (end < count && text[end] != ' ') end++;
+        }
+        TRY(merge_piece(e->t, text + start, end - start, &e->scratch, e->list, error));
+    }
+    return STATUS_OK;
+}
+
+static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t length, bool last,
+                                struct error *error) {
+    if (length == 0) return STATUS_OK;
+    if (e->t->model == TOKENIZER_BPE)
+        TRY(encode_pieces(e, text, length, error));
+    else
+        TRY(encode_spaced(e, text, length, last, error));
+    e->after_special = false;
+    return STATUS_OK;
+}
+
+static enum status encode_token(struct encoder *e, token_id id, struct error *error) {
+    e->after_special = true;
+    e->after_space = false;
+    return token_list_append(e->list, id, error);
+}
+
+static enum status encode_text(struct encoder *e, const uint8_t *text, size_t length, bool special, bool last,
+                               struct error *error) {
+    const struct special_list *specials = special ? &e->t->special : &e->t->user_defined;
+    size_t start = 0, at = 0;
+    if (length >= UINT32_MAX) return error_set(error, STATUS_USAGE, "text of %zu bytes, too long", length);
+    while (specials->count > 0 && at < length) {
+        token_id id = TOKEN_NONE;
+        if (specials->starts[text[at]]) id = special_match(e->t, specials, text + at, length - at);
+        if (id == TOKEN_NONE) {
+            at++;
+            continue;
+        }
+        TRY(encode_plain(e, text + start, at - start, false, error));
+        TRY(encode_token(e, id, error));
+        start = at += e->t->tokens[id].byte_length;
+    }
+    return encode_plain(e, text + start, length - start, last, error);
+}
+
+static void encoder_init(struct encoder *e, const struct tokenizer *t, struct token_list *list) {
+    *e = (struct encoder){.t = t, .after_special = true, .after_space = true, .list = list};
+}
+
+static void encoder_deinit(struct encoder *e) {
+    merge_scratch_deinit(&e->scratch);
+    free(e->spaced);
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
+                             struct tokenize_options options, struct token_list *list, struct error *error) {
+    struct encoder e;
+    encoder_init(&e, tokenizer, list);
+    enum status status = STATUS_OK;
+    if (options.add_special && tokenizer_adds_bos(tokenizer))
+        status = token_list_append(list, tokenizer->bos, error);
+    if (status == STATUS_OK)
+        status = encode_text(&e, (const uint8_t *)text, length, options.parse_special, true, error);
+    if (status == STATUS_OK && options.add_special && tokenizer->adds_eos && tokenizer->eos != TOKEN_NONE)
+        status = token_list_append(list, tokenizer->eos, error);
+    encoder_deinit(&e);
+    return status;
+}
+
+enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
+                                   size_t count, struct token_list *list, struct error *error) {
+    struct encoder e;
+    encoder_init(&e, tokenizer, list);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        const struct tokenize_part *part = &parts[i];
+        ASSERT(part->id == TOKEN_NONE || (size_t)part->id < tokenizer->token_count);
+        if (part->id != TOKEN_NONE)
+            status = encode_token(&e, part->id, error);
+        else
+            status = encode_text(&e, (const uint8_t *)part->text, part->length, false, i + 1 == count, error);
+    }
+    encoder_deinit(&e);
+    return status;
+}

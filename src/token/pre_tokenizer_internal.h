@@ -1,0 +1,64 @@
+/* pre_tokenizer: cuts text into the pieces inside which byte-level BPE merges.
+ *
+ * The model families publish a regular expression each (or several, applied one after the other, each to
+ * the pieces of the one before).  Here every expression is a hand-written scanner: a function that, at the
+ * start of a piece, returns its end.  Text that no alternative matches is a piece of its own up to the next
+ * match, as in Hugging Face's Split(behavior="isolated").  A scanner looks at each character a bounded
+ * number of times, so a whole text takes linear time whatever it holds; nothing recurses.
+ * tests/token/test_pre_tokenizer.c compares every scanner with its published expression under PCRE2.
+ */
+#ifndef LOAM_TOKEN_PRE_TOKENIZER_INTERNAL_H
+#define LOAM_TOKEN_PRE_TOKENIZER_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PRE_TOKENIZER_STAGES_MOST = 6 };
+
+/* The part of a text that a stage sees: look-ahead ends at end, as if nothing followed. */
+struct text_view {
+    const uint8_t *text;
+    size_t end;
+};
+
+/* at < view->end is the start of a piece; returns its end, > at and <= view->end. */
+typedef size_t pre_tokenizer_scan(const struct text_view *view, size_t at);
+
+struct pre_tokenizer {
+    const char *family;
+    pre_tokenizer_scan *stages[PRE_TOKENIZER_STAGES_MOST]; /* NULL after the last */
+};
+
+/* A value of tokenizer.ggml.pre and what it says besides. */
+struct pre_tokenizer_name {
+    const char *name;
+    const struct pre_tokenizer *pre_tokenizer;
+    bool ignore_merges; /* a piece that is a token is that token, whatever the merges say */
+    bool adds_bos;      /* unless tokenizer.ggml.add_bos_token says otherwise */
+};
+
+const struct pre_tokenizer_name *pre_tokenizer_find(const char *name, size_t length); /* NULL: unknown */
+const struct pre_tokenizer_name *pre_tokenizer_at(size_t index); /* all of them; NULL after the last */
+
+struct pre_tokenizer_cursor {
+    const struct pre_tokenizer *pre_tokenizer;
+    struct text_view view;
+    size_t at;
+    size_t stage_count;
+    size_t ends[PRE_TOKENIZER_STAGES_MOST + 1]; /* [0] the text, [k] the piece of stage k that holds at */
+};
+
+void pre_tokenizer_begin(struct pre_tokenizer_cursor *cursor, const struct pre_tokenizer *pre_tokenizer,
+                         const uint8_t *text, size_t length);
+/* The next piece is text[*start .. *end); false at the end of the text. */
+bool pre_tokenizer_next(struct pre_tokenizer_cursor *cursor, size_t *start, size_t *end);
+
+/* The scanners (pre_tokenizer_scan.c); each is the expression above its definition. */
+pre_tokenizer_scan scan_llama3, scan_qwen2, scan_qwen35, scan_gpt2, scan_tekken, scan_gpt4o, scan_deepseek3,
+    scan_numbers, scan_number, scan_numbers_by_three, scan_digits_by_three, scan_byte_digits, scan_newline,
+    scan_deepseek_cased, scan_deepseek_punctuation, scan_space_tail, scan_deepseek_ideographs,
+    scan_deepseek3_ideographs, scan_letters, scan_punctuation, scan_falcon_punctuation,
+    scan_default_punctuation;
+
+#endif

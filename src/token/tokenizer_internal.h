@@ -1,0 +1,143 @@
+/* The vocabulary as encode and decode use it, and the way to build one from arrays.
+ *
+ * Every token has two texts: the one in the file (`text`: SentencePiece writes a space as U+2581, byte-level
+ * BPE writes every byte as a printable character) and the bytes that it stands for (`bytes`).  Encoding
+ * works on bytes throughout; `text` is for look-ups by name and for reading merges.
+ */
+#ifndef LOAM_TOKEN_TOKENIZER_INTERNAL_H
+#define LOAM_TOKEN_TOKENIZER_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "token/pre_tokenizer_internal.h"
+#include "token/tokenizer.h"
+
+enum token_type { /* the values of tokenizer.ggml.token_type */
+                  TOKEN_UNDEFINED,
+                  TOKEN_NORMAL,
+                  TOKEN_UNKNOWN,
+                  TOKEN_CONTROL,
+                  TOKEN_USER_DEFINED,
+                  TOKEN_UNUSED,
+                  TOKEN_BYTE,
+                  TOKEN_TYPE_COUNT
+};
+
+enum tokenizer_model { TOKENIZER_SPM, TOKENIZER_BPE };
+
+enum {
+    TOKEN_TEXT_BYTES_MOST = 16384,  /* of one token */
+    SPECIAL_TEXT_BYTES_MOST = 1024, /* of one that is searched for in the text: bounds a look-up */
+    TOKENIZER_ENDS_MOST = 32,
+};
+
+/* What a vocabulary is made of; all borrowed and only read by tokenizer_build. */
+struct tokenizer_source {
+    enum tokenizer_model model;
+    const struct gguf_string *tokens; /* [token_count] */
+    uint64_t token_count;             /* 1 .. INT32_MAX */
+    const uint8_t *types;             /* [token_count], enum token_type; NULL: derived from the texts */
+    const float *scores;              /* [token_count]; SPM only */
+    const struct gguf_string *merges; /* [merge_count] "left right", best first; BPE only */
+    uint64_t merge_count;
+    const struct pre_tokenizer_name *pre; /* BPE only */
+    token_id bos, eos, unknown;           /* in range or TOKEN_NONE */
+    token_id ends[TOKENIZER_ENDS_MOST];   /* eot, eom: further ends of an answer, in range or TOKEN_NONE */
+    size_t end_count;
+    bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
+};
+
+struct vocabulary_token {
+    size_t text, bytes; /* offsets into tokenizer.texts */
+    uint32_t text_length, byte_length;
+    uint32_t rank; /* SPM: 0 is the best score; equal scores are equal ranks */
+    uint8_t type;
+};
+
+/* Open addressing over token ids; a power of two of slots, TOKEN_NONE is free. */
+struct token_table {
+    token_id *slots;
+    size_t mask;
+};
+
+struct merge_rule {
+    uint64_t pair; /* left id << 32 | right id */
+    uint32_t rank;
+    token_id merged; /* TOKEN_NONE: the slot is free */
+};
+
+struct special_list { /* ids in the order of their bytes, for longest-match look-up */
+    token_id *ids;
+    size_t count;
+    bool starts[256]; /* by first byte */
+};
+
+struct tokenizer {
+    struct arena arena; /* owns all below */
+    enum tokenizer_model model;
+    size_t token_count;
+    struct vocabulary_token *tokens; /* [token_count] */
+    const char *texts;
+    uint64_t hash_seed;          /* differs per run, so that no file can be made to collide */
+    struct token_table by_text;  /* all tokens */
+    struct token_table by_bytes; /* those that merging may produce */
+    size_t byte_length_most;     /* of those */
+    struct merge_rule *merges;   /* BPE: open addressing */
+    size_t merge_mask;
+    token_id byte_tokens[256];                 /* TOKEN_NONE: the vocabulary has none */
+    struct special_list user_defined, special; /* special: control, unknown and user-defined */
+    const struct pre_tokenizer *pre_tokenizer; /* BPE */
+    bool ignore_merges;
+    bool splits_at_spaces; /* SPM: no token has a space behind another character */
+    /* [token_count] whether merging a token's own bytes gives that token: 0 not yet known, 1 yes, 2 no.
+     * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
+    _Atomic uint8_t *whole;
+    token_id bos, eos, unknown;
+    token_id ends[TOKENIZER_ENDS_MOST];
+    size_t end_count;
+    bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
+};
+
+/* Builds from arrays. STATUS_MODEL names the key at fault, STATUS_MEMORY. */
+enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer_source *source,
+                            struct error *error) STATUS_CHECKED;
+
+static inline const char *token_bytes(const struct tokenizer *t, token_id id) {
+    return t->texts + t->tokens[id].bytes;
+}
+
+/* TOKEN_NONE where absent. */
+token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length);
+token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, size_t length);
+/* merged is TOKEN_NONE where no merge joins the two. */
+struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right);
+/* The longest token of the list that text[length] starts with; TOKEN_NONE: none. */
+token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text,
+                       size_t length);
+/* Byte that a character of the byte-level alphabet stands for, -1: not of that alphabet. */
+int byte_level_decode(uint32_t code);
+size_t byte_level_encode(uint8_t byte, uint8_t bytes[4]); /* UTF-8 of the character for byte; its length */
+
+/* Memory that the merging of one text uses again for each piece. */
+struct merge_symbol {
+    token_id id;             /* TOKEN_NONE: no token is exactly this text (SPM) */
+    token_id merged;         /* of this with the next */
+    uint32_t rank;           /* of that merge; MERGE_NONE: none */
+    uint32_t previous, next; /* byte offsets = indices; next is the length of the piece at the end */
+};
+
+struct merge_scratch {
+    struct merge_symbol *symbols; /* [capacity] */
+    uint64_t *heap;               /* [2 * heap_capacity] */
+    size_t capacity, heap_capacity;
+};
+
+void merge_scratch_deinit(struct merge_scratch *scratch);
+
+/* Appends the tokens of one piece, 0 < length < UINT32_MAX. */
+enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length,
+                        struct merge_scratch *scratch, struct token_list *list, struct error *error)
+    STATUS_CHECKED;
+
+#endif

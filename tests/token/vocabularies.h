@@ -1,0 +1,27 @@
+/* vocabularies: where the tests of src/token get their vocabularies and texts from. */
+#ifndef LOAM_TESTS_TOKEN_VOCABULARIES_H
+#define LOAM_TESTS_TOKEN_VOCABULARIES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "token/tokenizer.h"
+
+/* The path of name in the data that all projects share ($LOAM_SHARED/data, or ../shared/data beside the
+ * source): written to path[512]; NULL where there is none, which is a reason to skip. */
+const char *shared_path(const char *name, char path[512]);
+
+/* A file, whole, zero-terminated; NULL where it cannot be read. Free it. */
+char *read_whole(const char *path, size_t *length);
+
+/* Opens path as GGUF and makes its tokenizer; fails the test on error. */
+struct tokenizer *open_vocabulary(const char *path);
+
+/* Encode and decode that fail the test on error. */
+struct token_list encode(const struct tokenizer *t, const char *text, size_t length, bool special);
+char *decode(const struct tokenizer *t, const struct token_list *list, bool special, size_t *length);
+
+/* Fails the test unless decode(encode(text)) == text. */
+void assert_round_trip(const struct tokenizer *t, const char *text, size_t length);
+
+#endif
