@@ -43,12 +43,34 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
        END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0 }' "$log"
 }
 
+# Every fuzzer for FUZZ_SECONDS (60), from the committed seeds; finds go to build/fuzz/finds.
+fuzz() {
+  need clang-14 libclang-rt-14-dev llvm-14
+  [ -f build/fuzz/build.ninja ] || cmake --preset fuzz >/dev/null
+  cmake --build build/fuzz --target fuzzers
+  seconds=${FUZZ_SECONDS:-60} passed=0 failed=0
+  mkdir -p build/fuzz/finds
+  for fuzzer in build/fuzz/tests/fuzz/fuzz_*; do
+    [ -x "$fuzzer" ] && [ ! -d "$fuzzer" ] || continue
+    name=$(basename "$fuzzer"); name=${name#fuzz_}
+    mkdir -p "build/fuzz/corpus/$name"
+    if "$fuzzer" "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" -max_total_time="$seconds" \
+      -rss_limit_mb=256 -timeout=2 -max_len=16384 -print_final_stats=1 \
+      -artifact_prefix="build/fuzz/finds/$name-" >"build/fuzz/$name.log" 2>&1
+    then passed=$((passed + 1)); else failed=$((failed + 1)); tail -40 "build/fuzz/$name.log"; fi
+    say "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log") runs"
+  done
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
+
 case "${1:-help}" in
   build) need; build release ;;
   test)  shift; need; build release; run_tests release "$@" ;;
   asan)  shift; need; build asan; run_tests asan "$@" ;;
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need; sh tools/lint.sh ;;
+  fuzz)  fuzz ;;
   clean) rm -rf build ;;
   help|*)
     cat <<'END'

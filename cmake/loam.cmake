@@ -6,6 +6,10 @@ set(LOAM_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-protot
 
 set(LOAM_HARDENING -fstack-protector-strong -fstack-clash-protection -fno-delete-null-pointer-checks
   -ftrivial-auto-var-init=zero)
+if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 16)
+  # Clang asks for this before it zeroes; from 16 on it no longer does.
+  list(APPEND LOAM_HARDENING -enable-trivial-auto-var-init-zero-knowing-it-will-be-removed-from-clang)
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
   list(APPEND LOAM_HARDENING -fcf-protection=full)
 endif()

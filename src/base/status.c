@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum status error_fill(struct error *error, enum status status, int os_error, const char *format,
-                              va_list arguments) {
+__attribute__((format(printf, 4, 0))) static enum status error_fill(struct error *error, enum status status,
+                                                                    int os_error, const char *format,
+                                                                    va_list arguments) {
     if (error == NULL) return status;
     error->status = status;
     error->os_error = os_error;

@@ -147,7 +147,7 @@ struct string_room {
 /* The strings of a value: checked always, stored where room is not NULL. */
 static enum status take_strings(struct cursor *cursor, uint64_t count, struct string_room *room) {
     /* Each needs its length: without this a count of 2^64 would keep us reading for ever. */
-    if (count > (cursor->size_bytes - cursor->offset) / sizeof(uint64_t))
+    if (count > 1 && count > (cursor->size_bytes - cursor->offset) / sizeof(uint64_t))
         return fail(cursor, "count", "found %llu strings, more than the file could hold",
                     (unsigned long long)count);
     /* The file is mapped: another process may have written to it since the first pass. */

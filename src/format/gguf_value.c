@@ -76,7 +76,7 @@ static int64_t read_int(const struct gguf_entry *entry, uint64_t index, bool *ab
     case GGUF_ARRAY:
     case GGUF_TYPE_COUNT: break;
     }
-    ASSERT(!"an integer type");
+    ASSERT(false && "an integer type");
     return 0;
 }
 

@@ -62,6 +62,9 @@ static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_
     return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
 }
 
+/* Up to how many inputs a weight of this type goes through matvec; more go through matmul. */
+size_t cpu_matvec_inputs_most(const struct cpu_device *device, enum tensor_type type);
+
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_append(struct stream *stream, const struct append_operation *operation);
 void cpu_attend(struct stream *stream, const struct attend_operation *operation);

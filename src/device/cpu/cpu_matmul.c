@@ -59,8 +59,7 @@ struct matmul_run {
     size_t kernel_offset;                /* in a thread's part */
 };
 
-/* Up to how many inputs matvec is used, per weight type. */
-static size_t matvec_inputs_most(const struct cpu_device *device, enum tensor_type type) {
+size_t cpu_matvec_inputs_most(const struct cpu_device *device, enum tensor_type type) {
     bool has_matvec = device->kernels.matvec.run[type] != NULL;
     if (device->kernels.matmul.method[type].run == NULL) return SIZE_MAX;
     return has_matvec ? MATVEC_INPUTS_MOST : 0;
@@ -71,7 +70,7 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
     enum tensor_type type = product->weight->type;
     size_t rows = run->operation->row_count;
     struct prepared_input input = {0};
-    if (rows > matvec_inputs_most(run->device, type)) input.method = &kernels->matmul.method[type];
+    if (rows > cpu_matvec_inputs_most(run->device, type)) input.method = &kernels->matmul.method[type];
     input.form = input.method != NULL ? input.method->form : (int)kernels->matvec.form[type];
     for (size_t i = 0; i < run->input_count; i++) {
         const struct prepared_input *old = &run->inputs[i];
@@ -132,8 +131,8 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
             sums_bytes = max_size(sums_bytes, operation->row_count * product->panel_rows * sizeof(float));
     }
     run->product_count = operation->weight_count;
-    run->kernel_offset = cpu_scratch_add(&run->thread_bytes, sums_bytes);
-    (void)cpu_scratch_add(&run->thread_bytes, kernel_bytes);
+    (void)cpu_scratch_add(&run->thread_bytes, sums_bytes);
+    run->kernel_offset = cpu_scratch_add(&run->thread_bytes, kernel_bytes);
     run->threads_offset = cpu_scratch_add(scratch_bytes, run->thread_bytes * run->device->thread_count);
 }
 

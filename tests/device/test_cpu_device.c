@@ -1,0 +1,222 @@
+/* What is not an operation: memory, streams, events, flags with their watchdog, copies, scratch. */
+#include "testing.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "platform/clock.h"
+
+static struct device *make_device(size_t thread_count, uint64_t flag_wait_limit_ns) {
+    struct device *device;
+    struct error error;
+    const struct device_options options = {thread_count, cpu_features(), flag_wait_limit_ns};
+    assert_ok(device_cpu_create(&device, &options, &error), error);
+    return device;
+}
+
+static struct stream *make_stream(struct device *device) {
+    struct stream *stream;
+    struct error error;
+    assert_ok(device->operations->stream_create(device, &stream, &error), error);
+    return stream;
+}
+
+static void memory_is_aligned_and_zero(void **state) {
+    (void)state;
+    struct device *device = make_device(2, 0);
+    const size_t sizes[] = {0, 1, 64, 1000, (1 << 20) - 1, 1 << 20, (2 << 20) + 1, (9 << 20) + 4097};
+    for (enum memory_kind kind = MEMORY_DEVICE; kind <= MEMORY_SHARED; kind++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            void *address;
+            struct error error;
+            assert_ok(device->operations->allocate(device, kind, sizes[i], &address, &error), error);
+            assert_int_equal((uintptr_t)address % 64, 0);
+            const uint8_t *bytes = address;
+            for (size_t j = 0; j < sizes[i]; j++) assert_int_equal(bytes[j], 0);
+            if (sizes[i] > 0) memset(address, 0xff, sizes[i]);
+            device->operations->release(device, kind, address, sizes[i]);
+        }
+    device->operations->release(device, MEMORY_DEVICE, NULL, 4 << 20);
+    void *address;
+    struct error error;
+    assert_int_equal(device->operations->allocate(device, MEMORY_DEVICE, SIZE_MAX - 100, &address, &error),
+                     STATUS_MEMORY);
+    device_destroy(device);
+}
+
+static size_t resident_bytes(void) {
+    size_t total = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%zu %zu", &total, &resident), 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void untouched_slabs_cost_nothing(void **state) {
+    (void)state;
+    struct device *device = make_device(1, 0);
+    const size_t size_bytes = (size_t)64 << 30;
+    void *address;
+    struct error error;
+    size_t before = resident_bytes();
+    assert_ok(device->operations->allocate(device, MEMORY_DEVICE, size_bytes, &address, &error), error);
+    ((uint8_t *)address)[size_bytes - 1] = 1;
+    ((uint8_t *)address)[size_bytes / 2] = 1;
+    assert_true(resident_bytes() < before + (16u << 20));
+    device->operations->release(device, MEMORY_DEVICE, address, size_bytes);
+    device_destroy(device);
+}
+
+static void copies_of_any_size(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, 7);
+    enum { BYTES = 3 << 20 };
+    uint8_t *source = malloc(BYTES), *target = malloc(BYTES + 2);
+    for (size_t i = 0; i < BYTES; i++) source[i] = (uint8_t)random_next(&random);
+    for (size_t threads = 1; threads <= 3; threads++) {
+        struct device *device = make_device(threads, 0);
+        struct stream *stream = make_stream(device);
+        for (int round = 0; round < 20; round++) {
+            size_t first = random_below(&random, 1000), size = random_below(&random, BYTES - first);
+            if (round % 2 == 0) size = size % 5000;
+            memset(target, 0xaa, BYTES + 2);
+            device->operations->copy(stream, target + 1, source + first, size);
+            assert_memory_equal(target + 1, source + first, size);
+            assert_int_equal(target[0], 0xaa);
+            assert_int_equal(target[size + 1], 0xaa);
+        }
+        device->operations->stream_destroy(stream);
+        device_destroy(device);
+    }
+    free(source);
+    free(target);
+}
+
+struct raiser {
+    uint32_t *flag, payload;
+};
+
+static void *raise_later(void *argument) {
+    struct raiser *raiser = argument;
+    usleep(20000);
+    raiser->payload = 42;
+    __atomic_store_n(raiser->flag, 5, __ATOMIC_RELEASE); /* pairs with flag_wait */
+    return NULL;
+}
+
+static void flags_wait_for_others(void **state) {
+    (void)state;
+    struct device *device = make_device(2, 0);
+    struct stream *stream = make_stream(device);
+    struct error error;
+    void *memory;
+    assert_ok(device->operations->allocate(device, MEMORY_SHARED, 64, &memory, &error), error);
+    uint32_t *flag = memory;
+    device->operations->flag_write(stream, flag, 3);
+    device->operations->flag_wait(stream, flag, 2); /* there already */
+    device->operations->flag_wait(stream, flag, 3);
+    assert_int_equal(*flag, 3);
+    struct raiser raiser = {flag, 0};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, raise_later, &raiser), 0);
+    device->operations->flag_wait(stream, flag, 4);
+    assert_int_equal(raiser.payload, 42);
+    pthread_join(thread, NULL);
+    assert_ok(device->operations->stream_synchronize(stream, &error), error);
+    device->operations->release(device, MEMORY_SHARED, memory, 64);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
+static void watchdog_ends_a_wait(void **state) {
+    (void)state;
+    struct device *device = make_device(2, 50000000);
+    struct stream *stream = make_stream(device);
+    struct error error;
+    uint32_t flag = 1;
+    uint64_t begin = clock_ns();
+    device->operations->flag_wait(stream, &flag, 9);
+    uint64_t first_ns = clock_ns() - begin;
+    assert_true(first_ns >= 50000000);
+    begin = clock_ns();
+    device->operations->flag_wait(stream, &flag, 11); /* broken already: waits no more */
+    assert_true(clock_ns() - begin < first_ns);
+    for (int i = 0; i < 2; i++) { /* remembered, the first of the two */
+        assert_int_equal(device->operations->stream_synchronize(stream, &error), STATUS_FAILED);
+        assert_non_null(strstr(error.message, "expected 9"));
+    }
+    assert_int_equal(device->operations->stream_synchronize(stream, NULL), STATUS_FAILED);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
+static void events_are_over_at_once(void **state) {
+    (void)state;
+    struct device *device = make_device(1, 0);
+    struct stream *stream = make_stream(device);
+    struct event *event;
+    struct error error;
+    assert_ok(device->operations->event_create(device, &event, &error), error);
+    device->operations->event_record(event, stream);
+    device->operations->event_wait(event, stream);
+    assert_true(device->operations->event_done(event));
+    device->operations->event_destroy(event);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
+static void scratch_grows_only_for_larger_shapes(void **state) {
+    (void)state;
+    struct device *base = make_device(2, 0);
+    struct cpu_device *device = (struct cpu_device *)base;
+    assert_non_null(cpu_scratch_reserve(device, 5 << 20));
+    uint64_t growths = device->scratch_growths;
+    for (size_t bytes = 0; bytes < 5 << 20; bytes += 65537)
+        assert_non_null(cpu_scratch_reserve(device, bytes));
+    assert_int_equal(device->scratch_growths, growths);
+    for (size_t bytes = 5 << 20; bytes < 80 << 20; bytes += 1 << 20)
+        assert_non_null(cpu_scratch_reserve(device, bytes));
+    assert_true(device->scratch_growths <= growths + 5); /* doubling */
+    assert_null(cpu_scratch_reserve(device, (size_t)1 << 60));
+    struct stream *stream = make_stream(base);
+    struct error error;
+    assert_int_equal(base->operations->stream_synchronize(stream, &error), STATUS_MEMORY);
+    base->operations->stream_destroy(stream);
+    device_destroy(base);
+}
+
+static void weights_without_kernels_are_refused(void **state) {
+    (void)state;
+    struct device *device = make_device(1, 0);
+    struct error error;
+    struct matrix matrix = {TENSOR_Q8_0, NULL, 1, 32, 34};
+    assert_ok(device->operations->adopt_weight(device, &matrix, &error), error);
+    matrix.type = TENSOR_I32;
+    assert_int_equal(device->operations->adopt_weight(device, &matrix, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "I32"));
+    assert_int_equal(pool_thread_count(device_pool(device)), 1);
+    device_destroy(device);
+    device_destroy(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_aligned_and_zero),
+        cmocka_unit_test(untouched_slabs_cost_nothing),
+        cmocka_unit_test(copies_of_any_size),
+        cmocka_unit_test(flags_wait_for_others),
+        cmocka_unit_test(watchdog_ends_a_wait),
+        cmocka_unit_test(events_are_over_at_once),
+        cmocka_unit_test(scratch_grows_only_for_larger_shapes),
+        cmocka_unit_test(weights_without_kernels_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

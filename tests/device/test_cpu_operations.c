@@ -1,0 +1,639 @@
+/* Every operation of the cpu device on random shapes: against direct calls of the same kernels or a plain
+ * computation in double, and bit for bit the same on 1, 2, 3 and 7 threads. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "device/cpu/cpu_device_internal.h"
+
+enum { DEVICES = 4, ROUNDS = 12 };
+static const size_t THREADS[DEVICES] = {1, 2, 3, 7};
+
+struct fixture {
+    struct device *devices[DEVICES];
+    struct stream *streams[DEVICES];
+    struct kernels kernels;
+    struct random random;
+    float tolerance; /* of attention, whose variants round to 16 bits */
+};
+
+static void fixture_init(struct fixture *fixture, cpu_mask mask) {
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : 20260102;
+    printf("seed %llu (LOAM_TEST_SEED), cpu mask %#x\n", (unsigned long long)seed, mask);
+    random_init(&fixture->random, seed);
+    kernels_init(&fixture->kernels, mask);
+    fixture->tolerance = mask == 0 ? 1e-4f : 0.03f;
+    for (size_t i = 0; i < DEVICES; i++) {
+        struct error error;
+        const struct device_options options = {THREADS[i], mask, 0};
+        assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
+        assert_ok(
+            fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
+            error);
+    }
+}
+
+static void fixture_deinit(struct fixture *fixture) {
+    for (size_t i = 0; i < DEVICES; i++) {
+        struct error error;
+        assert_ok(fixture->devices[i]->operations->stream_synchronize(fixture->streams[i], &error), error);
+        fixture->devices[i]->operations->stream_destroy(fixture->streams[i]);
+        device_destroy(fixture->devices[i]);
+    }
+}
+
+/* Runs the test on the plain kernels and on the best that this processor has. */
+static void with_masks(void (*test)(struct fixture *fixture)) {
+    const cpu_mask masks[] = {0, cpu_features()};
+    for (size_t i = 0; i < 2; i++) {
+        struct fixture fixture;
+        fixture_init(&fixture, masks[i]);
+        test(&fixture);
+        fixture_deinit(&fixture);
+    }
+}
+
+static size_t between(struct fixture *fixture, size_t low, size_t high) {
+    return low + (size_t)random_below(&fixture->random, high - low + 1);
+}
+
+static float *random_floats(struct fixture *fixture, size_t count) {
+    float *values = malloc(max_size(count, 1) * sizeof *values);
+    for (size_t i = 0; i < count; i++) values[i] = (float)random_normal(&fixture->random);
+    return values;
+}
+
+static float *copy_of(const float *values, size_t count) {
+    float *copy = malloc(max_size(count, 1) * sizeof *copy);
+    memcpy(copy, values, count * sizeof *copy);
+    return copy;
+}
+
+static void assert_close(const float *found, const float *expected, size_t count, float tolerance) {
+    for (size_t i = 0; i < count; i++)
+        if (!(fabsf(found[i] - expected[i]) <= tolerance * fmaxf(1, fabsf(expected[i]))))
+            fail_msg("element %zu: found %g, expected %g", i, (double)found[i], (double)expected[i]);
+}
+
+static struct matrix random_matrix(struct fixture *fixture, enum tensor_type type, size_t rows,
+                                   size_t columns) {
+    struct matrix matrix = {.type = type, .rows = rows, .columns = columns};
+    uint64_t row_bytes;
+    assert_true(tensor_row_bytes(type, columns, &row_bytes));
+    matrix.row_bytes = (size_t)row_bytes;
+    uint8_t *data = malloc(rows * matrix.row_bytes);
+    float *row = malloc(columns * sizeof *row);
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < columns; c++) row[c] = (float)random_normal(&fixture->random) * 0.1f;
+        fixture->kernels.convert.quantize[type](row, data + r * matrix.row_bytes, columns);
+    }
+    free(row);
+    matrix.data = data;
+    return matrix;
+}
+
+static const enum tensor_type WEIGHT_TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16,
+                                                TENSOR_Q4_0, TENSOR_Q8_0, TENSOR_Q5_1,
+                                                TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_Q4_K};
+
+/* One weight, all inputs, on this thread: what the device's schedule must not change. */
+static void multiply_directly(struct fixture *fixture, const struct matrix *weight, const float *x,
+                              size_t x_stride, size_t row_count, float *y /* [row_count][rows] */) {
+    const struct cpu_device *device = (const struct cpu_device *)fixture->devices[0];
+    if (row_count > cpu_matvec_inputs_most(device, weight->type)) {
+        const struct matmul_method *method = &fixture->kernels.matmul.method[weight->type];
+        void *prepared = aligned_alloc(64, align_up(method->prepared_bytes(row_count, weight->columns), 64));
+        void *scratch = aligned_alloc(64, align_up(method->scratch_bytes(weight->columns) + 1, 64));
+        method->prepare(x, x_stride, row_count, weight->columns, 0, row_count, prepared);
+        method->run(
+            &(struct matmul_args){weight, row_count, prepared, y, weight->rows, 0, weight->rows, scratch});
+        free(scratch);
+        free(prepared);
+        return;
+    }
+    enum matvec_form form = fixture->kernels.matvec.form[weight->type];
+    size_t input_bytes = fixture->kernels.matvec.input_bytes(form, weight->columns);
+    void *prepared = aligned_alloc(64, input_bytes);
+    for (size_t row = 0; row < row_count; row++) {
+        fixture->kernels.matvec.prepare[form](x + row * x_stride, weight->columns, prepared);
+        fixture->kernels.matvec.run[weight->type](&(struct matvec_args){
+            weight, 1, prepared, y + row * weight->rows, weight->rows, 0, weight->rows});
+    }
+    free(prepared);
+}
+
+struct matmul_case {
+    struct matmul_operation operation;
+    struct matrix weights[DEVICE_GROUP_MOST];
+    float *x, *biases[DEVICE_GROUP_MOST], *before[DEVICE_GROUP_MOST], *expected[DEVICE_GROUP_MOST];
+};
+
+static void matmul_case_init(struct fixture *fixture, struct matmul_case *c, size_t round) {
+    *c = (struct matmul_case){0};
+    struct matmul_operation *operation = &c->operation;
+    size_t columns = 256 * between(fixture, 1, 3);
+    static const size_t row_counts[] = {1, 2, 8, 9, 40, 3};
+    operation->row_count = row_counts[round % 6];
+    operation->x_stride = columns + between(fixture, 0, 20);
+    operation->x = c->x = random_floats(fixture, operation->row_count * operation->x_stride);
+    operation->weight_count = between(fixture, 1, DEVICE_GROUP_MOST);
+    operation->accumulate = round % 2 == 1;
+    for (size_t j = 0; j < operation->weight_count; j++) {
+        enum tensor_type type =
+            WEIGHT_TYPES[between(fixture, 0, sizeof WEIGHT_TYPES / sizeof *WEIGHT_TYPES - 1)];
+        size_t rows = between(fixture, 1, 300);
+        c->weights[j] = random_matrix(fixture, type, rows, columns);
+        operation->weights[j] = &c->weights[j];
+        operation->y_stride[j] = rows + between(fixture, 0, 5);
+        size_t count = operation->row_count * operation->y_stride[j];
+        c->before[j] = random_floats(fixture, count);
+        c->expected[j] = copy_of(c->before[j], count);
+        if (between(fixture, 0, 1) == 1) operation->biases[j] = c->biases[j] = random_floats(fixture, rows);
+        float *direct = calloc(operation->row_count * rows, sizeof *direct);
+        multiply_directly(fixture, &c->weights[j], operation->x, operation->x_stride, operation->row_count,
+                          direct);
+        for (size_t i = 0; i < operation->row_count; i++)
+            for (size_t r = 0; r < rows; r++) {
+                float sum = direct[i * rows + r], *y = &c->expected[j][i * operation->y_stride[j] + r];
+                if (c->biases[j] != NULL) sum += c->biases[j][r];
+                *y = operation->accumulate ? *y + sum : sum;
+            }
+        free(direct);
+    }
+}
+
+static void matmul_case_deinit(struct matmul_case *c) {
+    free(c->x);
+    for (size_t j = 0; j < c->operation.weight_count; j++) {
+        free((void *)(uintptr_t)c->weights[j].data);
+        free(c->biases[j]);
+        free(c->before[j]);
+        free(c->expected[j]);
+    }
+}
+
+static void test_matmul(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct matmul_case c;
+        matmul_case_init(fixture, &c, round);
+        for (size_t d = 0; d < DEVICES; d++) {
+            struct matmul_operation operation = c.operation;
+            for (size_t j = 0; j < operation.weight_count; j++)
+                operation.y[j] = copy_of(c.before[j], operation.row_count * operation.y_stride[j]);
+            fixture->devices[d]->operations->matmul(fixture->streams[d], &operation);
+            for (size_t j = 0; j < operation.weight_count; j++) {
+                size_t count = operation.row_count * operation.y_stride[j];
+                if (memcmp(operation.y[j], c.expected[j], count * sizeof(float)) != 0)
+                    fail_msg("round %zu, %zu threads, weight %zu (%s, %zu inputs): not the direct result",
+                             round, THREADS[d], j, tensor_type_info(c.weights[j].type)->name,
+                             operation.row_count);
+                free(operation.y[j]);
+            }
+        }
+        matmul_case_deinit(&c);
+    }
+}
+
+static void matmul_is_the_kernels_result(void **state) {
+    (void)state;
+    with_masks(test_matmul);
+}
+
+/* The direct result itself is a product: F32 against sums in double. */
+static void test_matmul_value(struct fixture *fixture) {
+    for (size_t row_count = 1; row_count < 40; row_count += 12) {
+        size_t rows = 70, columns = 256;
+        struct matrix weight = random_matrix(fixture, TENSOR_F32, rows, columns);
+        float *x = random_floats(fixture, row_count * columns), *y = random_floats(fixture, row_count * rows);
+        struct matmul_operation operation = {.x = x,
+                                             .x_stride = columns,
+                                             .row_count = row_count,
+                                             .weight_count = 1,
+                                             .weights = {&weight},
+                                             .y = {y},
+                                             .y_stride = {rows}};
+        fixture->devices[2]->operations->matmul(fixture->streams[2], &operation);
+        const float *w = weight.data;
+        float magnitude = fixture->tolerance > 0.01f ? 0.05f : 1e-4f; /* some variants multiply in bf16 */
+        for (size_t i = 0; i < row_count; i++)
+            for (size_t r = 0; r < rows; r++) {
+                double sum = 0;
+                for (size_t c = 0; c < columns; c++)
+                    sum += (double)w[r * columns + c] * (double)x[i * columns + c];
+                assert_true(fabs((double)y[i * rows + r] - sum) < (double)magnitude);
+            }
+        free((void *)(uintptr_t)weight.data);
+        free(x);
+        free(y);
+    }
+}
+
+static void matmul_of_f32_is_the_product(void **state) {
+    (void)state;
+    with_masks(test_matmul_value);
+}
+
+static void test_rows(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        size_t rows = between(fixture, 1, 90), segments = between(fixture, 1, 4),
+               size = 8 * between(fixture, 1, 150);
+        size_t stride = segments * size + between(fixture, 0, 9), count = rows * stride;
+        float *x = random_floats(fixture, count), *w = random_floats(fixture, size);
+        float *b = random_floats(fixture, size), *expected = copy_of(x, count), *y = NULL;
+        enum norm_kind kind = round % 2 == 0 ? NORM_RMS : NORM_LAYER;
+        for (size_t i = 0; i < rows * segments; i++) {
+            float *place = expected + i / segments * stride + i % segments * size;
+            if (kind == NORM_RMS)
+                fixture->kernels.norm.rms(place, w, 1e-5f, size, place);
+            else
+                fixture->kernels.norm.layer(place, w, b, 1e-5f, size, place);
+        }
+        for (size_t d = 0; d < DEVICES; d++) {
+            y = copy_of(x, count);
+            const struct norm_operation operation = {kind, y, stride, rows, segments, size,
+                                                     w,    b, 1e-5f,  y,    stride};
+            fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
+            assert_memory_equal(y, expected, count * sizeof(float));
+            free(y);
+        }
+        free(x);
+        free(w);
+        free(b);
+        free(expected);
+    }
+}
+
+static void norm_of_segments_in_place(void **state) {
+    (void)state;
+    with_masks(test_rows);
+}
+
+static void test_rope(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        size_t rows = between(fixture, 1, 70), heads = between(fixture, 1, 6),
+               pairs = 4 * between(fixture, 1, 16);
+        size_t head_stride = 2 * pairs + 8 * between(fixture, 0, 2), stride = heads * head_stride + 3;
+        uint64_t *positions = malloc(rows * sizeof *positions);
+        for (size_t i = 0; i < rows; i++) positions[i] = random_below(&fixture->random, (uint64_t)1 << 33);
+        float *frequency = random_floats(fixture, pairs), *x = random_floats(fixture, rows * stride);
+        float *expected = copy_of(x, rows * stride), *angles = random_floats(fixture, 2 * pairs);
+        enum rope_order order = round % 2 == 0 ? ROPE_ADJACENT : ROPE_SPLIT;
+        for (size_t i = 0; i < rows; i++) {
+            fixture->kernels.rope.angles(positions[i], frequency, pairs, 1.25f, angles);
+            fixture->kernels.rope.apply(expected + i * stride, heads, head_stride, pairs, order, angles);
+        }
+        for (size_t d = 0; d < DEVICES; d++) {
+            float *y = copy_of(x, rows * stride), *table = random_floats(fixture, rows * 2 * pairs);
+            const struct rope_angles_operation make = {positions, rows, frequency, pairs, 1.25f, table};
+            const struct rope_operation apply = {y, stride, rows, heads, head_stride, pairs, order, table};
+            fixture->devices[d]->operations->rope_angles(fixture->streams[d], &make);
+            fixture->devices[d]->operations->rope(fixture->streams[d], &apply);
+            assert_memory_equal(y, expected, rows * stride * sizeof(float));
+            free(y);
+            free(table);
+        }
+        free(positions);
+        free(frequency);
+        free(x);
+        free(expected);
+        free(angles);
+    }
+}
+
+static void rope_of_any_rows(void **state) {
+    (void)state;
+    with_masks(test_rope);
+}
+
+static float activate(enum activation_kind kind, float gate, float up) {
+    double x = (double)gate;
+    if (kind == ACTIVATION_SILU_MULTIPLY) return (float)(x / (1 + exp(-x)) * (double)up);
+    if (kind == ACTIVATION_RELU) return gate > 0 ? gate : 0;
+    return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))));
+}
+
+static void test_activation(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        size_t rows = between(fixture, 1, 12), count = between(fixture, 1, 3000),
+               stride = count + between(fixture, 0, 9);
+        float *gate = random_floats(fixture, rows * stride), *up = random_floats(fixture, rows * stride);
+        enum activation_kind kind = (enum activation_kind)(round % 3);
+        float *expected = copy_of(gate, rows * stride), *first = NULL;
+        for (size_t i = 0; i < rows * stride; i++)
+            if (i % stride < count) expected[i] = activate(kind, gate[i], up[i]);
+        for (size_t d = 0; d < DEVICES; d++) {
+            float *y = copy_of(gate, rows * stride);
+            const struct activation_operation operation = {kind, y, up, stride, rows, count, y};
+            fixture->devices[d]->operations->activation(fixture->streams[d], &operation);
+            assert_close(y, expected, rows * stride, 2e-5f);
+            if (d == 0) {
+                first = y;
+                continue;
+            }
+            assert_memory_equal(y, first, rows * stride * sizeof(float));
+            free(y);
+        }
+        free(first);
+        free(gate);
+        free(up);
+        free(expected);
+    }
+}
+
+static void activation_of_pieces(void **state) {
+    (void)state;
+    with_masks(test_activation);
+}
+
+static void test_embed_and_gather(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        size_t rows = between(fixture, 1, 90), columns = 256 * between(fixture, 1, 2), table_rows = 20;
+        struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
+        struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
+        int32_t *tokens = malloc(rows * sizeof *tokens);
+        uint64_t *positions = malloc(rows * sizeof *positions);
+        uint32_t *indices = malloc(rows * sizeof *indices);
+        float *expected = malloc(rows * columns * sizeof *expected),
+              *position = random_floats(fixture, columns);
+        for (size_t i = 0; i < rows; i++) {
+            tokens[i] = (int32_t)random_below(&fixture->random, table_rows);
+            positions[i] = random_below(&fixture->random, 48);
+            indices[i] = (uint32_t)random_below(&fixture->random, rows);
+            const uint8_t *source = table.data, *more = positions_table.data;
+            fixture->kernels.convert.dequantize[table.type](source + (size_t)tokens[i] * table.row_bytes,
+                                                            expected + i * columns, columns);
+            fixture->kernels.convert.dequantize[TENSOR_F16](
+                more + (positions[i] + 2) * positions_table.row_bytes, position, columns);
+            for (size_t c = 0; c < columns && round % 2 == 0; c++) expected[i * columns + c] += position[c];
+        }
+        for (size_t d = 0; d < DEVICES; d++) {
+            float *y = random_floats(fixture, rows * columns),
+                  *z = random_floats(fixture, rows * (columns + 1));
+            const struct embed_operation embed = {
+                &table, tokens, round % 2 == 0 ? &positions_table : NULL, positions, 2, rows, y};
+            fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
+            assert_memory_equal(y, expected, rows * columns * sizeof(float));
+            const struct gather_operation gather = {y, columns, indices, rows, columns, z, columns + 1};
+            fixture->devices[d]->operations->gather(fixture->streams[d], &gather);
+            for (size_t i = 0; i < rows; i++)
+                assert_memory_equal(z + i * (columns + 1), expected + indices[i] * columns,
+                                    columns * sizeof(float));
+            free(y);
+            free(z);
+        }
+        free((void *)(uintptr_t)table.data);
+        free((void *)(uintptr_t)positions_table.data);
+        free(tokens);
+        free(positions);
+        free(indices);
+        free(expected);
+        free(position);
+    }
+}
+
+static void embed_and_gather_rows(void **state) {
+    (void)state;
+    with_masks(test_embed_and_gather);
+}
+
+enum { ITEMS_MOST = 4 };
+
+struct attend_case {
+    struct kv_layout layout;
+    struct attend_operation operation;
+    struct attend_item items[ITEMS_MOST];
+    size_t rows;
+    float *q, *k, *v;          /* [rows][...] */
+    float *past_k[ITEMS_MOST]; /* [tokens][kv_heads][k_dimension], rounded as the cache rounds */
+    float *past_v[ITEMS_MOST];
+    void **chunks[ITEMS_MOST];
+    size_t chunk_stride[ITEMS_MOST];
+};
+
+static void attend_items_init(struct fixture *fixture, struct attend_case *c, size_t round) {
+    c->operation.item_count = between(fixture, 1, ITEMS_MOST);
+    for (size_t i = 0; i < c->operation.item_count; i++) {
+        struct attend_item *item = &c->items[i];
+        item->row_first = c->rows;
+        item->row_count = between(fixture, 0, 1) == 0 ? 1 : between(fixture, 1, 70);
+        item->position_first = round == 0 ? 0 : random_below(&fixture->random, round % 3 == 0 ? 1500 : 150);
+        c->rows += item->row_count;
+        uint64_t tokens = item->position_first + item->row_count;
+        size_t stride = c->chunk_stride[i] = (size_t)(tokens + 63) / 64 + between(fixture, 0, 2);
+        c->chunks[i] = calloc(stride * c->operation.kv_head_count, sizeof(void *));
+        for (size_t j = 0; j < stride * c->operation.kv_head_count; j++) {
+            /* Not-yet-written rows are NaN: whoever reads them shows it. */
+            c->chunks[i][j] = aligned_alloc(64, c->layout.chunk_bytes);
+            memset(c->chunks[i][j], 0xff, c->layout.chunk_bytes);
+        }
+        item->view = (struct kv_view){&c->layout, c->chunks[i], stride};
+    }
+    c->operation.items = c->items;
+}
+
+static void attend_case_init(struct fixture *fixture, struct attend_case *c, size_t round) {
+    *c = (struct attend_case){0};
+    size_t group = between(fixture, 1, 4), heads = between(fixture, 1, 3);
+    enum kv_type type = round % 2 == 0 ? KV_F16 : KV_Q8;
+    kv_layout_init(&c->layout, type, between(fixture, 0, 1) == 0 ? KV_F16 : KV_Q8,
+                   32 * between(fixture, 1, 3), 32 * between(fixture, 1, 3));
+    c->operation.head_count = group * heads;
+    c->operation.kv_head_count = heads;
+    c->operation.scale = 0.3f;
+    c->operation.softcap = round % 5 == 4 ? 4.0f : 0;
+    c->operation.window = round % 4 == 1 ? between(fixture, 1, 400) : 0;
+    attend_items_init(fixture, c, round);
+    c->operation.q_stride = group * heads * c->layout.k_dimension + 5;
+    c->operation.out_stride = group * heads * c->layout.v_dimension + 7;
+    c->operation.q = c->q = random_floats(fixture, c->rows * c->operation.q_stride);
+    c->k = random_floats(fixture, c->rows * heads * c->layout.k_dimension);
+    c->v = random_floats(fixture, c->rows * heads * c->layout.v_dimension);
+}
+
+/* The rows before this step, stored by the kernel; kept as the cache rounds them. */
+static void attend_past_init(struct fixture *fixture, struct attend_case *c) {
+    size_t heads = c->operation.kv_head_count, dk = c->layout.k_dimension, dv = c->layout.v_dimension;
+    for (size_t i = 0; i < c->operation.item_count; i++) {
+        const struct attend_item *item = &c->items[i];
+        size_t tokens = (size_t)item->position_first + item->row_count;
+        c->past_k[i] = random_floats(fixture, tokens * heads * dk);
+        c->past_v[i] = random_floats(fixture, tokens * heads * dv);
+        for (size_t t = 0; t < item->position_first; t++)
+            for (size_t h = 0; h < heads; h++)
+                fixture->kernels.attention.store(&c->layout, c->chunks[i][h * c->chunk_stride[i] + t / 64],
+                                                 t % 64, c->past_k[i] + (t * heads + h) * dk,
+                                                 c->past_v[i] + (t * heads + h) * dv);
+    }
+}
+
+static void append_rows(struct fixture *fixture, struct attend_case *c, size_t d) {
+    size_t heads = c->operation.kv_head_count;
+    const struct append_operation append = {
+        c->k,  c->v,     heads * c->layout.k_dimension, heads * c->layout.v_dimension,
+        heads, c->items, c->operation.item_count};
+    fixture->devices[d]->operations->append(fixture->streams[d], &append);
+}
+
+/* Reads back everything stored, and holds the new rows against what was appended. */
+static void load_rows(struct fixture *fixture, struct attend_case *c) {
+    size_t heads = c->operation.kv_head_count, dk = c->layout.k_dimension, dv = c->layout.v_dimension;
+    for (size_t i = 0; i < c->operation.item_count; i++) {
+        const struct attend_item *item = &c->items[i];
+        for (size_t t = 0; t < item->position_first + item->row_count; t++)
+            for (size_t h = 0; h < heads; h++) {
+                float *k = c->past_k[i] + (t * heads + h) * dk, *v = c->past_v[i] + (t * heads + h) * dv;
+                fixture->kernels.attention.load(&c->layout, c->chunks[i][h * c->chunk_stride[i] + t / 64],
+                                                t % 64, k, v);
+                if (t < item->position_first) continue;
+                size_t row = item->row_first + t - (size_t)item->position_first;
+                assert_close(k, c->k + (row * heads + h) * dk, dk, 0.05f);
+                assert_close(v, c->v + (row * heads + h) * dv, dv, 0.05f);
+            }
+    }
+}
+
+static void attend_row(const struct attend_case *c, size_t item_index, size_t index, size_t head,
+                       float *out) {
+    const struct attend_item *item = &c->items[item_index];
+    size_t heads = c->operation.kv_head_count, dk = c->layout.k_dimension, dv = c->layout.v_dimension;
+    size_t kv_head = head / (c->operation.head_count / heads);
+    const float *q = c->q + (item->row_first + index) * c->operation.q_stride + head * dk;
+    uint64_t position = item->position_first + index, first = 0;
+    if (c->operation.window != 0 && position + 1 > c->operation.window)
+        first = position + 1 - c->operation.window;
+    double maximum = -INFINITY, total = 0, *sums = calloc(dv, sizeof *sums);
+    double *scores = calloc((size_t)position + 1, sizeof *scores);
+    for (size_t t = (size_t)first; t <= position; t++) {
+        for (size_t j = 0; j < dk; j++)
+            scores[t] += (double)q[j] * (double)c->past_k[item_index][(t * heads + kv_head) * dk + j];
+        scores[t] *= (double)c->operation.scale;
+        double softcap = (double)c->operation.softcap;
+        if (softcap > 0) scores[t] = softcap * tanh(scores[t] / softcap);
+        maximum = fmax(maximum, scores[t]);
+    }
+    for (size_t t = (size_t)first; t <= position; t++) {
+        double weight = exp(scores[t] - maximum);
+        total += weight;
+        for (size_t j = 0; j < dv; j++)
+            sums[j] += weight * (double)c->past_v[item_index][(t * heads + kv_head) * dv + j];
+    }
+    for (size_t j = 0; j < dv; j++) out[j] = (float)(sums[j] / total);
+    free(sums);
+    free(scores);
+}
+
+static void attend_case_deinit(struct attend_case *c) {
+    for (size_t i = 0; i < c->operation.item_count; i++) {
+        for (size_t j = 0; j < c->chunk_stride[i] * c->operation.kv_head_count; j++) free(c->chunks[i][j]);
+        free(c->chunks[i]);
+        free(c->past_k[i]);
+        free(c->past_v[i]);
+    }
+    free(c->q);
+    free(c->k);
+    free(c->v);
+}
+
+/* Each item attended alone gives the bits that it gave in the batch. */
+static void attend_alone(struct fixture *fixture, struct attend_case *c, const float *batch) {
+    size_t count = c->rows * c->operation.out_stride;
+    float *out = copy_of(batch, count);
+    for (size_t i = 0; i < c->operation.item_count; i++) {
+        struct attend_operation alone = c->operation;
+        alone.items = &c->items[i];
+        alone.item_count = 1;
+        alone.out = out;
+        for (size_t r = 0; r < c->items[i].row_count; r++)
+            memset(out + (c->items[i].row_first + r) * alone.out_stride, 0,
+                   alone.head_count * c->layout.v_dimension * sizeof(float));
+        fixture->devices[i % DEVICES]->operations->attend(fixture->streams[i % DEVICES], &alone);
+    }
+    assert_memory_equal(out, batch, count * sizeof(float));
+    free(out);
+}
+
+static void test_attend(struct fixture *fixture) {
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct attend_case c;
+        attend_case_init(fixture, &c, round);
+        attend_past_init(fixture, &c);
+        append_rows(fixture, &c, round % DEVICES);
+        load_rows(fixture, &c);
+        size_t count = c.rows * c.operation.out_stride, dv = c.layout.v_dimension;
+        float *before = random_floats(fixture, count), *expected = copy_of(before, count), *first = NULL;
+        for (size_t i = 0; i < c.operation.item_count; i++)
+            for (size_t r = 0; r < c.items[i].row_count; r++)
+                for (size_t h = 0; h < c.operation.head_count; h++)
+                    attend_row(&c, i, r, h,
+                               expected + (c.items[i].row_first + r) * c.operation.out_stride + h * dv);
+        for (size_t d = 0; d < DEVICES; d++) {
+            float *out = copy_of(before, count);
+            c.operation.out = out;
+            fixture->devices[d]->operations->attend(fixture->streams[d], &c.operation);
+            if (d == 0) {
+                first = out;
+                assert_close(out, expected, count, fixture->tolerance);
+                continue;
+            }
+            assert_memory_equal(out, first, count * sizeof(float));
+            free(out);
+        }
+        attend_alone(fixture, &c, first);
+        free(first);
+        free(before);
+        free(expected);
+        attend_case_deinit(&c);
+    }
+}
+
+static void attend_is_softmax_over_what_is_stored(void **state) {
+    (void)state;
+    with_masks(test_attend);
+}
+
+/* After the largest shapes have been seen, a step of operations grows no scratch. */
+static void test_no_growth(struct fixture *fixture) {
+    for (size_t d = 0; d < DEVICES; d++) {
+        struct cpu_device *device = (struct cpu_device *)fixture->devices[d];
+        uint64_t growths = 0;
+        for (int step = 0; step < 3; step++) {
+            struct matmul_case c;
+            matmul_case_init(fixture, &c, 4); /* 40 rows */
+            c.operation.accumulate = true;
+            for (size_t j = 0; j < c.operation.weight_count; j++) c.operation.y[j] = c.before[j];
+            for (size_t rows = 40; rows > 13; rows -= 13) {
+                c.operation.row_count = rows;
+                fixture->devices[d]->operations->matmul(fixture->streams[d], &c.operation);
+            }
+            if (step == 0) growths = device->scratch_growths;
+            matmul_case_deinit(&c);
+        }
+        assert_true(growths > 0);
+        assert_int_equal(device->scratch_growths, growths);
+    }
+}
+
+static void scratch_stays_after_the_largest_shapes(void **state) {
+    (void)state;
+    with_masks(test_no_growth);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matmul_is_the_kernels_result),
+        cmocka_unit_test(matmul_of_f32_is_the_product),
+        cmocka_unit_test(norm_of_segments_in_place),
+        cmocka_unit_test(rope_of_any_rows),
+        cmocka_unit_test(activation_of_pieces),
+        cmocka_unit_test(embed_and_gather_rows),
+        cmocka_unit_test(attend_is_softmax_over_what_is_stored),
+        cmocka_unit_test(scratch_stays_after_the_largest_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes the seeds of tests/fuzz/corpus: small files that reach each branch of the parsers.
+
+    tools/make_fuzz_seeds.py [tests/fuzz/corpus]
+"""
+import json
+import os
+import struct
+import sys
+
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
+
+
+def text(value):
+    raw = value if isinstance(value, bytes) else value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def scalar(kind, value):
+    return text(value) if kind == STRING else struct.pack("<" + CODES[kind], value)
+
+
+def key(name, kind, value):
+    return text(name) + struct.pack("<I", kind) + scalar(kind, value)
+
+
+def array(name, kind, values):
+    head = text(name) + struct.pack("<IIQ", ARRAY, kind, len(values))
+    return head + b"".join(scalar(kind, value) for value in values)
+
+
+def tensor(name, dimensions, kind, offset):
+    return (text(name) + struct.pack("<I", len(dimensions)) + struct.pack("<%dQ" % len(dimensions), *dimensions)
+            + struct.pack("<IQ", kind, offset))
+
+
+def gguf(keys, tensors, data=b"", version=3, alignment=32):
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys) + b"".join(tensors)
+    return head + b"\0" * (-len(head) % alignment) + data
+
+
+def gguf_seeds():
+    every = [key("k%d" % kind, kind, 1) for kind in CODES] + [key("text", STRING, "llama")]
+    arrays = [array("a%d" % kind, kind, [0, 1, 1]) for kind in CODES] + [array("words", STRING, ["", "a", "bcd"])]
+    yield "empty", gguf([], [])
+    yield "version2", gguf([key("general.architecture", STRING, "llama")], [], version=2)
+    yield "every_type", gguf(every, [])
+    yield "every_array", gguf(arrays, [])
+    yield "alignment", gguf([key("general.alignment", U32, 64)], [tensor("t", [3], 0, 64)], b"\1" * 76, alignment=64)
+    types = {0: (4, 1), 1: (2, 1), 2: (18, 32), 3: (20, 32), 6: (22, 32), 7: (24, 32), 8: (34, 32), 10: (84, 256),
+             11: (110, 256), 12: (144, 256), 13: (176, 256), 14: (210, 256), 20: (18, 32), 23: (136, 256), 30: (2, 1)}
+    offset, tensors = 0, []
+    for kind, (size, block) in types.items():
+        tensors.append(tensor("blk.%d.weight" % kind, [block], kind, offset))
+        offset += -(-size // 32) * 32
+    yield "every_tensor_type", gguf([], tensors, b"\x5a" * offset)
+    yield "shapes", gguf([], [tensor("a", [2, 3, 4, 5], 0, 0), tensor("b", [1], 30, 480)], b"\2" * 512)
+    yield "overlap", gguf([], [tensor("a", [8], 0, 0), tensor("b", [8], 0, 0)], b"\2" * 64)
+    yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
+    yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
+    words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
+    yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),
+                              array("tokenizer.ggml.scores", F32, [0.0] * len(words)),
+                              array("tokenizer.ggml.token_type", I32, [1] * len(words))], [])
+
+
+def safetensors(header, data=b""):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + data
+
+
+def safetensors_seeds():
+    def one(kind, shape, begin, end):
+        return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+    yield "empty", safetensors({})
+    yield "one", safetensors({"a": one("F32", [2, 3], 0, 24)}, b"\1" * 24)
+    yield "padded", safetensors(b'{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}      ', b"\1\2")
+    yield "metadata", safetensors({"__metadata__": {"format": "pt"}, "a": one("BF16", [], 0, 2)}, b"\1\2")
+    names = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    header, offset = {}, 0
+    for name, size in names.items():
+        header["t." + name] = one(name, [size], offset, offset + size * size)
+        offset += size * size
+    yield "every_dtype", safetensors(header, b"\3" * offset)
+    yield "overlap", safetensors({"a": one("F32", [2], 0, 8), "b": one("F32", [2], 4, 12)}, b"\1" * 12)
+    yield "beyond", safetensors({"a": one("F32", [200], 0, 800)}, b"\1" * 12)
+    yield "negative", safetensors({"a": one("F32", [-1], 0, 4)}, b"\1" * 4)
+    yield "nested", safetensors(b"[" * 200 + b"]" * 200)
+    yield "twice", safetensors(b'{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},"a":{}}', b"\1\2")
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds())):
+        os.makedirs(os.path.join(root, folder), exist_ok=True)
+        for name, data in seeds:
+            with open(os.path.join(root, folder, name), "wb") as file:
+                file.write(data)
+
+
+if __name__ == "__main__":
+    main()
