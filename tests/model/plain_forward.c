@@ -1,0 +1,146 @@
+/* The forward pass by its formulas, in double, one token after another: slow and easy to read. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tiny_model.h"
+
+struct plain {
+    const struct model *model;
+    size_t count;
+    double *x, *h;           /* [count][hidden]: residual stream, normed */
+    double *q, *k, *v, *out; /* [count][heads * dimension] */
+};
+
+static void multiply(const struct matrix *w, const float *bias, const double *x, double *y, bool accumulate) {
+    assert_int_equal(w->type, TENSOR_F32);
+    for (size_t r = 0; r < w->rows; r++) {
+        const float *row = (const float *)(const void *)((const uint8_t *)w->data + r * w->row_bytes);
+        double sum = bias != NULL ? (double)bias[r] : 0;
+        for (size_t c = 0; c < w->columns; c++) sum += (double)row[c] * x[c];
+        y[r] = accumulate ? y[r] + sum : sum;
+    }
+}
+
+static void norm(const double *x, const float *w, const float *b, double epsilon, size_t count, double *y) {
+    double mean = 0, square = 0;
+    for (size_t i = 0; i < count; i++) mean += x[i] / (double)count;
+    if (b == NULL) mean = 0;
+    for (size_t i = 0; i < count; i++) square += (x[i] - mean) * (x[i] - mean) / (double)count;
+    double scale = 1 / sqrt(square + epsilon);
+    for (size_t i = 0; i < count; i++)
+        y[i] = (x[i] - mean) * scale * (double)w[i] + (b != NULL ? (double)b[i] : 0);
+}
+
+static void rotate(const struct model *model, size_t position, double *head) {
+    const struct model_config *config = &model->config;
+    size_t pairs = config->rope_dimension / 2;
+    if (!config->has_rope) return;
+    for (size_t j = 0; j < pairs; j++) {
+        size_t a = config->rope_order == ROPE_SPLIT ? j : 2 * j;
+        size_t b = config->rope_order == ROPE_SPLIT ? j + pairs : 2 * j + 1;
+        double angle = (double)position * (double)model->rope_frequency[j];
+        double c = cos(angle) * (double)config->rope_attention_factor;
+        double s = sin(angle) * (double)config->rope_attention_factor, x = head[a], y = head[b];
+        head[a] = x * c - y * s;
+        head[b] = x * s + y * c;
+    }
+}
+
+static void attend_head(const struct plain *p, const struct layer_config *layer, size_t t, size_t head) {
+    const struct model_config *config = &p->model->config;
+    size_t dimension = config->k_dimension, kv = head / (config->head_count / config->kv_head_count);
+    size_t q_size = config->head_count * dimension, kv_size = config->kv_head_count * dimension;
+    size_t first = layer->attention == ATTENTION_SLIDING && t + 1 > layer->window ? t + 1 - layer->window : 0;
+    double *out = p->out + t * q_size + head * dimension, sum = 0, maximum = -INFINITY;
+    double *score = calloc(p->count, sizeof *score);
+    for (size_t s = first; s <= t; s++) {
+        for (size_t i = 0; i < dimension; i++)
+            score[s] += p->q[t * q_size + head * dimension + i] * p->k[s * kv_size + kv * dimension + i];
+        score[s] *= (double)config->attention_scale;
+        maximum = fmax(maximum, score[s]);
+    }
+    memset(out, 0, dimension * sizeof *out);
+    for (size_t s = first; s <= t; s++) sum += exp(score[s] - maximum);
+    for (size_t s = first; s <= t; s++)
+        for (size_t i = 0; i < dimension; i++)
+            out[i] += exp(score[s] - maximum) / sum * p->v[s * kv_size + kv * dimension + i];
+    free(score);
+}
+
+static void attention(const struct plain *p, size_t index) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    size_t hidden = config->hidden_size, dimension = config->k_dimension;
+    size_t q_size = config->head_count * dimension, kv_size = config->kv_head_count * dimension;
+    double epsilon = (double)config->norm_epsilon;
+    for (size_t t = 0; t < p->count; t++) {
+        double *h = p->h + t * hidden, *q = p->q + t * q_size, *k = p->k + t * kv_size;
+        norm(p->x + t * hidden, w->attention_norm, w->attention_norm_bias, epsilon, hidden, h);
+        multiply(&w->q, w->q_bias, h, q, false);
+        multiply(&w->k, w->k_bias, h, k, false);
+        multiply(&w->v, w->v_bias, h, p->v + t * kv_size, false);
+        for (size_t i = 0; i < config->head_count; i++) {
+            if (w->q_norm != NULL)
+                norm(q + i * dimension, w->q_norm, NULL, epsilon, dimension, q + i * dimension);
+            rotate(p->model, t, q + i * dimension);
+        }
+        for (size_t i = 0; i < config->kv_head_count; i++) {
+            if (w->k_norm != NULL)
+                norm(k + i * dimension, w->k_norm, NULL, epsilon, dimension, k + i * dimension);
+            rotate(p->model, t, k + i * dimension);
+        }
+        for (size_t i = 0; i < config->head_count; i++) attend_head(p, &config->layers[index], t, i);
+        multiply(&w->output, w->output_bias, p->out + t * q_size, p->x + t * hidden, true);
+    }
+}
+
+static void feed_forward(const struct plain *p, size_t index) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    double *gate = calloc(config->ffn_size, sizeof *gate), *up = calloc(config->ffn_size, sizeof *up);
+    for (size_t t = 0; t < p->count; t++) {
+        double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;
+        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)config->norm_epsilon, config->hidden_size, h);
+        multiply(&w->up, w->up_bias, h, up, false);
+        if (config->family != FAMILY_OPT) multiply(&w->gate, NULL, h, gate, false);
+        for (size_t i = 0; i < config->ffn_size; i++)
+            up[i] = config->family == FAMILY_OPT ? fmax(up[i], 0) : up[i] * gate[i] / (1 + exp(-gate[i]));
+        multiply(&w->down, w->down_bias, up, x, true);
+    }
+    free(gate);
+    free(up);
+}
+
+static const float *embedding_row(const struct matrix *table, size_t row) {
+    return (const float *)(const void *)((const uint8_t *)table->data + row * table->row_bytes);
+}
+
+void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
+                   double *hidden) {
+    const struct model_config *config = &model->config;
+    size_t width = config->hidden_size, q_size = config->head_count * config->k_dimension;
+    struct plain p = {.model = model, .count = count};
+    double **buffers[] = {&p.x, &p.h, &p.q, &p.k, &p.v, &p.out};
+    for (size_t i = 0; i < 6; i++) *buffers[i] = calloc(count * (width + q_size), sizeof(double));
+    for (size_t t = 0; t < count; t++)
+        for (size_t i = 0; i < width; i++) {
+            p.x[t * width + i] = (double)embedding_row(&model->token_embedding, (size_t)tokens[t])[i];
+            if (!config->has_rope)
+                p.x[t * width + i] +=
+                    (double)embedding_row(&model->position_embedding, t + config->position_offset)[i];
+        }
+    for (size_t l = 0; l < config->layer_count; l++) {
+        attention(&p, l);
+        feed_forward(&p, l);
+        if (hidden != NULL) memcpy(hidden + l * count * width, p.x, count * width * sizeof(double));
+    }
+    for (size_t t = 0; t < count; t++) {
+        norm(p.x + t * width, model->output_norm, model->output_norm_bias, (double)config->norm_epsilon,
+             width, p.h);
+        multiply(&model->output, NULL, p.h, logits + t * config->vocabulary_size, false);
+    }
+    for (size_t i = 0; i < 6; i++) free(*buffers[i]);
+}

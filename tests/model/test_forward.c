@@ -1,0 +1,182 @@
+/* The forward pass of every family and rope kind against plain_forward, layer by layer.
+ *
+ * Bound: weights are F32 and K, V are stored as halves (relative rounding 2^-12 each).  A layer's attention
+ * output moves by about that fraction of |v| and the layers add up: 2.7e-4 of the largest value is the worst
+ * measured, 1e-3 is asserted.  A wrong formula is off by tenths. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "model/tiny_model.h"
+
+enum { TOKENS = 150 };
+
+static const double bound = 1e-3;
+
+struct observed {
+    const double *hidden; /* [layer][TOKENS][hidden_size], from plain_forward */
+    size_t width, layers_seen;
+    double worst;
+};
+
+/* Largest difference, as a fraction of the largest value. */
+static double difference(const float *found, const double *expected, size_t count) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(found[i])) return INFINITY;
+        worst = fmax(worst, fabs((double)found[i] - expected[i]));
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    return worst / largest;
+}
+
+static void observe(void *context, size_t layer_index, const float *hidden, size_t row_count) {
+    struct observed *observed = context;
+    assert_int_equal(row_count, TOKENS);
+    assert_int_equal(layer_index, observed->layers_seen++);
+    observed->worst =
+        fmax(observed->worst, difference(hidden, observed->hidden + layer_index * TOKENS * observed->width,
+                                         TOKENS * observed->width));
+}
+
+static struct kv_cache *cache_for(const struct model *model) {
+    const struct model_config *config = &model->config;
+    struct kv_cache_config kv = {.layer_count = config->layer_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension,
+                                 .v_dimension = config->v_dimension,
+                                 .token_capacity = 256,
+                                 .sequence_capacity = 1};
+    struct kv_cache *cache;
+    struct error error;
+    assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
+    return cache;
+}
+
+/* All tokens in one batch; logits of the given rows. */
+static void run(struct model *model, const int32_t *tokens, struct observed *observed, const uint32_t *rows,
+                size_t row_count, float *logits) {
+    struct error error = {0};
+    struct kv_cache *cache = cache_for(model);
+    struct kv_sequence *sequence;
+    struct forward *forward;
+    const float *found;
+    uint64_t positions[TOKENS];
+    for (size_t i = 0; i < TOKENS; i++) positions[i] = i;
+    struct attend_item item = {.row_count = TOKENS};
+    assert_ok(kv_sequence_create(&sequence, cache, 256, &error), error);
+    assert_ok(kv_sequence_reserve(sequence, TOKENS, &error), error);
+    assert_ok(forward_create(&forward, model, TOKENS, TOKENS, &error), error);
+    if (observed != NULL) forward_set_observer(forward, observe, observed);
+    struct forward_batch batch = {.tokens = tokens,
+                                  .positions = positions,
+                                  .row_count = TOKENS,
+                                  .sequences = &sequence,
+                                  .items = &item,
+                                  .item_count = 1,
+                                  .logit_rows = rows,
+                                  .logit_row_count = row_count};
+    assert_ok(forward_run(forward, &batch, &found, &error), error);
+    memcpy(logits, found, row_count * model->config.vocabulary_size * sizeof *logits);
+    forward_destroy(forward);
+    kv_sequence_destroy(sequence);
+    kv_cache_destroy(cache);
+}
+
+static void check(struct tiny_model tiny, const char *name) {
+    char path[64];
+    struct error error = {0};
+    struct device *device;
+    struct model *model;
+    tiny_model_write(&tiny, tiny_model_path("forward", path, sizeof path));
+    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 2, .mask = cpu_features()},
+                                &error),
+              error);
+    assert_ok(model_load(&model, path, device, &error), error);
+    unlink(path);
+    size_t width = tiny.hidden_size, vocabulary = tiny.vocabulary_size;
+    int32_t tokens[TOKENS];
+    uint32_t rows[TOKENS];
+    struct random random;
+    random_init(&random, tiny.seed + 7);
+    for (size_t i = 0; i < TOKENS; i++) {
+        tokens[i] = (int32_t)random_below(&random, vocabulary);
+        rows[i] = (uint32_t)i;
+    }
+    double *expected = calloc(TOKENS * vocabulary, sizeof *expected);
+    double *hidden = calloc(tiny.layer_count * TOKENS * width, sizeof *hidden);
+    float *logits = calloc(TOKENS * vocabulary, sizeof *logits);
+    plain_forward(model, tokens, TOKENS, expected, hidden);
+    struct observed observed = {.hidden = hidden, .width = width};
+    run(model, tokens, &observed, rows, TOKENS, logits);
+    double worst = difference(logits, expected, TOKENS * vocabulary);
+    printf("%s: hidden %.2e, logits %.2e\n", name, observed.worst, worst);
+    assert_int_equal(observed.layers_seen, tiny.layer_count);
+    if (!(observed.worst <= bound && worst <= bound)) fail_msg("%s: beyond %g", name, bound);
+
+    /* Narrowed to some rows in the last layer: the same values. */
+    uint32_t some[3] = {5, 64, TOKENS - 1};
+    run(model, tokens, NULL, some, 3, logits);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(difference(logits + i * vocabulary, expected + some[i] * vocabulary, vocabulary) <=
+                    bound);
+    free(expected), free(hidden), free(logits);
+    model_destroy(model);
+    device_destroy(device);
+}
+
+static void test_families(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    for (size_t i = 0; i < 4; i++) {
+        struct tiny_model tiny = tiny_model_default(families[i]);
+        check(tiny, families[i]);
+        tiny.tied = false, tiny.seed = 2, tiny.layer_count = 3;
+        check(tiny, "untied, three layers");
+    }
+}
+
+static void test_heads(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.kv_head_count = 4;
+    check(tiny, "multi-head");
+    tiny.kv_head_count = 1;
+    check(tiny, "multi-query");
+    tiny.key = "rope.dimension_count", tiny.value = 8;
+    check(tiny, "half of the head rotated");
+}
+
+static void test_rope_kinds(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"linear", "yarn", "llama3", "tensor"};
+    for (size_t i = 0; i < 4; i++) {
+        struct tiny_model tiny = tiny_model_default(i % 2 == 0 ? "llama" : "qwen2");
+        tiny.scaling = kinds[i], tiny.factor = 4, tiny.original_context = 32;
+        check(tiny, kinds[i]);
+    }
+}
+
+static void test_sliding_window(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.window = 20;
+    check(tiny, "sliding");
+    tiny.window = 70, tiny.window_period = 2, tiny.layer_count = 4;
+    check(tiny, "every second layer sliding");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_rope_kinds),
+        cmocka_unit_test(test_sliding_window),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

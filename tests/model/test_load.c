@@ -1,0 +1,171 @@
+/* Loading: what a file must hold, and what is said when it does not. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "model/tiny_model.h"
+
+static struct device *device;
+
+static enum status load(const struct tiny_model *tiny, struct error *error) {
+    char path[64];
+    struct model *model;
+    tiny_model_path("load", path, sizeof path);
+    tiny_model_write(tiny, path);
+    *error = (struct error){0};
+    enum status status = model_load(&model, path, device, error);
+    model_destroy(model);
+    unlink(path);
+    return status;
+}
+
+static void test_families_load(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
+    for (size_t f = 0; f < 4; f++)
+        for (size_t t = 0; t < 3; t++)
+            for (int tied = 0; tied < 2; tied++) {
+                struct tiny_model tiny = tiny_model_default(families[f]);
+                struct error error;
+                tiny.type = types[t];
+                tiny.vector_type = types[2 - t];
+                tiny.tied = tied;
+                assert_ok(load(&tiny, &error), error);
+            }
+}
+
+struct bad {
+    const char *family;
+    struct tiny_model damage;
+    const char *says; /* part of the message */
+};
+
+static const struct bad bad_files[] = {
+    {"llama",
+     {.omit = "token_embd.weight", .key = "vocab_size", .value = 80},
+     "tensor token_embd.weight: missing"},
+    {"llama", {.omit = "blk.1.attn_q.weight"}, "tensor blk.1.attn_q.weight: missing"},
+    {"llama", {.omit = "blk.0.ffn_norm.weight"}, "tensor blk.0.ffn_norm.weight: missing"},
+    {"llama", {.omit = "output_norm.weight"}, "tensor output_norm.weight: missing"},
+    {"qwen2", {.omit = "blk.0.attn_k.bias"}, "tensor blk.0.attn_k.bias: missing"},
+    {"qwen3", {.omit = "blk.1.attn_k_norm.weight"}, "tensor blk.1.attn_k_norm.weight: missing"},
+    {"opt", {.omit = "position_embd.weight"}, "tensor position_embd.weight: missing"},
+    {"opt", {.omit = "blk.1.ffn_down.bias"}, "tensor blk.1.ffn_down.bias: missing"},
+    {"llama",
+     {.reshape = "blk.0.attn_q.weight"},
+     "blk.0.attn_q.weight: shape: found [64, 65], expected [64, 64]"},
+    {"llama",
+     {.reshape = "blk.1.attn_v.weight"},
+     "blk.1.attn_v.weight: shape: found [64, 33], expected [64, 32]"},
+    {"llama", {.reshape = "blk.1.ffn_down.weight"}, "blk.1.ffn_down.weight: shape: found [96, 65]"},
+    {"llama",
+     {.reshape = "blk.1.ffn_norm.weight"},
+     "blk.1.ffn_norm.weight: shape: found [65], expected [64]"},
+    {"opt", {.reshape = "position_embd.weight"}, "position_embd.weight: shape"},
+    {"qwen2", {.reshape = "blk.0.attn_v.bias"}, "blk.0.attn_v.bias: shape"},
+    {"llama", {.retype = "blk.0.attn_q.weight"}, "blk.0.attn_q.weight: type: found I32"},
+    {"llama", {.retype = "blk.0.attn_norm.weight"}, "blk.0.attn_norm.weight: type: found I32"},
+    {"llama", {.poison = "blk.1.attn_norm.weight"}, "blk.1.attn_norm.weight: value: found nan at element 32"},
+    {"llama", {.extra = "blk.2.attn_norm.weight"}, "blk.2.attn_norm.weight: not part of family llama"},
+    {"llama", {.extra = "blk.0.attn_qkv.weight"}, "blk.0.attn_qkv.weight: not part of"},
+    {"falcon", {0}, "general.architecture: found 'falcon', known are llama, qwen2, qwen3, opt"},
+    {"llama", {.omit = "block_count"}, "llama.block_count"},
+    {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
+    {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
+    {"llama", {.omit = "attention.layer_norm_rms_epsilon"}, "llama.attention.layer_norm_rms_epsilon"},
+    {"llama", {.key = "block_count", .value = 0}, "llama.block_count"},
+    {"llama", {.key = "block_count", .value = 5000}, "llama.block_count"},
+    {"llama", {.key = "block_count", .value = 3}, "blk.2.attn_norm.weight: missing"},
+    {"llama", {.key = "block_count", .value = 1}, "blk.1."},
+    {"llama", {.key = "block_count", .text = "two"}, "llama.block_count"},
+    {"llama",
+     {.key = "embedding_length", .value = 65},
+     "llama.embedding_length: found 65, expected a multiple of 4"},
+    {"llama", {.key = "attention.head_count", .value = 0}, "llama.attention.head_count"},
+    {"llama",
+     {.key = "attention.head_count_kv", .value = 3},
+     "head_count_kv: found 3, expected a divisor of 4"},
+    {"llama", {.key = "attention.head_count_kv", .value = 8}, "llama.attention.head_count_kv"},
+    {"llama", {.key = "attention.head_count_kv", .value = 0}, "llama.attention.head_count_kv"},
+    {"llama", {.key = "attention.key_length", .value = 12}, "llama.attention.key_length"},
+    {"llama", {.key = "attention.key_length", .value = 4096}, "llama.attention.key_length"},
+    {"llama", {.key = "attention.layer_norm_rms_epsilon", .value = -1.5F}, "layer_norm_rms_epsilon"},
+    {"llama", {.key = "rope.dimension_count", .value = 7}, "rope.dimension_count: expected an even number"},
+    {"llama", {.key = "rope.dimension_count", .value = 18}, "llama.rope.dimension_count"},
+    {"llama", {.key = "rope.freq_base", .value = 0.5F}, "llama.rope.freq_base"},
+    {"llama", {.key = "rope.scaling.type", .text = "longrope"}, "rope.scaling.type: found 'longrope'"},
+    {"llama", {.key = "expert_count", .value = 8}, "llama.expert_count: mixtures"},
+    {"llama", {.key = "attn_logit_softcapping", .value = 50.5F}, "llama.attn_logit_softcapping"},
+    {"llama", {.key = "final_logit_softcapping", .value = 30.5F}, "llama.final_logit_softcapping"},
+    {"llama", {.key = "logit_scale", .value = 0.0625F}, "llama.logit_scale"},
+    {"llama", {.key = "vocab_size", .text = "many"}, "llama.vocab_size"},
+    {"opt", {.key = "context_length", .value = 511}, "position_embd.weight: shape"},
+};
+
+static void test_bad_files(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof bad_files / sizeof bad_files[0]; i++) {
+        const struct bad *bad = &bad_files[i];
+        struct tiny_model tiny = tiny_model_default(bad->family);
+        struct error error;
+        tiny.omit = bad->damage.omit, tiny.reshape = bad->damage.reshape, tiny.retype = bad->damage.retype;
+        tiny.poison = bad->damage.poison, tiny.extra = bad->damage.extra, tiny.key = bad->damage.key;
+        tiny.value = bad->damage.value, tiny.text = bad->damage.text;
+        enum status status = load(&tiny, &error);
+        if (status != STATUS_MODEL || strstr(error.message, bad->says) == NULL || strchr(error.message, '\n'))
+            fail_msg("case %zu: status %s, '%s' does not say '%s'", i, status_name(status), error.message,
+                     bad->says);
+        assert_non_null(strstr(error.message, "tiny-load-")); /* the file is named */
+    }
+}
+
+static void test_config(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("qwen3");
+    struct error error = {0};
+    char path[64];
+    tiny.scaling = "yarn", tiny.factor = 4, tiny.original_context = 128;
+    tiny.window = 32, tiny.window_period = 2;
+    tiny_model_write(&tiny, tiny_model_path("config", path, sizeof path));
+    struct model *model;
+    assert_ok(model_load(&model, path, device, &error), error);
+    const struct model_config *config = &model->config;
+    assert_int_equal(config->family, FAMILY_QWEN3);
+    assert_int_equal(config->rope_order, ROPE_SPLIT);
+    assert_int_equal(config->k_dimension, 32);
+    assert_int_equal(config->kv_head_count, 2);
+    assert_int_equal(config->vocabulary_size, 80);
+    assert_int_equal(config->rope_scaling, ROPE_SCALING_YARN);
+    assert_true(config->rope_attention_factor > 1.13862F && config->rope_attention_factor < 1.13864F);
+    assert_int_equal(config->layers[0].attention, ATTENTION_SLIDING);
+    assert_int_equal(config->layers[0].window, 32);
+    assert_int_equal(config->layers[1].attention, ATTENTION_FULL);
+    assert_non_null(strstr(config->name, "tiny-config"));
+    model_destroy(model);
+    unlink(path);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    struct error error;
+    struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    return device_cpu_create(&device, &options, &error) == STATUS_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    device_destroy(device);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families_load),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_config),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

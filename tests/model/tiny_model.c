@@ -1,0 +1,211 @@
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "kernels/kernels.h"
+#include "model/rope_scaling.h"
+#include "model/tiny_model.h"
+
+enum { TENSORS_MOST = 64 };
+
+struct declared {
+    char name[64];
+    enum tensor_type type;
+    uint64_t rows, columns; /* rows 0: a vector */
+    float mean, deviation;
+};
+
+struct writer {
+    const struct tiny_model *tiny;
+    struct gguf_writer *gguf;
+    struct error error;
+    struct random random;
+    struct declared tensors[TENSORS_MOST];
+    size_t tensor_count;
+    char key[96];
+};
+
+struct tiny_model tiny_model_default(const char *family) {
+    bool opt = strcmp(family, "opt") == 0;
+    return (struct tiny_model){.family = family,
+                               .layer_count = 2,
+                               .hidden_size = 64,
+                               .head_count = 4,
+                               .kv_head_count = opt ? 4 : 2,
+                               .head_dimension = strcmp(family, "qwen3") == 0 ? 32 : 16,
+                               .ffn_size = 96,
+                               .vocabulary_size = 80,
+                               .tied = true,
+                               .type = TENSOR_F32,
+                               .vector_type = TENSOR_F32,
+                               .seed = 1};
+}
+
+const char *tiny_model_path(const char *name, char *buffer, size_t buffer_bytes) {
+    snprintf(buffer, buffer_bytes, "tiny-%s-%ld.gguf", name, (long)getpid());
+    return buffer;
+}
+
+static bool is(const char *a, const char *b) { return a != NULL && strcmp(a, b) == 0; }
+
+static const char *key_of(struct writer *w, const char *suffix) {
+    snprintf(w->key, sizeof w->key, "%s.%s", w->tiny->family, suffix);
+    return w->key;
+}
+
+/* A key of the family, unless the test sets or omits it. */
+static void put_uint(struct writer *w, const char *suffix, size_t value) {
+    if (is(w->tiny->omit, suffix) || is(w->tiny->key, suffix)) return;
+    assert_ok(gguf_writer_add_uint(w->gguf, key_of(w, suffix), (uint32_t)value, &w->error), w->error);
+}
+
+static void put_float(struct writer *w, const char *suffix, float value) {
+    if (is(w->tiny->omit, suffix) || is(w->tiny->key, suffix)) return;
+    assert_ok(gguf_writer_add_float(w->gguf, key_of(w, suffix), value, &w->error), w->error);
+}
+
+static void put_metadata(struct writer *w) {
+    const struct tiny_model *t = w->tiny;
+    bool opt = is(t->family, "opt");
+    assert_ok(
+        gguf_writer_add_string(w->gguf, "general.architecture", t->family, strlen(t->family), &w->error),
+        w->error);
+    put_uint(w, "block_count", t->layer_count);
+    put_uint(w, "context_length", 512);
+    put_uint(w, "embedding_length", t->hidden_size);
+    put_uint(w, "feed_forward_length", t->ffn_size);
+    put_uint(w, "attention.head_count", t->head_count);
+    if (!opt) put_uint(w, "attention.head_count_kv", t->kv_head_count);
+    if (t->head_dimension * t->head_count != t->hidden_size) {
+        put_uint(w, "attention.key_length", t->head_dimension);
+        put_uint(w, "attention.value_length", t->head_dimension);
+    }
+    put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
+    if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
+    if (t->window_period != 0) put_uint(w, "attention.sliding_window_pattern", t->window_period);
+    if (t->scaling != NULL && !is(t->scaling, "tensor")) {
+        assert_ok(gguf_writer_add_string(w->gguf, key_of(w, "rope.scaling.type"), t->scaling,
+                                         strlen(t->scaling), &w->error),
+                  w->error);
+        put_float(w, "rope.scaling.factor", t->factor);
+        if (t->original_context != 0)
+            put_uint(w, "rope.scaling.original_context_length", t->original_context);
+    }
+    if (t->key == NULL) return;
+    if (t->text != NULL)
+        assert_ok(gguf_writer_add_string(w->gguf, key_of(w, t->key), t->text, strlen(t->text), &w->error),
+                  w->error);
+    else if (t->value == floorf(t->value) && t->value >= 0)
+        assert_ok(gguf_writer_add_uint(w->gguf, key_of(w, t->key), (uint32_t)t->value, &w->error), w->error);
+    else
+        assert_ok(gguf_writer_add_float(w->gguf, key_of(w, t->key), t->value, &w->error), w->error);
+}
+
+static void add(struct writer *w, const char *name, uint64_t rows, uint64_t columns, float mean,
+                float deviation) {
+    if (is(w->tiny->omit, name)) return;
+    assert_true(w->tensor_count < TENSORS_MOST);
+    struct declared *d = &w->tensors[w->tensor_count++];
+    snprintf(d->name, sizeof d->name, "%s", name);
+    if (is(w->tiny->reshape, name)) *(rows > 0 ? &rows : &columns) += 1;
+    enum tensor_type type = rows > 0 ? w->tiny->type : w->tiny->vector_type;
+    if (is(w->tiny->retype, name)) type = TENSOR_I32;
+    d->type = type, d->rows = rows, d->columns = columns, d->mean = mean, d->deviation = deviation;
+    uint64_t dimensions[2] = {columns, rows};
+    assert_ok(gguf_writer_declare_tensor(w->gguf, name, type, rows > 0 ? 2 : 1, dimensions, &w->error),
+              w->error);
+}
+
+static void add_matrix(struct writer *w, const char *name, size_t rows, size_t columns) {
+    add(w, name, rows, columns, 0, 1.0F / sqrtf((float)columns));
+}
+static void add_norm(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 1, 0.2F); }
+static void add_bias(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 0, 0.3F); }
+
+static void add_layer(struct writer *w, size_t layer) {
+    const struct tiny_model *t = w->tiny;
+    bool opt = is(t->family, "opt"), biased = opt || is(t->family, "qwen2");
+    size_t q_size = t->head_count * t->head_dimension, kv_size = t->kv_head_count * t->head_dimension;
+    char name[64];
+#define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
+    add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
+    add_matrix(w, LAYER("attn_q.weight"), q_size, t->hidden_size);
+    add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
+    add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
+    add_matrix(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
+    add_norm(w, LAYER("ffn_norm.weight"), t->hidden_size);
+    if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
+    add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
+    add_matrix(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
+    if (biased) {
+        add_bias(w, LAYER("attn_q.bias"), q_size);
+        add_bias(w, LAYER("attn_k.bias"), kv_size);
+        add_bias(w, LAYER("attn_v.bias"), kv_size);
+    }
+    if (opt) {
+        add_bias(w, LAYER("attn_norm.bias"), t->hidden_size);
+        add_bias(w, LAYER("attn_output.bias"), t->hidden_size);
+        add_bias(w, LAYER("ffn_norm.bias"), t->hidden_size);
+        add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
+        add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
+    }
+    if (is(t->family, "qwen3")) {
+        add_norm(w, LAYER("attn_q_norm.weight"), t->head_dimension);
+        add_norm(w, LAYER("attn_k_norm.weight"), t->head_dimension);
+    }
+#undef LAYER
+}
+
+static void write_values(struct writer *w, const struct declared *d) {
+    struct kernels kernels;
+    kernels_init(&kernels, 0);
+    size_t count = d->columns;
+    float *row = calloc(count, sizeof *row);
+    uint64_t bytes;
+    assert_true(tensor_row_bytes(d->type, count, &bytes));
+    void *stored = calloc(1, bytes);
+    for (uint64_t r = 0; r < (d->rows > 0 ? d->rows : 1); r++) {
+        for (size_t i = 0; i < count; i++) row[i] = d->mean + d->deviation * (float)random_normal(&w->random);
+        if (is(d->name, "rope_freqs.weight")) {
+            double divisors[ROPE_PAIRS_MOST];
+            rope_llama3_divisors(10000, 2 * count, w->tiny->factor, 1, 4, w->tiny->original_context,
+                                 divisors);
+            for (size_t i = 0; i < count; i++) row[i] = (float)divisors[i];
+        }
+        if (is(w->tiny->poison, d->name)) row[count / 2] = NAN;
+        if (d->type == TENSOR_F32 || d->type == TENSOR_I32)
+            memcpy(stored, row, bytes);
+        else
+            kernels.convert.quantize[d->type](row, stored, count);
+        assert_ok(gguf_writer_write(w->gguf, stored, bytes, &w->error), w->error);
+    }
+    free(row);
+    free(stored);
+}
+
+void tiny_model_write(const struct tiny_model *tiny, const char *path) {
+    struct writer w = {.tiny = tiny};
+    random_init(&w.random, tiny->seed);
+    assert_ok(gguf_writer_create(&w.gguf, path, &w.error), w.error);
+    put_metadata(&w);
+    add_matrix(&w, "token_embd.weight", tiny->vocabulary_size, tiny->hidden_size);
+    w.tensors[0].deviation = 1; /* so that tokens differ more than norms hide */
+    if (is(tiny->family, "opt")) {
+        add_matrix(&w, "position_embd.weight", 512 + 2, tiny->hidden_size);
+        add_bias(&w, "output_norm.bias", tiny->hidden_size);
+    }
+    if (is(tiny->scaling, "tensor")) add(&w, "rope_freqs.weight", 0, tiny->head_dimension / 2, 0, 0);
+    for (size_t i = 0; i < tiny->layer_count; i++) add_layer(&w, i);
+    add_norm(&w, "output_norm.weight", tiny->hidden_size);
+    if (!tiny->tied) add_matrix(&w, "output.weight", tiny->vocabulary_size, tiny->hidden_size);
+    if (tiny->extra != NULL) add_norm(&w, tiny->extra, tiny->hidden_size);
+    assert_ok(gguf_writer_begin_data(w.gguf, &w.error), w.error);
+    for (size_t i = 0; i < w.tensor_count; i++) write_values(&w, &w.tensors[i]);
+    assert_ok(gguf_writer_commit(w.gguf, &w.error), w.error);
+    gguf_writer_destroy(w.gguf);
+}

@@ -1,0 +1,48 @@
+/* tiny_model: GGUF files of small random models, for tests, and a plain forward pass to compare with. */
+#ifndef LOAM_TESTS_TINY_MODEL_H
+#define LOAM_TESTS_TINY_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/model.h"
+
+struct tiny_model {
+    const char *family; /* general.architecture */
+    size_t layer_count, hidden_size, head_count, kv_head_count, head_dimension, ffn_size, vocabulary_size;
+    bool tied;
+    const char *scaling; /* rope.scaling.type; NULL: none. "tensor": llama3 factors in rope_freqs.weight */
+    float factor;
+    uint32_t original_context;
+    uint32_t window, window_period; /* sliding layers; period 0: all */
+    enum tensor_type type;          /* of the matrices */
+    enum tensor_type vector_type;   /* of norms and biases */
+    uint64_t seed;
+    /* Damage, for the tests of errors: */
+    const char *omit;    /* this tensor or key is left out */
+    const char *reshape; /* this tensor's last dimension is one more */
+    const char *poison;  /* this vector holds a NaN */
+    const char *retype;  /* this tensor becomes I32 */
+    const char *extra;   /* a tensor of this name is added */
+    const char *key;     /* this key (without family) is set to: */
+    float value;         /* as a float when it has a fraction, else as an integer */
+    const char *text;    /* or this text */
+};
+
+/* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */
+struct tiny_model tiny_model_default(const char *family);
+
+/* Writes the file; fails the test when that is not possible. */
+void tiny_model_write(const struct tiny_model *tiny, const char *path);
+
+/* A path in the build folder for this test program. */
+const char *tiny_model_path(const char *name, char *buffer, size_t buffer_bytes);
+
+/* Logits of every token by the formulas, in double, without cache or blocks: [count][vocabulary_size].
+ * The model's matrices must be F32.  hidden, when not NULL: the residual stream after every layer,
+ * [layer_count][count][hidden_size]. */
+void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
+                   double *hidden);
+
+#endif
