@@ -71,6 +71,8 @@ case "${1:-help}" in
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need; sh tools/lint.sh ;;
   fuzz)  fuzz ;;
+  demo)  need; build release; sh tools/demo.sh build/release/loam ;;
+  bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   clean) rm -rf build ;;
   help|*)
     cat <<'END'

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Measures loam beside other engines on the same model files, in turn, and prints ratios.
+
+    bench/compare.py --loam build/release/loam --peer ik_llama.cpp=PATH/llama-bench --peer llama.cpp=PATH/llama-bench \
+        --tests pp512,pp2048,tg64,tg32@d4096 --rounds 3 --threads 2 --csv bench/results/FILE.csv MODEL.gguf...
+
+Peers are llama-bench binaries (or anything with its options and JSON). Every round runs each engine once per test,
+one after the other, so that a machine whose speed drifts drifts for all; the figure is the median over rounds, the
+spread its least and most, the ratio that of the medians. A test is ppN, tgN, either with @dDEPTH (tokens already in
+the KV cache: prefilled, or for loam filled with generated rows where --fill-random is given, which the CSV says).
+"""
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+
+
+def parse_test(text):
+    match = re.fullmatch(r"(pp|tg)(\d+)(?:@d(\d+))?", text)
+    if not match:
+        sys.exit(f"compare.py: --tests: found '{text}', expected ppN or tgN, then @dDEPTH or nothing")
+    return match[1], int(match[2]), int(match[3] or 0)
+
+
+def command(engine, binary, model, test, arguments):
+    kind, count, depth = test
+    line = [binary] if engine != "loam" else [binary, "bench"]
+    line += ["-m", model, "-t", str(arguments.threads), "-r", "1", "-o", "json"]
+    if engine == "loam":
+        line += ["--fill-random"] if depth and arguments.fill_random else []
+    elif arguments.peer_flags:
+        line += arguments.peer_flags.split()
+    if depth and engine in arguments.gp:  # an older llama-bench: tg after a prompt, only the tg part timed
+        return line + ["-p", "0", "-n", "0", "-gp", f"{depth},{count}"]
+    line += ["-p", str(count if kind == "pp" else 0), "-n", str(count if kind == "tg" else 0)]
+    return line + (["-d", str(depth)] if depth else [])
+
+
+def speed(line, timeout):
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode != 0:
+        print(f"compare.py: {' '.join(line)} ended with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
+        return None
+    rows = json.loads(done.stdout[done.stdout.index("["):])
+    return rows[-1]["avg_ts"]
+
+
+def processor():
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loam", required=True)
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=BINARY")
+    parser.add_argument("--gp", action="append", default=[], metavar="NAME", help="this peer takes -gp DEPTH,N instead of -d")
+    parser.add_argument("--peer-flags", default="", help="further flags for every peer, one string")
+    parser.add_argument("--tests", default="pp512,tg64")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--timeout", type=int, default=1800)
+    parser.add_argument("--fill-random", action="store_true")
+    parser.add_argument("--csv")
+    parser.add_argument("models", nargs="+")
+    arguments = parser.parse_args()
+    engines = [("loam", arguments.loam)] + [tuple(peer.split("=", 1)) for peer in arguments.peer]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    rows = []
+    for model in arguments.models:
+        for text in arguments.tests.split(","):
+            test = parse_test(text)
+            samples = {name: [] for name, _ in engines}
+            for _ in range(arguments.rounds):
+                for name, binary in engines:
+                    value = speed(command(name, binary, model, test, arguments), arguments.timeout)
+                    if value is not None:
+                        samples[name].append(value)
+            medians = {name: statistics.median(values) for name, values in samples.items() if values}
+            best = max((value for name, value in medians.items() if name != "loam"), default=None)
+            for name, values in samples.items():
+                if not values:
+                    continue
+                ratio = medians["loam"] / best if name == "loam" and best else None
+                filled = "random" if name == "loam" and arguments.fill_random and test[2] else "prefilled" if test[2] else ""
+                rows.append([datetime.date.today(), commit, processor(), arguments.threads, os.path.basename(model), text, filled,
+                             name, f"{medians[name]:.3f}", f"{min(values):.3f}", f"{max(values):.3f}", len(values),
+                             f"{ratio:.3f}" if ratio else ""])
+                print(f"{os.path.basename(model):24} {text:14} {name:14} {medians[name]:9.2f} t/s "
+                      f"[{min(values):.2f}, {max(values):.2f}]" + (f"  {ratio:.2f}x the better peer" if ratio else ""), flush=True)
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="") as file:
+            file.write("# bench/compare.py " + " ".join(
+                f"--{key.replace('_', '-')} {value}" for key, value in vars(arguments).items()
+                if key in ("tests", "rounds", "threads", "peer_flags", "fill_random") and value) + "\n")
+            writer = csv.writer(file)
+            writer.writerow("date commit processor threads model test kv engine median_tps least_tps most_tps rounds "
+                            "ratio_to_better_peer".split())
+            writer.writerows(rows)
+
+
+main()
