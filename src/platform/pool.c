@@ -23,7 +23,7 @@
 #include "base/checked.h"
 #include "platform/cpu.h"
 
-enum { SPIN_ROUNDS = 20000, THREADS_MOST = 512 };
+enum { SPIN_ROUNDS = 20000, PATIENT_ROUNDS = 4000, THREADS_MOST = 512 };
 
 struct pool_thread {
     pthread_t handle;
@@ -47,7 +47,8 @@ struct pool {
 };
 
 static void relax(const struct pool *pool, unsigned round) {
-    if (pool->crowded && round % 64 == 63) {
+    /* Whoever has waited this long waits for a thread that the system has put aside. */
+    if (round % 64 == 63 && (pool->crowded || round > PATIENT_ROUNDS)) {
         sched_yield();
         return;
     }
