@@ -2,5 +2,15 @@
 
 void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
     attention_ref_install(kernels);
+#if defined(__x86_64__)
+    if ((mask & CPU_AVX2) != 0) {
+        attention_decode_avx2_install(kernels);
+        attention_prefill_avx2_install(kernels);
+    }
+    if ((mask & CPU_AVX512) != 0) {
+        attention_decode_avx512_install(kernels);
+        attention_prefill_avx512_install(kernels);
+    }
+#endif
     (void)mask;
 }

@@ -1,0 +1,169 @@
+/* floats: one register of floats, 8 wide (AVX2) or 16 wide (AVX-512).
+ *
+ * Kernels whose algorithm is the same at both widths are written once over these functions in a
+ * header and instantiated by foo_avx2.c and by foo_avx512.c, which defines FLOATS_512 first.
+ */
+#ifndef LOAM_KERNELS_FLOATS_H
+#define LOAM_KERNELS_FLOATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/vector.h"
+
+#define FLOATS_INLINE static inline __attribute__((always_inline))
+
+FLOATS_INLINE float floats8_sum(__m256 x) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* The larger; a NaN in y stays, one in x gives y. */
+FLOATS_INLINE float floats8_greatest(__m256 x) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* {sum of a, sum of b, sum of c, sum of d} */
+FLOATS_INLINE __m128 floats8_sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
+    __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)); /* a b a b */
+    __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    __m256 abcd = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
+}
+
+#if defined(FLOATS_512)
+
+enum { FLOATS = 16 };
+typedef __m512 floats;
+
+FLOATS_INLINE floats floats_set(float x) { return _mm512_set1_ps(x); }
+FLOATS_INLINE floats floats_load(const float *p) { return _mm512_loadu_ps(p); }
+FLOATS_INLINE void floats_store(float *p, floats x) { _mm512_storeu_ps(p, x); }
+FLOATS_INLINE floats floats_load_half(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+FLOATS_INLINE floats floats_load_int8(const void *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm512_add_ps(x, y); }
+FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm512_sub_ps(x, y); }
+FLOATS_INLINE floats floats_multiply(floats x, floats y) { return _mm512_mul_ps(x, y); }
+FLOATS_INLINE floats floats_divide(floats x, floats y) { return _mm512_div_ps(x, y); }
+FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) {
+    return _mm512_fmadd_ps(x, y, z);
+} /* xy + z */
+FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) {
+    return _mm512_fnmadd_ps(x, y, z);
+} /* z - xy */
+/* min and max give y where either is NaN. */
+FLOATS_INLINE floats floats_min(floats x, floats y) { return _mm512_min_ps(x, y); }
+FLOATS_INLINE floats floats_max(floats x, floats y) { return _mm512_max_ps(x, y); }
+FLOATS_INLINE int floats_any_greater(floats x, floats y) { return _mm512_cmp_ps_mask(x, y, _CMP_GT_OQ) != 0; }
+/* where x < y: a, elsewhere (and where x or y is NaN): b */
+FLOATS_INLINE floats floats_if_less(floats x, floats y, floats a, floats b) {
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), a);
+}
+FLOATS_INLINE floats floats_index(void) {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+FLOATS_INLINE floats floats_round(floats x) { return _mm512_roundscale_ps(x, 0); }
+/* 2^n for integral n in [-126, 128]; 1 for NaN; 2^128 is infinity */
+FLOATS_INLINE floats floats_power2(floats n) {
+    __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23));
+}
+FLOATS_INLINE __m256 floats_fold(floats x) {
+    return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+}
+FLOATS_INLINE float floats_first(floats x) { return _mm512_cvtss_f32(x); }
+FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(floats_fold(x)); }
+FLOATS_INLINE float floats_greatest(floats x) {
+    return floats8_greatest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}
+FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
+    return floats8_sum4(floats_fold(a), floats_fold(b), floats_fold(c), floats_fold(d));
+}
+
+#else
+
+enum { FLOATS = 8 };
+typedef __m256 floats;
+
+FLOATS_INLINE floats floats_set(float x) { return _mm256_set1_ps(x); }
+FLOATS_INLINE floats floats_load(const float *p) { return _mm256_loadu_ps(p); }
+FLOATS_INLINE void floats_store(float *p, floats x) { _mm256_storeu_ps(p, x); }
+FLOATS_INLINE floats floats_load_half(const void *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+FLOATS_INLINE floats floats_load_int8(const void *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm256_add_ps(x, y); }
+FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm256_sub_ps(x, y); }
+FLOATS_INLINE floats floats_multiply(floats x, floats y) { return _mm256_mul_ps(x, y); }
+FLOATS_INLINE floats floats_divide(floats x, floats y) { return _mm256_div_ps(x, y); }
+FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) {
+    return _mm256_fmadd_ps(x, y, z);
+} /* xy + z */
+FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) {
+    return _mm256_fnmadd_ps(x, y, z);
+} /* z - xy */
+/* min and max give y where either is NaN. */
+FLOATS_INLINE floats floats_min(floats x, floats y) { return _mm256_min_ps(x, y); }
+FLOATS_INLINE floats floats_max(floats x, floats y) { return _mm256_max_ps(x, y); }
+FLOATS_INLINE int floats_any_greater(floats x, floats y) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_GT_OQ)) != 0;
+}
+/* where x < y: a, elsewhere (and where x or y is NaN): b */
+FLOATS_INLINE floats floats_if_less(floats x, floats y, floats a, floats b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+FLOATS_INLINE floats floats_index(void) { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+FLOATS_INLINE floats floats_round(floats x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for integral n in [-126, 128]; 1 for NaN; 2^128 is infinity */
+FLOATS_INLINE floats floats_power2(floats n) {
+    __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+}
+FLOATS_INLINE float floats_first(floats x) { return _mm256_cvtss_f32(x); }
+FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(x); }
+FLOATS_INLINE float floats_greatest(floats x) { return floats8_greatest(x); }
+FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) { return floats8_sum4(a, b, c, d); }
+
+#endif
+
+/* exp(x), at most 2 units in the last place off (tests/kernels/test_activation.c runs through all
+ * floats); below -86.6 it is zero, so that no denormal is made; NaN stays NaN.
+ *
+ * x = n ln 2 + r, |r| <= ln(2) / 2; exp(r) = 1 + r + r^2 p(r), p the Chebyshev fit of degree 4, whose
+ * own error is 7.8e-9 (0.13 units).  2^n is applied as 2^(n-1) * 2, so that n = 128 works. */
+FLOATS_INLINE floats floats_exp(floats x) {
+    const floats lowest = floats_set(-86.6f);
+    floats clamped = floats_max(lowest, floats_min(floats_set(89.0f), x)); /* in this order NaN passes */
+    floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
+    floats r = floats_fnma(n, floats_set(0x1.62e4p-1f), clamped); /* ln 2 in two parts: n * first is exact */
+    r = floats_fnma(n, floats_set(0x1.7f7d1cp-20f), r);
+    floats p = floats_fma(floats_set(0x1.6d113cp-10f), r, floats_set(0x1.120ba2p-7f));
+    p = floats_fma(p, r, floats_set(0x1.55551ap-5f));
+    p = floats_fma(p, r, floats_set(0x1.5554dcp-3f));
+    p = floats_fma(p, r, floats_set(0.5f));
+    p = floats_fma(floats_multiply(p, r), r, r);
+    p = floats_add(p, floats_set(1.0f));
+    floats scale = floats_power2(floats_subtract(n, floats_set(1.0f)));
+    p = floats_multiply(floats_add(p, p), scale);
+    return floats_if_less(x, lowest, floats_set(0.0f), p);
+}
+
+/* softcap * tanh(x / softcap), with tanh(u) = 1 - 2 / (exp(2u) + 1): off by at most 4e-7 softcap. */
+FLOATS_INLINE floats floats_softcap(floats x, float softcap) {
+    floats e = floats_exp(floats_multiply(x, floats_set(2.0f / softcap)));
+    floats ratio = floats_divide(floats_set(2.0f), floats_add(e, floats_set(1.0f)));
+    return floats_fnma(ratio, floats_set(softcap), floats_set(softcap));
+}
+
+#endif

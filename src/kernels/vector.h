@@ -1,0 +1,65 @@
+/* vector: the x86 intrinsics, native or emulated.
+ *
+ * Kernels include this instead of <immintrin.h>.  With LOAM_SIMDE the 512-bit intrinsics come from
+ * SIMDe in plain C and AVX2, so that the tests run the AVX-512 sources on machines without it.
+ * What SIMDe 0.7.4 (Debian 12) lacks is defined here from what it has.
+ */
+#ifndef LOAM_KERNELS_VECTOR_H
+#define LOAM_KERNELS_VECTOR_H
+
+#if !defined(LOAM_SIMDE)
+#include <immintrin.h>
+#else
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx2.h>
+#include <simde/x86/avx512.h>
+#include <simde/x86/f16c.h>
+#include <simde/x86/fma.h>
+
+#include <string.h>
+
+static inline simde__m512 vector_pair(__m256 low, __m256 high) {
+    return simde_mm512_insertf32x8(simde_mm512_castps256_ps512(low), high, 1);
+}
+static inline __m256 vector_part(simde__m512 x, int part) {
+    __m256 parts[2];
+    memcpy(parts, &x, sizeof parts);
+    return parts[part];
+}
+#undef _mm512_extractf32x8_ps
+#define _mm512_extractf32x8_ps(x, part) vector_part(x, part)
+#undef _mm512_cvtss_f32
+#define _mm512_cvtss_f32(x) _mm256_cvtss_f32(vector_part(x, 0))
+
+static inline simde__m512 vector_from_halves(__m256i x) {
+    return vector_pair(_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+                       _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+}
+#undef _mm512_cvtph_ps
+#define _mm512_cvtph_ps(x) vector_from_halves(x)
+#undef _mm512_cvtps_ph
+#define _mm512_cvtps_ph(x, rounding)                               \
+    _mm256_set_m128i(_mm256_cvtps_ph(vector_part(x, 1), rounding), \
+                     _mm256_cvtps_ph(vector_part(x, 0), rounding))
+
+static inline __m256i vector_integers(simde__m512i x, int part) {
+    __m256i parts[2];
+    memcpy(parts, &x, sizeof parts);
+    return parts[part];
+}
+static inline simde__m512i vector_integer_pair(__m256i low, __m256i high) {
+    return simde_mm512_inserti64x4(simde_mm512_castsi256_si512(low), high, 1);
+}
+#undef _mm512_cvtepi32_ps
+#define _mm512_cvtepi32_ps(x) \
+    vector_pair(_mm256_cvtepi32_ps(vector_integers(x, 0)), _mm256_cvtepi32_ps(vector_integers(x, 1)))
+#undef _mm512_cvtps_epi32
+#define _mm512_cvtps_epi32(x) \
+    vector_integer_pair(_mm256_cvtps_epi32(vector_part(x, 0)), _mm256_cvtps_epi32(vector_part(x, 1)))
+#undef _mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi32(x) \
+    vector_integer_pair(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))
+
+#endif
+
+#endif

@@ -1,0 +1,10 @@
+/* attention_emulated: the AVX-512 attention sources compiled on SIMDe, for machines without AVX-512. */
+#ifndef LOAM_TESTS_KERNELS_ATTENTION_EMULATED_H
+#define LOAM_TESTS_KERNELS_ATTENTION_EMULATED_H
+
+#include "kernels/attention/attention.h"
+
+void emulated_decode_avx512_install(struct attention_kernels *kernels);
+void emulated_prefill_avx512_install(struct attention_kernels *kernels);
+
+#endif
