@@ -61,12 +61,6 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
     cache->config = *config;
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
-    if (cache->free_columns == NULL) {
-        kv_cache_destroy(cache);
-        return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
-                         (unsigned long long)column_count);
-    }
     void *slab;
     enum status status =
         device->operations->allocate(device, MEMORY_DEVICE, (size_t)slab_bytes, &slab, error);
@@ -77,6 +71,12 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
     }
     cache->slab = slab;
     cache->slab_bytes = (size_t)slab_bytes;
+    cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
+    if (cache->free_columns == NULL) {
+        kv_cache_destroy(cache);
+        return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
+                         (unsigned long long)column_count);
+    }
     *result = cache;
     return STATUS_OK;
 }
