@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
 
-enum { DEVICES = 4, ROUNDS = 12 };
+enum { DEVICES = 4, ROUNDS = 8 };
 static const size_t THREADS[DEVICES] = {1, 2, 3, 7};
 
 struct fixture {
@@ -106,7 +106,7 @@ static const enum tensor_type WEIGHT_TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR
 static void multiply_directly(struct fixture *fixture, const struct matrix *weight, const float *x,
                               size_t x_stride, size_t row_count, float *y /* [row_count][rows] */) {
     const struct cpu_device *device = (const struct cpu_device *)fixture->devices[0];
-    if (row_count > cpu_matvec_inputs_most(device, weight->type)) {
+    if (row_count > device->matvec_inputs[weight->type]) {
         const struct matmul_method *method = &fixture->kernels.matmul.method[weight->type];
         void *prepared = aligned_alloc(64, align_up(method->prepared_bytes(row_count, weight->columns), 64));
         void *scratch = aligned_alloc(64, align_up(method->scratch_bytes(weight->columns) + 1, 64));

@@ -31,6 +31,8 @@ struct cpu_device {
     uint8_t *scratch;   /* owned */
     size_t scratch_bytes;
     uint64_t scratch_growths;
+    /* By weight type: up to how many inputs go through matvec; more go through matmul. */
+    uint16_t matvec_inputs[MATVEC_TYPES];
     struct kernels kernels;
 };
 
@@ -62,9 +64,8 @@ static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_
     return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
 }
 
-/* Up to how many inputs a weight of this type goes through matvec; more go through matmul. */
-size_t cpu_matvec_inputs_most(const struct cpu_device *device, enum tensor_type type);
-
+/* Fills matvec_inputs for the kernels that the device has. */
+void cpu_matmul_init(struct cpu_device *device);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_append(struct stream *stream, const struct append_operation *operation);
 void cpu_attend(struct stream *stream, const struct attend_operation *operation);

@@ -18,6 +18,7 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
+    MATVEC_INPUTS = MATVEC_INPUTS_MOST,
     MATVEC_ROW_GRANULE = 16,
     PANELS_PER_THREAD = 16, /* enough that the last panel's end is near for all */
     PANEL_BYTES_LEAST = 32 << 10,
@@ -59,10 +60,12 @@ struct matmul_run {
     size_t kernel_offset;                /* in a thread's part */
 };
 
-size_t cpu_matvec_inputs_most(const struct cpu_device *device, enum tensor_type type) {
-    bool has_matvec = device->kernels.matvec.run[type] != NULL;
-    if (device->kernels.matmul.method[type].run == NULL) return SIZE_MAX;
-    return has_matvec ? MATVEC_INPUTS_MOST : 0;
+void cpu_matmul_init(struct cpu_device *device) {
+    for (size_t type = 0; type < MATVEC_TYPES; type++) {
+        bool has_matvec = device->kernels.matvec.run[type] != NULL;
+        bool has_matmul = device->kernels.matmul.method[type].run != NULL;
+        device->matvec_inputs[type] = !has_matmul ? UINT16_MAX : has_matvec ? MATVEC_INPUTS : 0;
+    }
 }
 
 static void add_form(struct matmul_run *run, struct product *product, size_t *scratch_bytes) {
@@ -70,7 +73,7 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
     enum tensor_type type = product->weight->type;
     size_t rows = run->operation->row_count;
     struct prepared_input input = {0};
-    if (rows > cpu_matvec_inputs_most(run->device, type)) input.method = &kernels->matmul.method[type];
+    if (rows > run->device->matvec_inputs[type]) input.method = &kernels->matmul.method[type];
     input.form = input.method != NULL ? input.method->form : (int)kernels->matvec.form[type];
     for (size_t i = 0; i < run->input_count; i++) {
         const struct prepared_input *old = &run->inputs[i];

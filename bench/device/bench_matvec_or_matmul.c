@@ -1,0 +1,129 @@
+/* From how many inputs on is matmul faster than matvec, for a weight type?  Both ways through the cpu
+ * device, on a weight larger than the last-level cache; what it finds belongs into MATVEC_INPUTS in
+ * src/device/cpu/cpu_matmul.c.
+ *
+ *     bench_matvec_or_matmul [--threads N] [--cpu-mask LEVEL] [TYPE...] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "platform/clock.h"
+
+enum { COLUMNS = 2048, WEIGHT_BYTES = 48 << 20, MODEL_ROWS = 32, REPEATS_MOST = 15, INPUTS_MOST = 64 };
+
+static const size_t INPUT_COUNTS[] = {1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64};
+static const enum tensor_type TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
+                                         TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
+                                         TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+
+static void fail(const char *what) {
+    fprintf(stderr, "bench_matvec_or_matmul: %s\n", what);
+    exit(1);
+}
+
+/* Random rows, repeated: the values do not matter to the time, the addresses do. */
+static struct matrix weight_create(const struct cpu_device *device, enum tensor_type type) {
+    struct random random;
+    random_init(&random, 1);
+    uint64_t row_bytes;
+    if (!tensor_row_bytes(type, COLUMNS, &row_bytes)) fail("row");
+    struct matrix weight = {type, NULL, WEIGHT_BYTES / row_bytes / 16 * 16, COLUMNS, (size_t)row_bytes};
+    uint8_t *data = aligned_alloc(64, align_up(weight.rows * weight.row_bytes, 64));
+    float *row = malloc(COLUMNS * sizeof *row);
+    if (data == NULL || row == NULL) fail("out of memory");
+    for (size_t r = 0; r < MODEL_ROWS; r++) {
+        for (size_t c = 0; c < COLUMNS; c++) row[c] = (float)random_normal(&random) * 0.05f;
+        device->kernels.convert.quantize[type](row, data + r * weight.row_bytes, COLUMNS);
+    }
+    for (size_t r = MODEL_ROWS; r < weight.rows; r++)
+        memcpy(data + r * weight.row_bytes, data + r % MODEL_ROWS * weight.row_bytes, weight.row_bytes);
+    free(row);
+    weight.data = data;
+    return weight;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of one product. */
+static double measure(struct stream *stream, const struct matmul_operation *operation) {
+    double seconds[REPEATS_MOST];
+    size_t count = 0;
+    stream->device->device.operations->matmul(stream, operation);
+    for (double begin = clock_seconds();
+         count < REPEATS_MOST && (count < 3 || clock_seconds() < begin + 0.3);) {
+        double start = clock_seconds();
+        stream->device->device.operations->matmul(stream, operation);
+        seconds[count++] = clock_seconds() - start;
+    }
+    qsort(seconds, count, sizeof *seconds, compare);
+    return seconds[count / 2];
+}
+
+static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
+    struct matrix weight = weight_create(device, type);
+    float *x = calloc(INPUTS_MOST * COLUMNS, sizeof *x), *y = calloc(INPUTS_MOST * weight.rows, sizeof *y);
+    if (x == NULL || y == NULL) fail("out of memory");
+    struct random random;
+    random_init(&random, 2);
+    for (size_t i = 0; i < INPUTS_MOST * COLUMNS; i++) x[i] = (float)random_normal(&random);
+    printf("%s\n  inputs  matvec ms    GB/s  matmul ms  GFLOP/s  matvec/matmul\n",
+           tensor_type_info(type)->name);
+    for (size_t i = 0; i < sizeof INPUT_COUNTS / sizeof *INPUT_COUNTS; i++) {
+        size_t inputs = INPUT_COUNTS[i];
+        const struct matmul_operation operation = {.x = x,
+                                                   .x_stride = COLUMNS,
+                                                   .row_count = inputs,
+                                                   .weight_count = 1,
+                                                   .weights = {&weight},
+                                                   .y = {y},
+                                                   .y_stride = {weight.rows}};
+        device->matvec_inputs[type] = UINT16_MAX;
+        double matvec = measure(stream, &operation);
+        device->matvec_inputs[type] = 0;
+        double matmul = measure(stream, &operation);
+        printf("  %6zu %10.2f %7.1f %10.2f %8.1f %14.2f\n", inputs, matvec * 1e3,
+               (double)(weight.rows * weight.row_bytes) / matvec * 1e-9, matmul * 1e3,
+               2.0 * (double)weight.rows * COLUMNS * (double)inputs / matmul * 1e-9, matvec / matmul);
+        fflush(stdout);
+    }
+    free((void *)(uintptr_t)weight.data);
+    free(x);
+    free(y);
+}
+
+int main(int argc, char **argv) {
+    struct device_options options = {.mask = cpu_features()};
+    struct error error;
+    int next = 1;
+    for (; next + 1 < argc && strncmp(argv[next], "--", 2) == 0; next += 2) {
+        if (strcmp(argv[next], "--threads") == 0)
+            options.thread_count = strtoul(argv[next + 1], NULL, 10);
+        else if (strcmp(argv[next], "--cpu-mask") != 0 ||
+                 cpu_mask_parse(argv[next + 1], &options.mask, &error) != STATUS_OK)
+            fail("usage: [--threads N] [--cpu-mask LEVEL] [TYPE...]");
+    }
+    struct device *device;
+    struct stream *stream;
+    if (device_cpu_create(&device, &options, &error) != STATUS_OK ||
+        device->operations->stream_create(device, &stream, &error) != STATUS_OK)
+        fail(error.message);
+    char text[128];
+    printf("%s, %zu threads, %s, %d columns\n", cpu_model_name(), pool_thread_count(device_pool(device)),
+           cpu_mask_text(options.mask, text, sizeof text), COLUMNS);
+    for (size_t i = 0; next == argc && i < sizeof TYPES / sizeof *TYPES; i++)
+        bench_type((struct cpu_device *)device, stream, TYPES[i]);
+    for (; next < argc; next++) {
+        enum tensor_type type;
+        if (!tensor_type_parse(argv[next], &type)) fail("unknown type");
+        bench_type((struct cpu_device *)device, stream, type);
+    }
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+    return 0;
+}
