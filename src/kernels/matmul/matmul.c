@@ -8,7 +8,10 @@ void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask) {
     memset(kernels, 0, sizeof *kernels);
     matmul_reference_init(kernels);
 #if defined(__x86_64__)
-    if ((mask & CPU_AVX2) != 0) matmul_int8_avx2_init(kernels);
+    if ((mask & CPU_AVX2) != 0) {
+        matmul_int8_avx2_init(kernels);
+        matmul_float_avx2_init(kernels);
+    }
 #else
     (void)mask;
 #endif

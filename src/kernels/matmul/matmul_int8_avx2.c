@@ -299,7 +299,8 @@ WIDE_TILE(1)
 WIDE_TILE(2)
 WIDE_TILE(3)
 WIDE_TILE(4)
-WIDE_TILE(5) WIDE_TILE(6)
+WIDE_TILE(5)
+WIDE_TILE(6)
 
 #define TILE_TABLE(name) \
     { NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6 }
@@ -331,6 +332,7 @@ static void code_tile_call(const struct panel_kernel *kernel, const void *panel,
 static void code_run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct code_panel),
+        .run_blocks = RUN_BLOCKS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
         .code = code_layout_find(args->weight->type),
@@ -365,6 +367,7 @@ static void wide_tile_call(const struct panel_kernel *kernel, const void *panel,
 static void wide_run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct wide_panel),
+        .run_blocks = RUN_BLOCKS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
         .wide = wide_unpack_find(args->weight->type),

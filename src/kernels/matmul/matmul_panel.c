@@ -29,7 +29,7 @@ static void panels_unpack(const struct stand *s) {
                 rows[r] = (const uint8_t *)weight->data + index * weight->row_bytes + offset;
             }
             s->kernel->unpack(s->kernel, rows, column_count, half % 2, panel);
-            if (half % 2 == 1) panel += RUN_BLOCKS * s->kernel->panel_bytes;
+            if (half % 2 == 1) panel += s->kernel->run_blocks * s->kernel->panel_bytes;
         }
 }
 
@@ -56,8 +56,8 @@ static void tiles_run(const struct stand *s, size_t row, size_t tile_begin, size
     const struct panel_kernel *kernel = s->kernel;
     _Alignas(64) float sums[TILE_INPUTS_MOST * TILE_ROWS_MOST];
     size_t rows = min_size(kernel->tile_rows, s->row_end - row);
-    const char *panel =
-        (const char *)s->args->scratch + (row - s->row) / PANEL_ROWS * RUN_BLOCKS * kernel->panel_bytes;
+    const char *panel = (const char *)s->args->scratch +
+                        (row - s->row) / PANEL_ROWS * kernel->run_blocks * kernel->panel_bytes;
     for (size_t tile = tile_begin; tile < tile_end; tile++) {
         struct tile_inputs inputs = tile_get(tile, s->tile_count, s->args->input_count);
         sums_load(s, inputs, row, rows, sums);
@@ -71,6 +71,7 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
     const struct matrix *weight = args->weight;
     ASSERT(args->row_begin <= args->row_end && args->row_end <= weight->rows);
     ASSERT((uintptr_t)args->scratch % 64 == 0 && (uintptr_t)args->prepared % 64 == 0);
+    ASSERT(kernel->run_blocks <= RUN_BLOCKS && kernel->run_blocks % 8 == 0);
     if (args->input_count == 0) return;
     size_t stretch = RUN_INPUTS / kernel->tile_inputs;
     struct stand s = {.args = args, .kernel = kernel};
@@ -78,8 +79,8 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
     s.tile_count = tile_count_get(args->input_count, kernel->tile_inputs);
     for (s.row = args->row_begin; s.row < args->row_end; s.row += RUN_ROWS) {
         s.row_end = min_size(s.row + RUN_ROWS, args->row_end);
-        for (s.block = 0; s.block < s.all_blocks; s.block += RUN_BLOCKS) {
-            s.block_count = min_size(RUN_BLOCKS, s.all_blocks - s.block);
+        for (s.block = 0; s.block < s.all_blocks; s.block += kernel->run_blocks) {
+            s.block_count = min_size(kernel->run_blocks, s.all_blocks - s.block);
             panels_unpack(&s);
             for (size_t tile = 0; tile < s.tile_count; tile += stretch)
                 for (size_t row = s.row; row < s.row_end; row += kernel->tile_rows)

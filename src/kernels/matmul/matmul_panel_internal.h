@@ -87,6 +87,7 @@ enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, TILE_INPUTS_MOST = 12, 
 
 struct panel_kernel {
     size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
+    size_t run_blocks;  /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
     size_t tile_inputs; /* inputs per tile, at most */
     size_t tile_rows;   /* PANEL_ROWS or twice that */
     struct code_layout code;
@@ -98,7 +99,7 @@ struct panel_kernel {
     const void *(*input_get)(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
                              size_t block_count);
     /* sums[inputs][tile_rows] += block_count blocks of the tile; panels of the second 16 rows lie
-     * RUN_BLOCKS * panel_bytes behind the first's. */
+     * run_blocks * panel_bytes behind the first's. */
     void (*tile)(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
                  size_t inputs, float *sums);
 };

@@ -1,0 +1,170 @@
+/* matmul for F32, F16 and BF16 weights on AVX2: everything in float, tiles of 16 rows x 6 inputs.
+ *
+ * Mapping: a panel is 16 rows of floats, column by column; a tile's inputs are interleaved the same way.
+ * Per column 2 loads of weights, 6 broadcasts and 12 FMAs into 12 registers that hold the sums over the
+ * whole panel.  Bytes: a panel of 256 columns is 16 KiB (L1), the tile's inputs 6 KiB; 0.4 bytes of L1
+ * per flop.  Bound: the two FMA pipes.
+ */
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "kernels/matmul/matmul_internal.h"
+#include "kernels/matmul/matmul_panel_internal.h"
+
+enum { TILE_INPUTS = 6, FLOAT_RUN_BLOCKS = 8 };
+
+struct float_panel {
+    float values[PANEL_COLUMNS][PANEL_ROWS];
+};
+
+static size_t columns_padded(size_t columns) { return align_up(columns, PANEL_COLUMNS); }
+
+static size_t prepared_bytes(size_t input_count, size_t columns) {
+    return align_up(input_count * columns_padded(columns) * sizeof(float), 64);
+}
+
+/* Prepared: for each tile [columns, padded with zeros][inputs of the tile]. */
+static void prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                    size_t input_end, void *prepared) {
+    ASSERT(input_begin <= input_end && input_end <= input_count);
+    size_t tile_count = tile_count_get(input_count, TILE_INPUTS), padded = columns_padded(columns);
+    for (size_t i = input_begin; i < input_end; i++) {
+        struct tile_inputs inputs = tile_get(tile_find(i, tile_count, input_count), tile_count, input_count);
+        float *target = (float *)prepared + inputs.begin * padded + (i - inputs.begin);
+        const float *source = x + i * x_stride;
+        for (size_t c = 0; c < columns; c++) target[c * inputs.count] = source[c];
+        for (size_t c = columns; c < padded; c++) target[c * inputs.count] = 0;
+    }
+}
+
+static inline void block_transpose(__m256 v[8]) {
+    __m256 a[8], b[8];
+    for (size_t i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    for (size_t i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+
+static inline __m256 f32_get(const void *source) { return _mm256_loadu_ps(source); }
+static inline __m256 f16_get(const void *source) { return _mm256_cvtph_ps(_mm_loadu_si128(source)); }
+static inline __m256 bf16_get(const void *source) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(source)), 16));
+}
+
+/* 8 rows x column_count columns, 8 x 8 at a time; the last columns through a copy, padded with zeros. */
+#define UNPACK(name, element_bytes)                                                                      \
+    static void name##_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8],            \
+                              size_t column_count, size_t half, void *panel) {                           \
+        (void)kernel;                                                                                    \
+        float *target = (float *)panel + half * 8;                                                       \
+        for (size_t c = 0; c < columns_padded(column_count); c += 8, target += (size_t)8 * PANEL_ROWS) { \
+            __m256 v[8];                                                                                 \
+            for (size_t r = 0; r < 8; r++) {                                                             \
+                uint8_t copy[8 * (element_bytes)] = {0};                                                 \
+                const uint8_t *source = row[r] + c * (element_bytes);                                    \
+                if (c + 8 > column_count) {                                                              \
+                    if (c < column_count) memcpy(copy, source, (column_count - c) * (element_bytes));    \
+                    source = copy;                                                                       \
+                }                                                                                        \
+                v[r] = name##_get(source);                                                               \
+            }                                                                                            \
+            block_transpose(v);                                                                          \
+            for (size_t i = 0; i < 8; i++) _mm256_store_ps(target + i * PANEL_ROWS, v[i]);               \
+        }                                                                                                \
+    }
+UNPACK(f32, 4)
+UNPACK(f16, 2)
+UNPACK(bf16, 2)
+#undef UNPACK
+
+static const void *input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                             size_t block_count) {
+    (void)tile;
+    return (const float *)prepared + (inputs.begin * block_count + block * inputs.count) * PANEL_COLUMNS;
+}
+
+static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
+                                                                const float *x, size_t block_count, size_t n,
+                                                                float *restrict sums) {
+    __m256 acc[TILE_INPUTS][2];
+#pragma GCC unroll 6
+    for (size_t i = 0; i < n; i++) {
+        acc[i][0] = _mm256_load_ps(sums + i * PANEL_ROWS);
+        acc[i][1] = _mm256_load_ps(sums + i * PANEL_ROWS + 8);
+    }
+    const float *w = panel->values[0];
+    for (size_t c = 0; c < block_count * PANEL_COLUMNS; c++, w += PANEL_ROWS, x += n) {
+        __m256 low = _mm256_load_ps(w), high = _mm256_load_ps(w + 8);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++) {
+            __m256 input = _mm256_broadcast_ss(x + i);
+            acc[i][0] = _mm256_fmadd_ps(low, input, acc[i][0]);
+            acc[i][1] = _mm256_fmadd_ps(high, input, acc[i][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t i = 0; i < n; i++) {
+        _mm256_store_ps(sums + i * PANEL_ROWS, acc[i][0]);
+        _mm256_store_ps(sums + i * PANEL_ROWS + 8, acc[i][1]);
+    }
+}
+
+static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
+                     size_t block_count, size_t inputs, float *sums) {
+    (void)kernel;
+    switch (inputs) {
+    case 1: tile_multiply(panel, input, block_count, 1, sums); break;
+    case 2: tile_multiply(panel, input, block_count, 2, sums); break;
+    case 3: tile_multiply(panel, input, block_count, 3, sums); break;
+    case 4: tile_multiply(panel, input, block_count, 4, sums); break;
+    case 5: tile_multiply(panel, input, block_count, 5, sums); break;
+    default: tile_multiply(panel, input, block_count, 6, sums); break;
+    }
+}
+
+static void run(const struct matmul_args *args) {
+    enum tensor_type type = args->weight->type;
+    struct panel_kernel kernel = {
+        .panel_bytes = sizeof(struct float_panel),
+        .run_blocks = FLOAT_RUN_BLOCKS,
+        .tile_inputs = TILE_INPUTS,
+        .tile_rows = PANEL_ROWS,
+        .unpack = type == TENSOR_F32   ? f32_unpack
+                  : type == TENSOR_F16 ? f16_unpack
+                                       : bf16_unpack,
+        .input_get = input_get,
+        .tile = tile_run,
+    };
+    panel_run(args, &kernel);
+}
+
+static size_t scratch_bytes(size_t columns) {
+    (void)columns;
+    return panel_scratch_bytes(sizeof(struct float_panel));
+}
+
+void matmul_float_avx2_init(struct matmul_kernels *kernels) {
+    static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
+        kernels->method[types[t]] = (struct matmul_method){
+            .form = MATMUL_FORM_F32_TILES,
+            .row_granule = PANEL_ROWS,
+            .prepared_bytes = prepared_bytes,
+            .input_granule = 1,
+            .prepare = prepare,
+            .scratch_bytes = scratch_bytes,
+            .run = run,
+        };
+}
