@@ -243,7 +243,7 @@ INLINE void wide_tile(const struct wide_panel *panel, const char *x, size_t bloc
         __m256i acc[TILE_INPUTS][2];
 #pragma GCC unroll 6
         for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
-#pragma GCC unroll 4
+#pragma GCC unroll 16
         for (size_t s = 0; s < BLOCK / 2; s++) {
             __m256i low = vector_load(panel->values[s][0]), high = vector_load(panel->values[s][8]);
 #pragma GCC unroll 6
