@@ -304,9 +304,9 @@ WIDE_TILE(6)
 
 #define TILE_TABLE(name) \
     { NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6 }
-    static code_tile_run *const code_tiles[2][2][TILE_INPUTS + 1] = {
-        {TILE_TABLE(code_tile_plain), TILE_TABLE(code_tile_minimum)},
-        {TILE_TABLE(code_tile_groups), TILE_TABLE(code_tile_groups_minimum)},
+static code_tile_run *const code_tiles[2][2][TILE_INPUTS + 1] = {
+    {TILE_TABLE(code_tile_plain), TILE_TABLE(code_tile_minimum)},
+    {TILE_TABLE(code_tile_groups), TILE_TABLE(code_tile_groups_minimum)},
 };
 static wide_tile_run *const wide_tiles[TILE_INPUTS + 1] = TILE_TABLE(wide_tile);
 

@@ -4,13 +4,15 @@
 
 #include <string.h>
 
-/* Where a call stands: rows [row, row_end), blocks [block, block + block_count) of all_blocks. */
+/* Where a call stands: rows [row, row_end); inputs [input_begin, input_end), which are the tiles
+ * [tile_begin, tile_end) of tile_count; blocks [block, block + block_count) of all_blocks. */
 struct stand {
     const struct matmul_args *args;
     const struct panel_kernel *kernel;
     size_t row, row_end;
     size_t block, block_count, all_blocks;
-    size_t tile_count;
+    size_t tile_begin, tile_end, tile_count;
+    size_t input_begin, input_end;
 };
 
 /* Unpacks the panels of the stand; rows past the end repeat the last one (computed, never stored). */
@@ -33,38 +35,54 @@ static void panels_unpack(const struct stand *s) {
         }
 }
 
-static void sums_load(const struct stand *s, struct tile_inputs inputs, size_t row, size_t rows,
-                      float *sums) {
-    size_t width = s->kernel->tile_rows;
-    if (s->block == 0 || rows < width) memset(sums, 0, inputs.count * width * sizeof(float));
-    if (s->block == 0) return;
-    const float *source = s->args->outputs + inputs.begin * s->args->output_stride + row;
-    for (size_t i = 0; i < inputs.count; i++, source += s->args->output_stride)
-        memcpy(sums + i * width, source, rows * sizeof(float));
+/* The sums of all inputs of the stretch, [panel rows / tile_rows][tile][input][tile_rows], behind the panels. */
+static float *sums_get(const struct stand *s, size_t row, size_t input) {
+    char *sums = (char *)s->args->scratch + panel_bytes_most(s->kernel->panel_bytes);
+    size_t stretch_inputs = s->input_end - s->input_begin;
+    return (float *)(void *)sums + (row - s->row) * stretch_inputs +
+           (input - s->input_begin) * s->kernel->tile_rows;
 }
 
-static void sums_store(const struct stand *s, struct tile_inputs inputs, size_t row, size_t rows,
-                       const float *sums) {
-    size_t width = s->kernel->tile_rows;
-    float *target = s->args->outputs + inputs.begin * s->args->output_stride + row;
-    for (size_t i = 0; i < inputs.count; i++, target += s->args->output_stride)
-        memcpy(target, sums + i * width, rows * sizeof(float));
-}
-
-/* One panel, or two, with the tiles [tile_begin, tile_end). */
-static void tiles_run(const struct stand *s, size_t row, size_t tile_begin, size_t tile_end) {
+/* One panel, or two, with the tiles of the stretch. */
+static void tiles_run(const struct stand *s, size_t row) {
     const struct panel_kernel *kernel = s->kernel;
-    _Alignas(64) float sums[TILE_INPUTS_MOST * TILE_ROWS_MOST];
-    size_t rows = min_size(kernel->tile_rows, s->row_end - row);
     const char *panel = (const char *)s->args->scratch +
                         (row - s->row) / PANEL_ROWS * kernel->run_blocks * kernel->panel_bytes;
-    for (size_t tile = tile_begin; tile < tile_end; tile++) {
+    for (size_t tile = s->tile_begin; tile < s->tile_end; tile++) {
         struct tile_inputs inputs = tile_get(tile, s->tile_count, s->args->input_count);
-        sums_load(s, inputs, row, rows, sums);
+        float *sums = sums_get(s, row, inputs.begin);
+        if (s->block == 0) memset(sums, 0, inputs.count * kernel->tile_rows * sizeof(float));
         const void *x = kernel->input_get(s->args->prepared, tile, inputs, s->block, s->all_blocks);
         kernel->tile(kernel, panel, x, s->block_count, inputs.count, sums);
-        sums_store(s, inputs, row, rows, sums);
     }
+}
+
+static void sums_store(const struct stand *s) {
+    size_t width = s->kernel->tile_rows;
+    for (size_t row = s->row; row < s->row_end; row += width) {
+        size_t bytes = min_size(width, s->row_end - row) * sizeof(float);
+        const float *source = sums_get(s, row, s->input_begin);
+        float *target = s->args->outputs + s->input_begin * s->args->output_stride + row;
+        for (size_t i = s->input_begin; i < s->input_end; i++) {
+            memcpy(target, source, bytes);
+            source += width;
+            target += s->args->output_stride;
+        }
+    }
+}
+
+/* The stand's rows with the inputs of one stretch of tiles. */
+static void stretch_run(struct stand *s) {
+    s->input_begin = tile_get(s->tile_begin, s->tile_count, s->args->input_count).begin;
+    s->input_end = s->tile_end == s->tile_count
+                       ? s->args->input_count
+                       : tile_get(s->tile_end, s->tile_count, s->args->input_count).begin;
+    for (s->block = 0; s->block < s->all_blocks; s->block += s->kernel->run_blocks) {
+        s->block_count = min_size(s->kernel->run_blocks, s->all_blocks - s->block);
+        panels_unpack(s);
+        for (size_t row = s->row; row < s->row_end; row += s->kernel->tile_rows) tiles_run(s, row);
+    }
+    sums_store(s);
 }
 
 void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel) {
@@ -79,12 +97,9 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
     s.tile_count = tile_count_get(args->input_count, kernel->tile_inputs);
     for (s.row = args->row_begin; s.row < args->row_end; s.row += RUN_ROWS) {
         s.row_end = min_size(s.row + RUN_ROWS, args->row_end);
-        for (s.block = 0; s.block < s.all_blocks; s.block += kernel->run_blocks) {
-            s.block_count = min_size(kernel->run_blocks, s.all_blocks - s.block);
-            panels_unpack(&s);
-            for (size_t tile = 0; tile < s.tile_count; tile += stretch)
-                for (size_t row = s.row; row < s.row_end; row += kernel->tile_rows)
-                    tiles_run(&s, row, tile, min_size(tile + stretch, s.tile_count));
+        for (s.tile_begin = 0; s.tile_begin < s.tile_count; s.tile_begin += stretch) {
+            s.tile_end = min_size(s.tile_begin + stretch, s.tile_count);
+            stretch_run(&s);
         }
     }
 }

@@ -79,11 +79,13 @@ static inline size_t tile_find(size_t input, size_t tile_count, size_t input_cou
 }
 
 /* --- running -----------------------------------------------------------------------------
- * The loops around a tile kernel, the same for all of them: RUN_ROWS rows x RUN_BLOCKS blocks are
- * unpacked into scratch (it stays in L2, a tile's part of it in L1) and multiplied with all inputs,
- * in stretches of inputs that stay in L2 too.  Weights are read and unpacked once per call. */
+ * The loops around a tile kernel, the same for all of them.  RUN_ROWS rows at a time, a stretch of
+ * about RUN_INPUTS inputs is multiplied with run_blocks blocks of columns after the other.  Those blocks are
+ * unpacked into scratch (they stay in L2, a tile's part of them in L1) next to the sums of the stretch, which go
+ * to the outputs once: outputs are often a power of two apart and would evict each other from the caches.
+ * Unpacking again for each stretch costs less than 1% of multiplying it. */
 
-enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, TILE_INPUTS_MOST = 12, TILE_ROWS_MOST = 32 };
+enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240 };
 
 struct panel_kernel {
     size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
@@ -106,8 +108,12 @@ struct panel_kernel {
 
 void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel);
 
-static inline size_t panel_scratch_bytes(size_t panel_bytes) {
+static inline size_t panel_bytes_most(size_t panel_bytes) {
     return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
+}
+
+static inline size_t panel_scratch_bytes(size_t panel_bytes) {
+    return panel_bytes_most(panel_bytes) + (size_t)RUN_INPUTS * RUN_ROWS * sizeof(float);
 }
 
 #endif
