@@ -10,12 +10,27 @@
 #include "cli/output.h"
 
 const struct command command_table[COMMAND_COUNT] = {
+    [COMMAND_RUN] =
+        {COMMAND_RUN, "run", "-m MODEL [-f FILE] [-p TEXT] [options]", "complete a prompt",
+         "Continues the text of -f and -p (or the tokens of --ids) and streams the answer to standard "
+         "output.  Ctrl-C stops the answer, a second one leaves at once.",
+         0, 0, run_command},
     [COMMAND_INSPECT] =
         {COMMAND_INSPECT, "inspect", "FILE [--json]",
          "what a model file holds, and the memory that running it takes",
          "Prints the metadata and the tensors of a GGUF file (a vocabulary alone will do), the "
          "bytes of KV cache per token, and what 8K, 32K, 128K and 1M tokens of context need.",
          0, 1, inspect_command},
+    [COMMAND_TOKENIZE] =
+        {COMMAND_TOKENIZE, "tokenize", "-m MODEL [-f FILE] [-p TEXT] [--json]", "text to token ids",
+         "Prints each token's id and text, or with --json {\"ids\":[...]}.  A GGUF file that holds "
+         "only a vocabulary is enough.",
+         0, 0, tokenize_command},
+    [COMMAND_DETOKENIZE] =
+        {COMMAND_DETOKENIZE, "detokenize", "-m MODEL [--ids LIST | -f FILE]", "token ids to text",
+         "Prints the text of the ids, byte for byte.  A file may hold numbers between anything, "
+         "such as the output of `loam tokenize --json`.",
+         0, 0, detokenize_command},
     [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
                       "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
     [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",

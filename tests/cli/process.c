@@ -27,6 +27,7 @@ static void capture_read(struct capture *capture) {
         capture->capacity = capture->capacity * 2 + 16384;
         capture->text = realloc(capture->text, capture->capacity);
         assert_non_null(capture->text);
+        capture->text[capture->used] = '\0';
     }
     ssize_t count = read(capture->fd, capture->text + capture->used, capture->capacity - capture->used - 1);
     if (count < 0 && errno == EINTR) return;
@@ -41,7 +42,7 @@ static void capture_read(struct capture *capture) {
 
 static void child_prepare(const struct process_request *request, const int input[2], const int output[2],
                           const int complaints[2]) {
-    if (request->input != NULL) {
+    if (request->input != NULL || request->hold_input) {
         dup2(input[0], 0);
     } else {
         int null = open("/dev/null", O_RDONLY);
@@ -72,34 +73,39 @@ static void child_run(const struct process_request *request) {
     _exit(97);
 }
 
-static void write_input(int fd, const char *text) {
+static void write_input(int fd, const char *text, int hold) {
     for (size_t left = strlen(text); left > 0;) {
         ssize_t count = write(fd, text, left);
         if (count <= 0) break;
         text += count;
         left -= (size_t)count;
     }
-    close(fd);
+    if (!hold) close(fd);
 }
 
-static int seen(const struct capture *capture, const char *text) {
-    return capture->text != NULL && strstr(capture->text, text) != NULL;
+/* Time for the next SIGINT? */
+static int interrupt_is_due(const struct process_request *request, const struct capture captures[2],
+                            uint64_t passed_ns) {
+    if (passed_ns < request->interrupt_after_ms * UINT64_C(1000000)) return 0;
+    if (request->interrupt_after == NULL) return 1;
+    for (size_t i = 0; i < 2; i++)
+        if (captures[i].used > 0 && strstr(captures[i].text, request->interrupt_after) != NULL) return 1;
+    return 0;
 }
 
 /* Reads both pipes until both are closed; interrupts on the way when asked to. */
 static void watch(pid_t child, const struct process_request *request, struct capture captures[2]) {
     uint64_t limit_ns = (request->timeout_seconds ? request->timeout_seconds : 60) * UINT64_C(1000000000);
     uint64_t begin = clock_ns();
-    int interrupts_left = request->interrupt_after != NULL ? request->interrupt_count : 0;
+    int interrupts_left = request->interrupt_count;
     while (captures[0].fd >= 0 || captures[1].fd >= 0) {
         struct pollfd polls[2] = {{captures[0].fd, POLLIN, 0}, {captures[1].fd, POLLIN, 0}};
         if (poll(polls, 2, 50) > 0)
             for (size_t i = 0; i < 2; i++)
                 if (polls[i].fd >= 0 && polls[i].revents != 0) capture_read(&captures[i]);
-        if (interrupts_left > 0 &&
-            (seen(&captures[0], request->interrupt_after) || seen(&captures[1], request->interrupt_after))) {
+        if (interrupts_left > 0 && interrupt_is_due(request, captures, clock_ns() - begin)) {
             kill(child, SIGINT);
-            if (--interrupts_left > 0) usleep(50000);
+            if (--interrupts_left > 0) usleep(100000);
         }
         if (clock_ns() - begin > limit_ns) {
             kill(child, SIGKILL);
@@ -123,12 +129,13 @@ struct process_result process_run(const struct process_request *request) {
     close(output[1]);
     close(complaints[1]);
     void (*old)(int) = signal(SIGPIPE, SIG_IGN);
-    write_input(input[1], request->input != NULL ? request->input : "");
+    write_input(input[1], request->input != NULL ? request->input : "", request->hold_input);
     struct capture captures[2] = {{.fd = output[0]}, {.fd = complaints[0]}};
     watch(child, request, captures);
     int wait_status;
     assert_int_equal(waitpid(child, &wait_status, 0), child);
     signal(SIGPIPE, old);
+    if (request->hold_input) close(input[1]);
     struct process_result result = {
         .code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
         .output = captures[0].text != NULL ? captures[0].text : strdup(""),

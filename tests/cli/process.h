@@ -20,8 +20,10 @@ struct process_request {
     const char *output_path;      /* standard output goes there instead of into the result */
     int close_output;             /* standard output is closed */
     const char *environment;      /* one NAME=VALUE more; NULL: none */
-    const char *interrupt_after;  /* SIGINT when this text has come on standard output or error */
-    int interrupt_count;          /* that many SIGINTs, 50 ms apart */
+    const char *interrupt_after;  /* SIGINT when this text has come on standard output or error; "": any */
+    unsigned interrupt_after_ms;  /* ... and not before this time has passed */
+    int interrupt_count;          /* that many SIGINTs, 100 ms apart */
+    int hold_input;               /* standard input stays open after `input` */
     unsigned timeout_seconds;     /* 0: 60 */
 };
 

@@ -1,0 +1,185 @@
+#include "cli/generate.h"
+
+#include <stdlib.h>
+
+#include "cli/interrupt.h"
+#include "cli/json_file.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "platform/clock.h"
+
+const char *stop_reason_name(enum stop_reason reason) {
+    switch (reason) {
+    case STOP_NONE: return "none";
+    case STOP_END: return "end";
+    case STOP_LENGTH: return "length";
+    case STOP_CONTEXT: return "context";
+    case STOP_INTERRUPTED: return "interrupted";
+    case STOP_FAILED: return "failed";
+    }
+    return "none";
+}
+
+enum status answer_create(struct answer *answer, const struct generation *generation,
+                          const struct options *options, uint64_t seed, struct error *error) {
+    *answer = (struct answer){.seed = seed};
+    const struct session *session = generation->session;
+    struct sampler_options sampling = {
+        .temperature = (float)option_number(options, OPTION_TEMPERATURE),
+        .top_k = (uint32_t)option_count(options, OPTION_TOP_K),
+        .top_p = (float)option_number(options, OPTION_TOP_P),
+        .min_p = (float)option_number(options, OPTION_MIN_P),
+        .repeat_penalty = (float)option_number(options, OPTION_REPEAT_PENALTY),
+        .repeat_last = (uint32_t)option_count(options, OPTION_REPEAT_LAST),
+        .seed = seed,
+    };
+    size_t vocabulary = session->model->config.vocabulary_size;
+    TRY(sampler_create(&answer->sampler, &sampling, vocabulary, error));
+    if (generation->top_count > 0) answer->top_logprobs = json_array();
+    return sequence_create(&answer->sequence, session->engine, error);
+}
+
+void answer_destroy(struct answer *answer) {
+    sequence_destroy(answer->sequence);
+    sampler_destroy(answer->sampler);
+    token_list_deinit(&answer->tokens);
+    json_decref(answer->top_logprobs);
+    *answer = (struct answer){0};
+}
+
+static json_t *top_json(const float *logits, size_t vocabulary_size, size_t count) {
+    struct token_probability top[100];
+    if (count > sizeof top / sizeof top[0]) count = sizeof top / sizeof top[0];
+    sampler_top(logits, vocabulary_size, top, count);
+    json_t *list = json_array();
+    for (size_t i = 0; i < count && top[i].id >= 0; i++) {
+        json_t *item = json_object();
+        json_add(item, "id", json_integer(top[i].id));
+        json_add_number(item, "logprob", (double)top[i].log_probability);
+        json_array_append_new(list, item);
+    }
+    return list;
+}
+
+static enum status emit(const struct generation *generation, struct answer *answer, token_id id,
+                        struct error *error) {
+    const struct tokenizer *tokenizer = generation->session->tokenizer;
+    if (tokenizer == NULL || answer->sink == NULL) return STATUS_OK;
+    char small[256], *piece = small;
+    size_t length = tokenizer_piece(tokenizer, id, false, small, sizeof small);
+    if (length > sizeof small) {
+        piece = malloc(length);
+        if (piece == NULL)
+            return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
+        length = tokenizer_piece(tokenizer, id, false, piece, length);
+    }
+    utf8_stream_put(&answer->utf8, piece, length, answer->sink, answer->sink_context);
+    if (piece != small) free(piece);
+    return answer->streams ? output_flush(error) : STATUS_OK;
+}
+
+static void finish(struct answer *answer, enum stop_reason reason) {
+    answer->stop = reason;
+    if (answer->sink != NULL) utf8_stream_end(&answer->utf8, answer->sink, answer->sink_context);
+}
+
+/* Samples the next token of one answer from its row of logits and decides whether it goes on. */
+static enum status take(const struct generation *generation, struct answer *answer, const float *logits,
+                        struct error *error) {
+    const struct session *session = generation->session;
+    token_id id;
+    TRY(sampler_pick(answer->sampler, logits, &id, error));
+    sampler_accept(answer->sampler, id);
+    TRY(token_list_append(&answer->tokens, id, error));
+    if (answer->top_logprobs != NULL)
+        json_array_append_new(answer->top_logprobs, top_json(logits, session->model->config.vocabulary_size,
+                                                             generation->top_count));
+    bool is_end = session->tokenizer != NULL && tokenizer_is_end(session->tokenizer, id);
+    if (is_end && !generation->ignore_end) {
+        finish(answer, STOP_END);
+        return STATUS_OK;
+    }
+    TRY(emit(generation, answer, id, error));
+    if (generation->token_most >= 0 && answer->tokens.count >= (uint64_t)generation->token_most)
+        finish(answer, STOP_LENGTH);
+    else if (sequence_length(answer->sequence) >= engine_context_size(session->engine))
+        finish(answer, STOP_CONTEXT);
+    return STATUS_OK;
+}
+
+enum status generation_prefill(struct generation *generation, struct answer *answer, const token_id *tokens,
+                               size_t token_count, struct error *error) {
+    struct progress progress;
+    progress_begin(&progress, "prefill", generation->quiet);
+    struct prefill_request request = {.tokens = tokens,
+                                      .token_count = token_count,
+                                      .progress = progress_engine,
+                                      .progress_context = &progress};
+    for (size_t i = 0; i < token_count; i++) sampler_accept(answer->sampler, tokens[i]);
+    uint64_t length = sequence_length(answer->sequence);
+    double began = clock_seconds();
+    const float *logits = NULL;
+    enum status status =
+        engine_prefill(generation->session->engine, answer->sequence, &request, &logits, error);
+    generation->prefill_seconds += clock_seconds() - began;
+    generation->prefill_tokens += sequence_length(answer->sequence) - length;
+    progress_end(&progress);
+    if (status == STATUS_OK && interrupt_requested())
+        status = error_set(error, STATUS_INTERRUPTED, "interrupted");
+    if (status != STATUS_OK) {
+        finish(answer, status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
+        return status;
+    }
+    if (generation->token_most == 0) {
+        finish(answer, STOP_LENGTH);
+        return STATUS_OK;
+    }
+    return take(generation, answer, logits, error);
+}
+
+static enum status step(struct generation *generation, struct answer *const *active, size_t count,
+                        struct error *error) {
+    struct sequence *sequences[ENGINE_SEQUENCES_MOST];
+    token_id tokens[ENGINE_SEQUENCES_MOST];
+    for (size_t i = 0; i < count; i++) {
+        sequences[i] = active[i]->sequence;
+        tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
+    }
+    const float *logits;
+    TRY(engine_step(generation->session->engine, sequences, tokens, count, &logits, error));
+    generation->step_tokens += count;
+    size_t vocabulary = generation->session->model->config.vocabulary_size;
+    for (size_t i = 0; i < count; i++) TRY(take(generation, active[i], logits + i * vocabulary, error));
+    return STATUS_OK;
+}
+
+enum status generation_decode(struct generation *generation, struct answer *answers, size_t answer_count,
+                              struct error *error) {
+    enum status status = STATUS_OK;
+    double began = clock_seconds();
+    while (status == STATUS_OK) {
+        struct answer *active[ENGINE_SEQUENCES_MOST];
+        size_t count = 0;
+        for (size_t i = 0; i < answer_count; i++)
+            if (answers[i].stop == STOP_NONE) active[count++] = &answers[i];
+        if (count == 0) break;
+        if (interrupt_requested())
+            status = error_set(error, STATUS_INTERRUPTED, "interrupted");
+        else
+            status = step(generation, active, count, error);
+    }
+    generation->decode_seconds += clock_seconds() - began;
+    for (size_t i = 0; i < answer_count; i++)
+        if (answers[i].stop == STOP_NONE)
+            finish(&answers[i], status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
+    return status;
+}
+
+double generation_decode_rate(const struct generation *generation) {
+    return generation->decode_seconds > 0 ? (double)generation->step_tokens / generation->decode_seconds : 0;
+}
+
+double generation_prefill_rate(const struct generation *generation) {
+    return generation->prefill_seconds > 0 ? (double)generation->prefill_tokens / generation->prefill_seconds
+                                           : 0;
+}

@@ -1,0 +1,67 @@
+/* generate: from a prompt to an answer, for run and chat.
+ *
+ *   answer_create -> generation_prefill (first token) -> generation_decode (the rest) -> answer_destroy
+ *
+ * Several answers decode together, one step for all. */
+#ifndef LOAM_CLI_GENERATE_H
+#define LOAM_CLI_GENERATE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "cli/session.h"
+#include "cli/utf8.h"
+#include "engine/sampler.h"
+
+enum stop_reason {
+    STOP_NONE,        /* not yet */
+    STOP_END,         /* the model ended its answer */
+    STOP_LENGTH,      /* -n tokens */
+    STOP_CONTEXT,     /* the context is full */
+    STOP_INTERRUPTED, /* Ctrl-C */
+    STOP_FAILED,
+};
+
+const char *stop_reason_name(enum stop_reason reason);
+
+struct answer {
+    struct sequence *sequence; /* owned */
+    struct sampler *sampler;   /* owned */
+    uint64_t seed;
+    struct token_list tokens; /* everything sampled, an end token included */
+    json_t *top_logprobs;     /* owned, one entry per token; NULL: not wanted */
+    enum stop_reason stop;
+    struct utf8_stream utf8;
+    utf8_sink *sink; /* gets whole characters */
+    void *sink_context;
+    bool streams; /* the sink writes to standard output, which is flushed after every token */
+};
+
+struct generation {
+    const struct session *session;
+    int64_t token_most; /* per answer; -1: no limit */
+    bool ignore_end;
+    bool quiet;
+    size_t top_count;                     /* of top_logprobs */
+    uint64_t prefill_tokens, step_tokens; /* steps: rows of engine_step */
+    double prefill_seconds, decode_seconds;
+};
+
+/* A sampler from the sampling options, with this seed. */
+enum status answer_create(struct answer *answer, const struct generation *generation,
+                          const struct options *options, uint64_t seed, struct error *error) STATUS_CHECKED;
+void answer_destroy(struct answer *answer);
+
+/* Appends the prompt to the answer's sequence, with progress, and samples the first token.  prefill_seconds
+ * and prefill_tokens grow, also when Ctrl-C stopped it (STATUS_INTERRUPTED). */
+enum status generation_prefill(struct generation *generation, struct answer *answer, const token_id *tokens,
+                               size_t token_count, struct error *error) STATUS_CHECKED;
+/* Steps until every answer has stopped.  STATUS_INTERRUPTED after Ctrl-C. */
+enum status generation_decode(struct generation *generation, struct answer *answers, size_t answer_count,
+                              struct error *error) STATUS_CHECKED;
+
+/* Tokens per second of the steps; 0 when there were none. */
+double generation_decode_rate(const struct generation *generation);
+double generation_prefill_rate(const struct generation *generation);
+
+#endif

@@ -1,0 +1,38 @@
+/* plan: the options about the context's memory, checked and resolved.
+ *
+ * This build has one preset, full: every token attends to all tokens before it, and their K and V are in
+ * memory.  What asks for more than that is refused, with the names that exist. */
+#ifndef LOAM_CLI_PLAN_H
+#define LOAM_CLI_PLAN_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "cli/option.h"
+#include "kernels/attention/kv_layout.h"
+#include "model/model.h"
+
+struct plan {
+    const char *preset;
+    enum kv_type k_type, v_type;
+    bool has_budget;
+    uint64_t budget_bytes; /* of KV, device and host together: one memory on a CPU */
+};
+
+enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+
+/* Tokens per sequence: what -c asks for if the budget holds it for sequence_count sequences (else
+ * STATUS_MEMORY, with what would fit), or without -c the model's context, cut to the budget. */
+enum status plan_context(const struct plan *plan, const struct options *options,
+                         const struct model_config *config, size_t sequence_count, uint64_t *context_size,
+                         struct error *error) STATUS_CHECKED;
+
+/* Axes and methods, for --json. */
+json_t *plan_json(const struct plan *plan);
+
+enum kv_type kv_type_of_choice(uint64_t choice); /* of "f16|q8_0" */
+const char *kv_type_name(enum kv_type type);
+
+#endif

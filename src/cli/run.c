@@ -1,0 +1,295 @@
+/* loam run: complete a prompt. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/generate.h"
+#include "cli/interrupt.h"
+#include "cli/json_file.h"
+#include "cli/output.h"
+#include "cli/plan.h"
+#include "cli/prompt.h"
+
+struct run {
+    const struct options *options;
+    struct plan plan;
+    struct session session;
+    struct token_list prompt;
+    struct generation generation;
+    struct answer answers[ENGINE_SEQUENCES_MOST];
+    size_t answer_count;
+    uint64_t kv_bytes_peak;
+    char last_byte; /* written to standard output */
+};
+
+/* Text of an answer that must wait until those before it are printed. */
+struct held_text {
+    char *bytes; /* owned */
+    size_t length, capacity;
+    bool failed;
+};
+
+static void sink_hold(void *context, const char *bytes, size_t length) {
+    struct held_text *held = context;
+    if (held->length + length > held->capacity) {
+        size_t capacity = held->capacity * 2 + length + 256;
+        char *bigger = realloc(held->bytes, capacity);
+        if (bigger == NULL) {
+            held->failed = true;
+            return;
+        }
+        held->bytes = bigger;
+        held->capacity = capacity;
+    }
+    memcpy(held->bytes + held->length, bytes, length);
+    held->length += length;
+}
+
+static void sink_stream(void *context, const char *bytes, size_t length) {
+    char *last = context;
+    if (length > 0) *last = bytes[length - 1];
+    output_bytes(bytes, length);
+}
+
+/* ---- before ---- */
+
+/* With --ids a model without a vocabulary will do: the answer is then ids, too. */
+static enum status open_tokenizer(struct run *run, struct error *error) {
+    struct gguf_string kind = {NULL, 0};
+    TRY(gguf_get_string(&run->session.model->gguf, "tokenizer.ggml.model", &kind, error));
+    bool has_none = kind.length == 0 || (kind.length == 4 && memcmp(kind.text, "none", 4) == 0);
+    if (has_none && option_text(run->options, OPTION_IDS) != NULL) return STATUS_OK;
+    return session_open_tokenizer(&run->session, run->options, error);
+}
+
+static enum status read_prompt(struct run *run, struct error *error) {
+    if (run->session.tokenizer != NULL)
+        return prompt_tokens(run->options, run->session.tokenizer, &run->prompt, error);
+    TRY(prompt_parse_ids(option_text(run->options, OPTION_IDS), &run->prompt, error));
+    return prompt_check_ids(&run->prompt, run->session.model->config.vocabulary_size, error);
+}
+
+static enum status create_engine(struct run *run, struct error *error) {
+    struct engine_options engine_options = {.sequence_capacity = run->answer_count,
+                                            .batch_size = session_batch_size(run->options),
+                                            .k_type = run->plan.k_type,
+                                            .v_type = run->plan.v_type};
+    TRY(plan_context(&run->plan, run->options, &run->session.model->config, run->answer_count,
+                     &engine_options.context_size, error));
+    if (run->prompt.count > engine_options.context_size)
+        return error_set(error, STATUS_USAGE,
+                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", run->prompt.count,
+                         (unsigned long long)engine_options.context_size, run->prompt.count + 512);
+    return session_create_engine(&run->session, &engine_options, error);
+}
+
+static enum status open_run(struct run *run, struct error *error) {
+    const struct options *options = run->options;
+    if (option_text(options, OPTION_IDS) == NULL && option_text(options, OPTION_PROMPT) == NULL &&
+        option_text(options, OPTION_FILE) == NULL)
+        return error_set(error, STATUS_USAGE, "run: a prompt is needed: -p TEXT, -f FILE or --ids LIST");
+    TRY(plan_read(&run->plan, options, error));
+    const char *json_path = option_text(options, OPTION_JSON_FILE);
+    if (json_path != NULL) TRY(json_file_check(json_path, error));
+    run->answer_count = option_count(options, OPTION_PARALLEL);
+    run->generation = (struct generation){.session = &run->session,
+                                          .token_most = option_integer(options, OPTION_PREDICT),
+                                          .ignore_end = option_flag(options, OPTION_IGNORE_EOS),
+                                          .quiet = option_flag(options, OPTION_QUIET),
+                                          .top_count = option_count(options, OPTION_TOP_LOGPROBS)};
+    TRY(session_open(&run->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(open_tokenizer(run, error));
+    TRY(read_prompt(run, error));
+    TRY(create_engine(run, error));
+    uint64_t seed = session_seed(options);
+    for (size_t i = 0; i < run->answer_count; i++)
+        TRY(answer_create(&run->answers[i], &run->generation, options, seed + i, error));
+    return STATUS_OK;
+}
+
+/* ---- the work ---- */
+
+static enum status generate(struct run *run, struct error *error) {
+    for (size_t i = 0; i < run->answer_count; i++) {
+        enum status status =
+            generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
+        for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
+            run->answers[j].stop = STOP_INTERRUPTED;
+        TRY(status);
+    }
+    return generation_decode(&run->generation, run->answers, run->answer_count, error);
+}
+
+/* Several answers: each under a heading, in the order of their seeds. */
+static enum status generate_held(struct run *run, struct error *error) {
+    struct held_text held[ENGINE_SEQUENCES_MOST] = {0};
+    for (size_t i = 0; i < run->answer_count; i++) {
+        run->answers[i].sink = sink_hold;
+        run->answers[i].sink_context = &held[i];
+    }
+    enum status status = generate(run, error);
+    for (size_t i = 0; i < run->answer_count; i++) {
+        output_text("%s--- answer %zu, seed %llu ---\n", i > 0 ? "\n" : "", i + 1,
+                    (unsigned long long)run->answers[i].seed);
+        output_bytes(held[i].bytes != NULL ? held[i].bytes : "", held[i].length);
+        if (held[i].failed && status == STATUS_OK)
+            status = error_set(error, STATUS_MEMORY, "no memory for answer %zu", i + 1);
+        free(held[i].bytes);
+    }
+    output_text("\n");
+    return status;
+}
+
+/* Without a vocabulary there is no text: ids, by blanks. */
+static void print_ids(const struct run *run) {
+    for (size_t a = 0; a < run->answer_count; a++) {
+        const struct token_list *tokens = &run->answers[a].tokens;
+        for (size_t i = 0; i < tokens->count; i++) output_text("%s%d", i > 0 ? " " : "", tokens->ids[i]);
+        output_text("\n");
+    }
+}
+
+static enum status generate_and_print(struct run *run, struct error *error) {
+    enum status status;
+    if (run->session.tokenizer == NULL) {
+        status = generate(run, error);
+        print_ids(run);
+    } else if (run->answer_count > 1) {
+        status = generate_held(run, error);
+    } else {
+        run->answers[0].sink = sink_stream;
+        run->answers[0].sink_context = &run->last_byte;
+        run->answers[0].streams = true;
+        status = generate(run, error);
+        if (run->last_byte != '\n' && isatty(STDOUT_FILENO)) output_text("\n"); /* a prompt may follow */
+    }
+    struct error output_error;
+    enum status written = output_flush(&output_error);
+    if (written != STATUS_OK && (status == STATUS_OK || status == STATUS_INTERRUPTED)) {
+        *error = output_error;
+        status = written;
+    }
+    return status;
+}
+
+/* ---- after ---- */
+
+static uint64_t output_token_count(const struct run *run) {
+    uint64_t count = 0;
+    for (size_t i = 0; i < run->answer_count; i++) count += run->answers[i].tokens.count;
+    return count;
+}
+
+static void print_timings(const struct run *run) {
+    if (option_flag(run->options, OPTION_QUIET)) return;
+    const struct generation *g = &run->generation;
+    char rss[32], kv[32];
+    fprintf(stderr,
+            "%sloam: prompt %llu tokens in %.2f s (%.1f t/s), answer %llu tokens in %.2f s (%.1f t/s), "
+            "load %.2f s, KV %s, peak memory %s\n",
+            output_can_draw() ? "\n" : "", (unsigned long long)g->prefill_tokens, g->prefill_seconds,
+            generation_prefill_rate(g), (unsigned long long)output_token_count(run), g->decode_seconds,
+            generation_decode_rate(g), run->session.load_seconds,
+            bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
+}
+
+static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
+    json_t *phase = json_object();
+    json_add_uint(phase, "tokens", tokens);
+    json_add_number(phase, "seconds", seconds);
+    json_add_number(phase, "tokens_per_second", rate);
+    return phase;
+}
+
+static json_t *ids_json(const struct token_list *tokens) {
+    json_t *ids = json_array();
+    for (size_t i = 0; i < tokens->count; i++) json_array_append_new(ids, json_integer(tokens->ids[i]));
+    return ids;
+}
+
+static json_t *answers_json(const struct run *run) {
+    json_t *answers = json_array();
+    for (size_t i = 0; i < run->answer_count; i++) {
+        json_t *item = json_object();
+        json_add_uint(item, "seed", run->answers[i].seed);
+        json_add(item, "finish_reason", json_string(stop_reason_name(run->answers[i].stop)));
+        json_add(item, "output_tokens", ids_json(&run->answers[i].tokens));
+        json_array_append_new(answers, item);
+    }
+    return answers;
+}
+
+/* The contract's fields.  What preset full does not do is 0 where nothing was moved and null where there
+ * is nothing to measure; it selects everything, so kept_ratio and recall are 1 by definition. */
+static json_t *run_json(const struct run *run) {
+    const struct generation *g = &run->generation;
+    const struct session *session = &run->session;
+    char kernels[128];
+    json_t *root = json_object(), *plan = plan_json(&run->plan);
+    json_t *prefill = phase_json(g->prefill_tokens, g->prefill_seconds, generation_prefill_rate(g));
+    json_add_uint(prefill, "reused_tokens", 0);
+    json_add(plan, "device", json_string(session->device->name));
+    json_add(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
+    json_add_uint(plan, "threads", session->thread_count);
+    json_add_uint(plan, "context_size", engine_context_size(session->engine));
+    json_add_uint(plan, "batch_size", session_batch_size(run->options));
+    const char *name = session->model->config.name;
+    json_add(root, "model", json_bytes(name, strlen(name)));
+    json_add(root, "preset", json_string(run->plan.preset));
+    json_add(root, "plan", plan);
+    json_add(root, "load_seconds", json_real(session->load_seconds));
+    json_add_uint(root, "prompt_tokens", run->prompt.count);
+    json_add(root, "prefill", prefill);
+    json_add(root, "decode",
+             phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
+    json_add(root, "kv",
+             json_pack("{s:i, s:I, s:i}", "device_bytes_peak", 0, "host_bytes_peak",
+                       (json_int_t)run->kv_bytes_peak, "disk_bytes", 0));
+    json_add(root, "io",
+             json_pack("{s:i, s:i, s:i, s:f}", "read_bytes", 0, "read_ops", 0, "write_bytes", 0,
+                       "wait_seconds", 0.0));
+    json_add(root, "selection", json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0));
+    json_add(root, "reuse", json_pack("{s:n}", "hit_ratio"));
+    json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());
+    json_add_uint(root, "seed", run->answers[0].seed);
+    json_add(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));
+    json_add(root, "output_tokens", ids_json(&run->answers[0].tokens));
+    if (run->answers[0].top_logprobs != NULL)
+        json_add(root, "top_logprobs", json_incref(run->answers[0].top_logprobs));
+    if (run->answer_count > 1) json_add(root, "answers", answers_json(run));
+    return root;
+}
+
+static enum status report(struct run *run, enum status status, struct error *error) {
+    run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
+    print_timings(run);
+    const char *path = option_text(run->options, OPTION_JSON_FILE);
+    if (path != NULL) {
+        json_t *root = run_json(run);
+        struct error json_error;
+        enum status written = json_file_write(root, path, &json_error);
+        json_decref(root);
+        if (written != STATUS_OK && (status == STATUS_OK || status == STATUS_INTERRUPTED)) {
+            *error = json_error;
+            status = written;
+        }
+    }
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    return status;
+}
+
+enum status run_command(const struct options *options, struct error *error) {
+    interrupt_install();
+    struct run *run = calloc(1, sizeof *run);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    run->options = options;
+    enum status status = open_run(run, error);
+    if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
+    for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
+    session_close(&run->session);
+    token_list_deinit(&run->prompt);
+    free(run);
+    return status;
+}

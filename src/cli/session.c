@@ -1,0 +1,64 @@
+#include "cli/session.h"
+
+#include <sys/random.h>
+
+#include "base/checked.h"
+#include "cli/command.h"
+#include "platform/clock.h"
+#include "platform/file.h"
+
+enum status session_open(struct session *session, const struct options *options, size_t thread_count,
+                         struct error *error) {
+    *session = (struct session){0};
+    const char *path = option_text(options, OPTION_MODEL);
+    if (path == NULL)
+        return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
+    double began = clock_seconds();
+    file_map_guard();
+    TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
+    session->thread_count = thread_count != 0 ? thread_count : cpu_count();
+    struct device_options device_options = {.thread_count = session->thread_count, .mask = session->mask};
+    TRY(device_cpu_create(&session->device, &device_options, error));
+    TRY(model_load(&session->model, path, session->device, error));
+    session->load_seconds = clock_seconds() - began;
+    return STATUS_OK;
+}
+
+enum status session_open_tokenizer(struct session *session, const struct options *options,
+                                   struct error *error) {
+    double began = clock_seconds();
+    TRY(tokenizer_create(&session->tokenizer, &session->model->gguf, option_flag(options, OPTION_FORCE_PRE),
+                         error));
+    session->load_seconds += clock_seconds() - began;
+    return STATUS_OK;
+}
+
+enum status session_create_engine(struct session *session, const struct engine_options *engine_options,
+                                  struct error *error) {
+    double began = clock_seconds();
+    engine_destroy(session->engine);
+    session->engine = NULL;
+    TRY(engine_create(&session->engine, session->model, engine_options, error));
+    session->load_seconds += clock_seconds() - began;
+    return STATUS_OK;
+}
+
+void session_close(struct session *session) {
+    engine_destroy(session->engine);
+    tokenizer_destroy(session->tokenizer);
+    model_destroy(session->model);
+    device_destroy(session->device);
+    *session = (struct session){0};
+}
+
+size_t session_batch_size(const struct options *options) {
+    return min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
+}
+
+uint64_t session_seed(const struct options *options) {
+    int64_t seed = option_integer(options, OPTION_SEED);
+    if (seed >= 0) return (uint64_t)seed;
+    uint32_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != sizeof drawn) drawn = (uint32_t)clock_ns();
+    return drawn;
+}

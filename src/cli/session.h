@@ -1,0 +1,39 @@
+/* session: device, model, tokenizer and engine of one command, opened in that order and closed together. */
+#ifndef LOAM_CLI_SESSION_H
+#define LOAM_CLI_SESSION_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+#include "cli/option.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "token/tokenizer.h"
+
+struct session {
+    struct device *device;
+    struct model *model;
+    struct tokenizer *tokenizer; /* NULL until session_open_tokenizer */
+    struct engine *engine;       /* NULL until session_create_engine */
+    cpu_mask mask;
+    size_t thread_count;
+    double load_seconds;
+};
+
+/* Loads the file of -m.  thread_count 0: one per processor. */
+enum status session_open(struct session *session, const struct options *options, size_t thread_count,
+                         struct error *error) STATUS_CHECKED;
+enum status session_open_tokenizer(struct session *session, const struct options *options,
+                                   struct error *error) STATUS_CHECKED;
+/* Replaces the engine there was; its sequences must be gone. */
+enum status session_create_engine(struct session *session, const struct engine_options *engine_options,
+                                  struct error *error) STATUS_CHECKED;
+void session_close(struct session *session);
+
+/* Tokens of a prefill block: the smaller of -b and -ub. */
+size_t session_batch_size(const struct options *options);
+/* -s, or a new seed when that is -1. */
+uint64_t session_seed(const struct options *options);
+
+#endif

@@ -1,0 +1,346 @@
+/* loam run, tokenize and detokenize on a tiny model with random weights: what is printed, when it stops,
+ * what the JSON says, how it fails. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+static char model_path[200], ending_path[200], bare_path[200], long_path[200], text_path[200], json_path[200];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(ending_path, sizeof ending_path, "%s", scratch_path("ending.gguf"));
+    snprintf(bare_path, sizeof bare_path, "%s", scratch_path("bare.gguf"));
+    snprintf(long_path, sizeof long_path, "%s", scratch_path("long.gguf"));
+    snprintf(text_path, sizeof text_path, "%s", scratch_path("text.txt"));
+    snprintf(json_path, sizeof json_path, "%s", scratch_path("run.json"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 1});
+    tiny_model_write(ending_path, &(struct tiny_model){.seed = 1, .always_ends = true});
+    tiny_model_write(bare_path, &(struct tiny_model){.seed = 1, .without_tokenizer = true});
+    tiny_model_write(long_path, &(struct tiny_model){.seed = 2, .context = 1 << 20});
+    FILE *file = fopen(text_path, "w");
+    assert_non_null(file);
+    fputs("once upon", file);
+    fclose(file);
+    return 0;
+}
+
+static json_t *load_json(void) {
+    json_error_t why;
+    json_t *root = json_load_file(json_path, JSON_REJECT_DUPLICATES, &why);
+    if (root == NULL) fail_msg("%s: %s", json_path, why.text);
+    return root;
+}
+
+static double number_at(json_t *root, const char *outer, const char *inner) {
+    json_t *value = json_object_get(json_object_get(root, outer), inner);
+    if (!json_is_number(value)) fail_msg("no number %s.%s", outer, inner);
+    return json_number_value(value);
+}
+
+static char *compact(json_t *value) { return json_dumps(value, JSON_COMPACT); }
+
+static void json_has_the_fields_of_the_contract(void **state) {
+    (void)state;
+    struct process_result result = LOAM("run", "-m", model_path, "-p", "hello", "-n", "6", "--temp", "0",
+                                        "--json", json_path, "--top-logprobs", "3");
+    assert_int_equal(result.code, 0);
+    json_t *root = load_json();
+    assert_string_equal(json_string_value(json_object_get(root, "preset")), "full");
+    assert_string_equal(json_string_value(json_object_get(root, "model")), "tiny");
+    assert_true(json_is_object(json_object_get(root, "plan")));
+    double prompt = number_at(root, "prefill", "tokens");
+    assert_int_equal(number_at(root, "prefill", "reused_tokens"), 0);
+    assert_true(number_at(root, "prefill", "seconds") > 0);
+    assert_true(number_at(root, "prefill", "tokens_per_second") > 0);
+    assert_int_equal(number_at(root, "decode", "tokens"), 6);
+    assert_true(number_at(root, "decode", "seconds") > 0);
+    assert_true(number_at(root, "decode", "tokens_per_second") > 0);
+    /* one chunk of 64 tokens: the prompt and 6 tokens fit in it */
+    assert_true(prompt + 6 <= 64);
+    assert_int_equal(number_at(root, "kv", "host_bytes_peak"), 512 * 64);
+    assert_int_equal(number_at(root, "kv", "device_bytes_peak"), 0);
+    assert_int_equal(number_at(root, "kv", "disk_bytes"), 0);
+    assert_int_equal(number_at(root, "io", "read_bytes"), 0);
+    assert_int_equal(number_at(root, "io", "write_bytes"), 0);
+    assert_int_equal(number_at(root, "io", "read_ops"), 0);
+    assert_true(number_at(root, "io", "wait_seconds") == 0);
+    assert_true(number_at(root, "selection", "kept_ratio") == 1);
+    assert_true(json_is_null(json_object_get(json_object_get(root, "reuse"), "hit_ratio")));
+    assert_true(json_integer_value(json_object_get(root, "peak_rss_bytes")) > 1 << 20);
+    json_t *tokens = json_object_get(root, "output_tokens"), *top = json_object_get(root, "top_logprobs");
+    assert_int_equal(json_array_size(tokens), 6);
+    assert_int_equal(json_array_size(top), 6);
+    for (size_t i = 0; i < 6; i++) {
+        json_t *row = json_array_get(top, i);
+        assert_int_equal(json_array_size(row), 3);
+        double last = 0;
+        for (size_t j = 0; j < 3; j++) {
+            double p = json_number_value(json_object_get(json_array_get(row, j), "logprob"));
+            assert_true(p <= last && isfinite(p));
+            last = p;
+        }
+        /* greedy: the token is the likeliest */
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(row, 0), "id")),
+                         json_integer_value(json_array_get(tokens, i)));
+    }
+    json_decref(root);
+    process_deinit(&result);
+}
+
+/* The output tokens of a run with these arguments more, as JSON text. */
+static char *output_tokens(const char *const *more) {
+    const char *arguments[40] = {"run", "-q", "--json", json_path};
+    size_t count = 4;
+    while (*more != NULL) arguments[count++] = *more++;
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    assert_string_equal(result.complaints, ""); /* -q */
+    process_deinit(&result);
+    json_t *root = load_json();
+    char *text = compact(json_object_get(root, "output_tokens"));
+    json_decref(root);
+    return text;
+}
+
+#define TOKENS(...) output_tokens((const char *const[]){__VA_ARGS__, NULL})
+
+static void the_same_seed_gives_the_same_tokens(void **state) {
+    (void)state;
+    char *a = TOKENS("-m", model_path, "-p", "hello", "-n", "12", "-s", "7", "-t", "1");
+    char *b = TOKENS("-m", model_path, "-p", "hello", "-n", "12", "-s", "7", "-t", "2");
+    char *c = TOKENS("-m", model_path, "-p", "hello", "-n", "12", "-s", "8", "-t", "1");
+    assert_string_equal(a, b);
+    assert_string_not_equal(a, c);
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void prompts_join_and_ids_stand_for_text(void **state) {
+    (void)state;
+    struct process_result ids =
+        LOAM("tokenize", "-m", model_path, "-f", text_path, "-p", "a time", "--json", "--bos");
+    assert_int_equal(ids.code, 0);
+    ids.output[strlen(ids.output) - strlen("]}\n")] = '\0'; /* {"ids":[1,2]} -> 1,2 */
+    char *joined = TOKENS("-m", model_path, "-f", text_path, "-p", "a time", "-n", "5", "--temp", "0");
+    char *whole = TOKENS("-m", model_path, "-p", "once upon\na time", "-n", "5", "--temp", "0");
+    char *by_ids =
+        TOKENS("-m", model_path, "--ids", ids.output + strlen("{\"ids\":["), "-n", "5", "--temp", "0");
+    char *bare =
+        TOKENS("-m", bare_path, "--ids", ids.output + strlen("{\"ids\":["), "-n", "5", "--temp", "0");
+    assert_string_equal(joined, whole);
+    assert_string_equal(joined, by_ids);
+    assert_string_equal(joined, bare); /* the same weights without a vocabulary */
+    const char *arguments[] = {"run",    "-m", model_path, "-f",     "-",       "-n", "5",
+                               "--temp", "0",  "-q",       "--json", json_path, NULL};
+    struct process_result piped =
+        process_run(&(struct process_request){.arguments = arguments, .input = "once upon\na time"});
+    json_t *root = load_json();
+    char *from_pipe = compact(json_object_get(root, "output_tokens"));
+    assert_string_equal(joined, from_pipe);
+    json_decref(root);
+    process_deinit(&piped);
+    process_deinit(&ids);
+    free(joined);
+    free(whole);
+    free(by_ids);
+    free(bare);
+    free(from_pipe);
+}
+
+static void check_finish(const char *model, const char *n, const char *more, const char *reason,
+                         size_t count) {
+    const char *arguments[] = {"run", "-m",     model, "--ids",  "1,70,80", "-n", n,
+                               "-q",  "--temp", "0",   "--json", json_path, more, NULL};
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    assert_int_equal(result.code, 0);
+    json_t *root = load_json();
+    assert_string_equal(json_string_value(json_object_get(root, "finish_reason")), reason);
+    assert_int_equal(json_array_size(json_object_get(root, "output_tokens")), count);
+    if (strcmp(reason, "end") == 0) assert_string_equal(result.output, ""); /* the end token has no text */
+    json_decref(root);
+    process_deinit(&result);
+}
+
+static void answers_end_where_they_should(void **state) {
+    (void)state;
+    check_finish(model_path, "4", NULL, "length", 4);
+    check_finish(model_path, "0", NULL, "length", 0);
+    check_finish(ending_path, "9", NULL, "end", 1);
+    check_finish(ending_path, "9", "--ignore-eos", "length", 9);
+    /* 3 tokens of prompt, 8 of context: the 6th token comes from the full context and is not stored */
+    check_finish(model_path, "-1", "--ctx-size=8", "context", 6);
+}
+
+static void several_answers_decode_together(void **state) {
+    (void)state;
+    char *third = TOKENS("-m", model_path, "-p", "hello", "-n", "6", "-s", "5");
+    struct process_result result = LOAM("run", "-m", model_path, "-p", "hello", "-n", "6", "-s", "3", "-np",
+                                        "3", "-q", "--json", json_path);
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.output, "--- answer 3, seed 5 ---\n"));
+    json_t *root = load_json();
+    json_t *answers = json_object_get(root, "answers");
+    assert_int_equal(json_array_size(answers), 3);
+    char *together = compact(json_object_get(json_array_get(answers, 2), "output_tokens"));
+    assert_string_equal(together, third);
+    assert_int_equal(number_at(root, "decode", "tokens"), 18);
+    json_decref(root);
+    process_deinit(&result);
+    free(third);
+    free(together);
+}
+
+static void tokens_and_back(void **state) {
+    (void)state;
+    static const char text[] = "hello w\xc3\xb6rld \xf0\x9f\x8c\x8d\n\n  x";
+    struct process_result ids = LOAM("tokenize", "-m", model_path, "-p", text, "--json");
+    assert_int_equal(ids.code, 0);
+    json_t *root = json_loads(ids.output, 0, NULL);
+    assert_int_equal(json_object_size(root), 1);
+    assert_true(json_array_size(json_object_get(root, "ids")) > 10);
+    const char *arguments[] = {"detokenize", "-m", model_path, "-f", "-", NULL};
+    struct process_result back =
+        process_run(&(struct process_request){.arguments = arguments, .input = ids.output});
+    assert_int_equal(back.code, 0);
+    assert_string_equal(back.output, text);
+    struct process_result shown = LOAM("tokenize", "-m", model_path, "-p", "\x1b");
+    assert_null(strchr(shown.output, '\x1b')); /* nothing a terminal obeys */
+    assert_non_null(strstr(shown.output, "\\x1b"));
+    json_decref(root);
+    process_deinit(&ids);
+    process_deinit(&back);
+    process_deinit(&shown);
+}
+
+struct failure {
+    const char *arguments[14];
+    int code;
+    const char *says;
+};
+
+static void failures_have_their_codes(void **state) {
+    (void)state;
+    const struct failure cases[] = {
+        {{"run"}, 2, "a prompt is needed"},
+        {{"run", "-p", "x"}, 2, "which model?"},
+        {{"run", "-m", model_path, "-p", "x", "--tmep", "1"}, 2, "did you mean '--temp'?"},
+        {{"run", "-m", model_path, "-p", "x", "--temp", "hot"}, 2, "--temp: found 'hot', expected a number"},
+        {{"run", "-m", model_path, "-p", "x", "--top-p", "1.5"}, 2, "expected 0 to 1"},
+        {{"run", "-m", model_path, "-p", "x", "-n", "-2"}, 2, "-n: found -2"},
+        {{"run", "-m", model_path, "-p"}, 2, "-p needs TEXT"},
+        {{"run", "-m", model_path, "-p", "x", "-ctk", "q3"}, 2, "-ctk: found 'q3', expected f16|q8_0"},
+
+        {{"run", "-m", model_path, "-p", "x", "--preset", "clo"}, 2, "this build has only: full"},
+        {{"run", "-m", model_path, "-p", "x", "--set", "select=quest"}, 2, "no method 'quest'"},
+        {{"run", "-m", model_path, "-p", "x", "--set", "colour=red"}, 2, "no axis 'colour'"},
+        {{"run", "-m", model_path, "-p", "x", "--keep", "10%"}, 2, "preset full keeps 100%"},
+        {{"run", "-m", model_path, "-p", "x", "--kv-disk", "/tmp"}, 2, "--kv-disk: preset full"},
+        {{"run", "-m", model_path, "-p", "x", "--cpu-mask", "mmx"}, 2, "--cpu-mask: found 'mmx'"},
+        {{"run", "-m", model_path, "--ids", "1,x"}, 2, "--ids: found 'x'"},
+        {{"run", "-m", model_path, "--ids", "1,320"}, 2, "the vocabulary has 320"},
+        {{"run", "-m", model_path, "--ids", "1", "-p", "x"}, 2, "--ids stands alone"},
+        {{"run", "-m", model_path, "-c", "4", "-p", "hello there"}, 2, "the context holds 4"},
+        {{"run", "-m", text_path, "-p", "x"}, 3, "text.txt: "},
+        {{"run", "-m", bare_path, "-p", "x"}, 3, "tokenizer.ggml.model"},
+        {{"run", "-m", model_path, "-p", "x", "--kv-host", "1K"}, 5, "the budget is 1.00 KiB"},
+        {{"run", "-m", model_path, "-p", "x", "-c", "256", "--kv-host", "64K"}, 5, "-c 128"},
+        {{"run", "-m", "/nonexistent", "-p", "x"}, 6, "/nonexistent"},
+        {{"run", "-m", model_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
+        {{"run", "-m", model_path, "-p", "x", "--json", "/nonexistent/x"}, 6, "/nonexistent/x"},
+        {{"run", "-m", model_path, "-q", "-p", "x", "-n", "1", "--json", "/dev/full"}, 6, "/dev/full"},
+        {{"tokenize", "-m", model_path}, 2, "a text is needed"},
+        {{"detokenize", "-m", model_path, "--ids", "99999"}, 2, "the vocabulary has"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
+        const char *end = strchr(r.complaints, '\n');
+        if (r.code != cases[i].code || strstr(r.complaints, cases[i].says) == NULL || end == NULL ||
+            end[1] != '\0' || strncmp(r.complaints, "loam: ", 6) != 0)
+            fail_msg("case %zu (%s): exit %d, '%s'", i, cases[i].says, r.code, r.complaints);
+        process_deinit(&r);
+    }
+    struct stat info;
+    assert_int_equal(stat("/dev/full", &info), 0);
+    assert_true(S_ISCHR(info.st_mode)); /* still a device */
+}
+
+static void budgets_cut_the_context(void **state) {
+    (void)state;
+    /* 64K at 512 bytes a token: 128 tokens */
+    free(TOKENS("-m", model_path, "-p", "x", "-n", "1", "--kv-host", "32K", "--kv-device", "32K"));
+    json_t *root = load_json();
+    assert_int_equal(number_at(root, "plan", "context_size"), 128);
+    json_decref(root);
+    free(TOKENS("-m", model_path, "-p", "x", "-n", "1", "--set", "codec=q8,select=all"));
+    root = load_json();
+    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "plan"), "codec_k")), "q8_0");
+    json_decref(root);
+}
+
+static void unwritable_output_stops_the_run(void **state) {
+    (void)state;
+    const char *arguments[] = {"run", "-m", long_path, "-p", "x", "-q", "--ignore-eos", NULL};
+    struct process_result full =
+        process_run(&(struct process_request){.arguments = arguments, .output_path = "/dev/full"});
+    struct process_result closed =
+        process_run(&(struct process_request){.arguments = arguments, .close_output = 1});
+    assert_int_equal(full.code, 6);
+    assert_non_null(strstr(full.complaints, "standard output: No space left"));
+    assert_int_equal(closed.code, 6);
+    process_deinit(&full);
+    process_deinit(&closed);
+}
+
+static void ctrl_c_ends_the_answer_cleanly(void **state) {
+    (void)state;
+    const char *arguments[] = {"run", "-m", long_path, "-p", "x", "--ignore-eos", "--json", json_path, NULL};
+    struct process_result result = process_run(
+        &(struct process_request){.arguments = arguments, .interrupt_after = "", .interrupt_count = 1});
+    assert_int_equal(result.code, 130);
+    json_t *root = load_json();
+    assert_string_equal(json_string_value(json_object_get(root, "finish_reason")), "interrupted");
+    size_t count = json_array_size(json_object_get(root, "output_tokens"));
+    assert_true(count > 0);
+    assert_true(result.output_bytes > 0);
+    assert_int_equal(strncmp(result.complaints, "loam: prompt ", 13), 0); /* the figures, and no complaint */
+    json_decref(root);
+    process_deinit(&result);
+}
+
+static void a_second_ctrl_c_leaves_at_once(void **state) {
+    (void)state;
+    /* Reading a pipe that nobody closes: the first one cannot be heard. */
+    const char *arguments[] = {"run", "-m", model_path, "-f", "-", NULL};
+    struct process_result result = process_run(&(struct process_request){
+        .arguments = arguments, .hold_input = 1, .interrupt_after_ms = 300, .interrupt_count = 2});
+    assert_int_equal(result.code, 130);
+    assert_true(result.seconds < 20);
+    process_deinit(&result);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_has_the_fields_of_the_contract),
+        cmocka_unit_test(the_same_seed_gives_the_same_tokens),
+        cmocka_unit_test(prompts_join_and_ids_stand_for_text),
+        cmocka_unit_test(answers_end_where_they_should),
+        cmocka_unit_test(several_answers_decode_together),
+        cmocka_unit_test(tokens_and_back),
+        cmocka_unit_test(failures_have_their_codes),
+        cmocka_unit_test(budgets_cut_the_context),
+        cmocka_unit_test(unwritable_output_stops_the_run),
+        cmocka_unit_test(ctrl_c_ends_the_answer_cleanly),
+        cmocka_unit_test(a_second_ctrl_c_leaves_at_once),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
