@@ -7,5 +7,14 @@
 void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask) {
     memset(kernels, 0, sizeof *kernels);
     matvec_init_ref(kernels);
+#if defined(__x86_64__)
+    if (mask & CPU_AVX2) {
+        matvec_init_prepare_avx2(kernels);
+        matvec_init_plain_avx2(kernels);
+        matvec_init_q8_32_avx2(kernels);
+        matvec_init_q8_256_avx2(kernels);
+    }
+#else
     (void)mask;
+#endif
 }

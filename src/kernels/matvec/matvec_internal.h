@@ -8,23 +8,27 @@ enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last 
 
 /* MATVEC_FORM_Q8_32: x = scale·q, one scale per block of 32; q is in -127..127.
  * `pairs` holds the same values ordered for kernels that keep two blocks A, B in the halves of a register:
- * for each pair of blocks A[0..15] B[0..15] A[16..31] B[16..31]. */
+ * for each pair of blocks A[0..15] B[0..15] A[16..31] B[16..31].  The numbers of the 8 blocks are in the order
+ * 0 2 4 6 1 3 5 7 (input_block_place): even blocks in the low half of a register, odd in the high. */
 struct input_q8_32 {
     int8_t q[INPUT_GROUP];
     int8_t pairs[INPUT_GROUP];
-    float scale[8]; /* of the 8 blocks, in the order 0 2 4 6 1 3 5 7: see input_block_place */
-    float sum[8];   /* scale · (sum of q), in the same order: multiplies offsets and minima */
+    float scale[8];
+    float sum[8];    /* scale · (sum of q): multiplies minima */
+    int32_t sum8[8]; /* 8 · (sum of q): for codes stored with an offset */
+    int32_t pad[8];
 };
 
-/* Where block b (0..7) of a group has its scale: even blocks in the low half of a register, odd in the high. */
+/* Where block b (0..7) of a group has its numbers. */
 static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
 
 /* MATVEC_FORM_Q8_256: x = scale·q, one scale per 256; q is in -127..127. */
 struct input_q8_256 {
     int8_t q[INPUT_GROUP];
-    int16_t sums[16]; /* of each 16 q */
-    float scale;
-    float pad[7];
+    float scale[8];     /* the same eight times */
+    int16_t sums[16];   /* of each 16 q: for the groups that have minima or offsets */
+    int16_t sums_32[8]; /* of each 32 */
+    int16_t pad[24];
 };
 
 _Static_assert(sizeof(struct input_q8_32) % 64 == 0, "groups stay aligned to cache lines");
@@ -34,6 +38,9 @@ _Static_assert(sizeof(struct input_q8_256) % 64 == 0, "groups stay aligned to ca
 #define INPUT_TINY 1e-30f
 
 void matvec_init_ref(struct matvec_kernels *kernels);
-void matvec_init_avx2(struct matvec_kernels *kernels);
+void matvec_init_prepare_avx2(struct matvec_kernels *kernels);
+void matvec_init_plain_avx2(struct matvec_kernels *kernels);
+void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
+void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
 
 #endif

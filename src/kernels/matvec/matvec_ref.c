@@ -51,6 +51,7 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
         int sum = 0;
         for (size_t i = 0; i < 32; i++) sum += q[i];
         g->sum[place] = g->scale[place] * (float)sum;
+        g->sum8[place] = 8 * sum;
         memcpy(pairs, q, 16);
         memcpy(pairs + 32, q + 16, 16);
     }
@@ -60,9 +61,12 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
     struct input_q8_256 *group = prepared;
     memset(group, 0, input_bytes(MATVEC_FORM_Q8_256, columns));
     for (size_t begin = 0; begin < columns; begin += INPUT_GROUP, group++) {
-        group->scale = quantize_block(x + begin, min_size(INPUT_GROUP, columns - begin), group->q);
-        for (size_t i = 0; i < INPUT_GROUP; i++)
+        float scale = quantize_block(x + begin, min_size(INPUT_GROUP, columns - begin), group->q);
+        for (size_t i = 0; i < 8; i++) group->scale[i] = scale;
+        for (size_t i = 0; i < INPUT_GROUP; i++) {
             group->sums[i / 16] = (int16_t)(group->sums[i / 16] + group->q[i]);
+            group->sums_32[i / 32] = (int16_t)(group->sums_32[i / 32] + group->q[i]);
+        }
     }
 }
 
@@ -75,7 +79,7 @@ static double input_value(enum matvec_form form, const void *input, size_t c) {
     }
     if (form == MATVEC_FORM_Q8_256) {
         const struct input_q8_256 *group = (const struct input_q8_256 *)input + c / INPUT_GROUP;
-        return (double)group->scale * group->q[k];
+        return (double)group->scale[0] * group->q[k];
     }
     return ((const float *)input)[c];
 }

@@ -1,0 +1,282 @@
+/* matvec for the types with blocks of 256, on AVX2.
+ *
+ * Mapping: a block is a group (rows_avx2.h).  Codes are unpacked to unsigned bytes, 32 at a time, multiplied u8·s8
+ * with the input (63·127·2 < 2^15), and the 16-bit products are multiplied by the group's integer scale and
+ * added in pairs to 32 bits: one conversion and one fused multiply-add per 256 weights.  Minima and offsets
+ * (−4 of Q3_K, −32 of Q6_K) multiply the prepared sums of the input, as integers too.  IQ4_XS has signed levels:
+ * the sign moves to the input.
+ *
+ * Largest sums: Q6_K 8·2·16002·128 < 2^25 per lane.
+ *
+ * Bound: memory, the row once; the inputs stay in L1.  About 0.5 instructions per byte of Q4_K, 0.43 of Q6_K;
+ * what is reached: bench/kernels. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/convert/codes.h"
+#include "kernels/matvec/matvec_internal.h"
+#include "kernels/matvec/rows_avx2.h"
+
+INLINE const struct input_q8_256 *input(const void *x) { return x; }
+
+INLINE float half_at(const void *p) {
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return _cvtsh_ss(half);
+}
+
+/* Every lane = scale j (0..7) of [s0..s7 | s0..s7]: for groups of 32. */
+INLINE __m256i scale_of_32(__m256i scales, size_t j) {
+    return _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(2 * j | (2 * j + 1) << 8)));
+}
+
+/* Scales of groups of 16, in two registers [s0..s7 twice], [s8..s15 twice]. */
+struct scales_16 {
+    __m256i half[2];
+};
+
+INLINE struct scales_16 scales_of_16(__m256i words) {
+    return (struct scales_16){{_mm256_permute4x64_epi64(words, 0x44), _mm256_permute4x64_epi64(words, 0xee)}};
+}
+
+/* The low half = scale 2k, the high half = scale 2k + 1: of the two groups in the k-th 32 elements. */
+INLINE __m256i scale_pair(struct scales_16 scales, size_t k) {
+    size_t j = 2 * k % 8;
+    __m128i low = _mm_set1_epi16((short)(2 * j | (2 * j + 1) << 8));
+    __m128i high = _mm_set1_epi16((short)((2 * j + 2) | (2 * j + 3) << 8));
+    return _mm256_shuffle_epi8(scales.half[k / 4], _mm256_set_m128i(high, low));
+}
+
+/* sum += scale · (codes·x) for the k-th 32 elements. */
+INLINE __m256i add_scaled(__m256i sum, __m256i codes, __m256i scale, const struct input_q8_256 *x, size_t k) {
+    __m256i products = _mm256_maddubs_epi16(codes, load_256(x->q + 32 * k));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(products, scale));
+}
+
+/* acc += d · scale of x · sum */
+INLINE __m256 add_block(__m256 acc, __m256i sum, float d, const struct input_q8_256 *x) {
+    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(d), _mm256_loadu_ps(x->scale));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
+}
+
+/* Words: scales 0..7 in the low half, minima in the high; see q4_k_scale_get.  `head` is the block's first 16
+ * bytes in both halves: d, dmin and the 12 packed ones. */
+INLINE __m256i q4_k_scales(__m256i head) {
+    const char n = -1;
+    /* The byte with the low bits, in the upper half of a word: multiplying by 256 or 16 shifts it right. */
+    const __m256i low_at = _mm256_setr_epi8(n, 4, n, 5, n, 6, n, 7, n, 12, n, 13, n, 14, n, 15, n, 8, n, 9, n,
+                                            10, n, 11, n, 12, n, 13, n, 14, n, 15);
+    const __m256i shift =
+        _mm256_setr_epi16(256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 16, 16, 16, 16);
+    const __m256i mask = _mm256_setr_epi16(63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15);
+    const __m256i high_at = _mm256_setr_epi8(n, n, n, n, n, n, n, n, 4, n, 5, n, 6, n, 7, n, n, n, n, n, n, n,
+                                             n, n, 8, n, 9, n, 10, n, 11, n);
+    __m256i low = _mm256_and_si256(_mm256_mulhi_epu16(_mm256_shuffle_epi8(head, low_at), shift), mask);
+    __m256i high = _mm256_srli_epi16(_mm256_shuffle_epi8(head, high_at), 2);
+    return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi16(0x30)));
+}
+
+/* Q4_K and Q5_K differ in where the codes come from. */
+typedef void codes_function(const uint8_t *w, size_t pair, __m256i *low, __m256i *high);
+
+INLINE void q4_k_codes(const uint8_t *w, size_t pair, __m256i *low, __m256i *high) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    __m256i codes = load_256(w + 16 + 32 * pair);
+    *low = _mm256_and_si256(codes, mask);
+    *high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask);
+}
+
+INLINE void q5_k_codes(const uint8_t *w, size_t pair, __m256i *low, __m256i *high) {
+    const __m256i mask = _mm256_set1_epi8(15), bit = _mm256_set1_epi8(16);
+    __m256i codes = load_256(w + 48 + 32 * pair), fifth = load_256(w + 16), fifth_low, fifth_high;
+    switch (pair) { /* bits 2·pair and 2·pair + 1 to bit 4 */
+    case 0: fifth_low = _mm256_slli_epi16(fifth, 4), fifth_high = _mm256_slli_epi16(fifth, 3); break;
+    case 1: fifth_low = _mm256_slli_epi16(fifth, 2), fifth_high = _mm256_slli_epi16(fifth, 1); break;
+    case 2: fifth_low = fifth, fifth_high = _mm256_srli_epi16(fifth, 1); break;
+    default: fifth_low = _mm256_srli_epi16(fifth, 2), fifth_high = _mm256_srli_epi16(fifth, 3); break;
+    }
+    *low = _mm256_or_si256(_mm256_and_si256(codes, mask), _mm256_and_si256(fifth_low, bit));
+    *high = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
+                            _mm256_and_si256(fifth_high, bit));
+}
+
+INLINE void q45_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc,
+                        codes_function *codes) {
+    __m256i words = q4_k_scales(_mm256_broadcastsi128_si256(load_128(w)));
+    __m256i scales = _mm256_permute2x128_si256(words, words, 0);
+    __m128i minima = _mm256_extracti128_si256(words, 1);
+    __m256i sum[TILE_MOST];
+    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
+    UNROLL for (size_t pair = 0; pair < 4; pair++) {
+        __m256i low, high, scale_low = scale_of_32(scales, 2 * pair),
+                           scale_high = scale_of_32(scales, 2 * pair + 1);
+        codes(w, pair, &low, &high);
+        UNROLL for (size_t i = 0; i < n; i++) {
+            sum[i] = add_scaled(sum[i], low, scale_low, input(x[i]), 2 * pair);
+            sum[i] = add_scaled(sum[i], high, scale_high, input(x[i]), 2 * pair + 1);
+        }
+    }
+    float d = half_at(w), dmin = half_at(w + 2);
+    UNROLL for (size_t i = 0; i < n; i++) {
+        acc[i] = add_block(acc[i], sum[i], d, input(x[i]));
+        __m128 minimum = _mm_cvtepi32_ps(_mm_madd_epi16(minima, load_128(input(x[i])->sums_32)));
+        __m128 scale = _mm_mul_ps(_mm_set1_ps(dmin), _mm_loadu_ps(input(x[i])->scale));
+        __m128 rest = _mm256_castps256_ps128(acc[TILE_MOST + i]);
+        acc[TILE_MOST + i] = _mm256_zextps128_ps256(_mm_fnmadd_ps(minimum, scale, rest));
+    }
+}
+
+INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    q45_k_group(w, x, n, acc, q4_k_codes);
+}
+
+INLINE void q5_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    q45_k_group(w, x, n, acc, q5_k_codes);
+}
+
+/* Codes of 32 elements for each k of the four in a half of 128. */
+INLINE void q6_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
+    const __m256i low = _mm256_set1_epi8(15), high = _mm256_set1_epi8(0x30);
+    __m256i a = load_256(w + 64 * half), b = load_256(w + 64 * half + 32), h = load_256(w + 128 + 32 * half);
+    codes[0] = _mm256_or_si256(_mm256_and_si256(a, low), _mm256_and_si256(_mm256_slli_epi16(h, 4), high));
+    codes[1] = _mm256_or_si256(_mm256_and_si256(b, low), _mm256_and_si256(_mm256_slli_epi16(h, 2), high));
+    codes[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a, 4), low), _mm256_and_si256(h, high));
+    codes[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(b, 4), low),
+                               _mm256_and_si256(_mm256_srli_epi16(h, 2), high));
+}
+
+/* Q3_K: two bits of qs, the third from hmask. */
+INLINE void q3_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
+    const __m256i two = _mm256_set1_epi8(3), bit = _mm256_set1_epi8(4);
+    __m256i q = load_256(w + 32 + 32 * half), h = load_256(w);
+    h = half ? _mm256_srli_epi16(h, 4) : h;
+    codes[0] = _mm256_or_si256(_mm256_and_si256(q, two), _mm256_and_si256(_mm256_slli_epi16(h, 2), bit));
+    codes[1] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 2), two),
+                               _mm256_and_si256(_mm256_slli_epi16(h, 1), bit));
+    codes[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 4), two), _mm256_and_si256(h, bit));
+    codes[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 6), two),
+                               _mm256_and_si256(_mm256_srli_epi16(h, 1), bit));
+}
+
+INLINE void q2_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
+    const __m256i two = _mm256_set1_epi8(3);
+    __m256i q = load_256(w + 16 + 32 * half);
+    codes[0] = _mm256_and_si256(q, two);
+    codes[1] = _mm256_and_si256(_mm256_srli_epi16(q, 2), two);
+    codes[2] = _mm256_and_si256(_mm256_srli_epi16(q, 4), two);
+    codes[3] = _mm256_and_si256(_mm256_srli_epi16(q, 6), two);
+}
+
+typedef void half_codes_function(const uint8_t *w, size_t half, __m256i codes[4]);
+
+/* sum[i] = the scaled products of the 16 groups. */
+INLINE void sum_groups_16(const uint8_t *w, const void *const *x, size_t n, __m256i *sum, __m256i scale_words,
+                          half_codes_function *unpack) {
+    struct scales_16 scales = scales_of_16(scale_words);
+    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
+    UNROLL for (size_t half = 0; half < 2; half++) {
+        __m256i codes[4];
+        unpack(w, half, codes);
+        UNROLL for (size_t k = 0; k < 4; k++) {
+            __m256i scale = scale_pair(scales, 4 * half + k);
+            UNROLL for (size_t i = 0; i < n; i++) {
+                sum[i] = add_scaled(sum[i], codes[k], scale, input(x[i]), 4 * half + k);
+            }
+        }
+    }
+}
+
+/* Types whose codes have an offset of 2^shift: scale·(code − offset). */
+INLINE void offset_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc, __m256i scales,
+                         float d, int shift, half_codes_function *unpack) {
+    __m256i sum[TILE_MOST];
+    sum_groups_16(w, x, n, sum, scales, unpack);
+    UNROLL for (size_t i = 0; i < n; i++) {
+        __m256i offset = _mm256_slli_epi32(_mm256_madd_epi16(scales, load_256(input(x[i])->sums)), shift);
+        acc[i] = add_block(acc[i], _mm256_sub_epi32(sum[i], offset), d, input(x[i]));
+    }
+}
+
+INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    __m256i scales = _mm256_cvtepi8_epi16(load_128(w + 192));
+    offset_group(w, x, n, acc, scales, half_at(w + 208), 5, q6_k_codes);
+}
+
+/* See q3_k_scale_get. */
+INLINE __m256i q3_k_scales(const uint8_t *packed) {
+    uint64_t low;
+    uint32_t high;
+    memcpy(&low, packed, 8), memcpy(&high, packed + 8, 4);
+    const uint64_t nibbles = 0x0f0f0f0f0f0f0f0f, bits = 0x3030303030303030;
+    uint64_t high_0 = ((uint64_t)high << 4 & 0xffffffff) | (uint64_t)high << 34;
+    uint64_t high_8 = (uint64_t)high | (uint64_t)(high >> 2) << 32;
+    __m128i bytes = _mm_set_epi64x((long long)((low >> 4 & nibbles) | (high_8 & bits)),
+                                   (long long)((low & nibbles) | (high_0 & bits)));
+    return _mm256_cvtepi8_epi16(_mm_sub_epi8(bytes, _mm_set1_epi8(32)));
+}
+
+INLINE void q3_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    offset_group(w, x, n, acc, q3_k_scales(w + 96), half_at(w + 108), 2, q3_k_codes);
+}
+
+INLINE void q2_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    const __m128i mask = _mm_set1_epi8(15);
+    __m128i packed = load_128(w);
+    __m256i scales = _mm256_cvtepu8_epi16(_mm_and_si128(packed, mask));
+    __m256i minima = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(packed, 4), mask));
+    __m256i sum[TILE_MOST];
+    sum_groups_16(w, x, n, sum, scales, q2_k_codes);
+    float d = half_at(w + 80), dmin = half_at(w + 82);
+    UNROLL for (size_t i = 0; i < n; i++) {
+        __m256i minimum = _mm256_madd_epi16(minima, load_256(input(x[i])->sums));
+        acc[i] = add_block(acc[i], sum[i], d, input(x[i]));
+        acc[TILE_MOST + i] = add_block(acc[TILE_MOST + i], minimum, -dmin, input(x[i]));
+    }
+}
+
+/* See iq4_xs_scale_get. */
+INLINE __m256i iq4_xs_scales(const uint8_t *w) {
+    uint16_t high;
+    uint32_t low;
+    memcpy(&high, w + 2, 2), memcpy(&low, w + 4, 4);
+    uint64_t bytes = _pdep_u64(low, 0x0f0f0f0f0f0f0f0f) | _pdep_u64(high, 0x3030303030303030);
+    __m128i words = _mm_cvtepi8_epi16(_mm_sub_epi8(_mm_cvtsi64_si128((long long)bytes), _mm_set1_epi8(32)));
+    return _mm256_broadcastsi128_si256(words);
+}
+
+INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    const __m256i levels = _mm256_broadcastsi128_si256(load_128(iq4_levels)), mask = _mm256_set1_epi8(15);
+    __m256i scales = iq4_xs_scales(w), sum[TILE_MOST];
+    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
+    UNROLL for (size_t k = 0; k < 8; k++) {
+        __m128i packed = load_128(w + 8 + 16 * k);
+        __m256i codes = _mm256_set_m128i(_mm_srli_epi16(packed, 4), packed);
+        __m256i level = _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, mask)),
+                size = _mm256_abs_epi8(level);
+        __m256i scale = scale_of_32(scales, k);
+        UNROLL for (size_t i = 0; i < n; i++) {
+            __m256i x_signed = _mm256_sign_epi8(load_256(input(x[i])->q + 32 * k), level);
+            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x_signed), scale));
+        }
+    }
+    float d = half_at(w);
+    UNROLL for (size_t i = 0; i < n; i++) { acc[i] = add_block(acc[i], sum[i], d, input(x[i])); }
+}
+
+#define KIND(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256)})
+
+static void run_q2_k(const struct matvec_args *args) { rows_run(args, q2_k_group, KIND(block_q2_k)); }
+static void run_q3_k(const struct matvec_args *args) { rows_run(args, q3_k_group, KIND(block_q3_k)); }
+static void run_q4_k(const struct matvec_args *args) { rows_run(args, q4_k_group, KIND(block_q4_k)); }
+static void run_q5_k(const struct matvec_args *args) { rows_run(args, q5_k_group, KIND(block_q5_k)); }
+static void run_q6_k(const struct matvec_args *args) { rows_run(args, q6_k_group, KIND(block_q6_k)); }
+static void run_iq4_xs(const struct matvec_args *args) { rows_run(args, iq4_xs_group, KIND(block_iq4_xs)); }
+
+void matvec_init_q8_256_avx2(struct matvec_kernels *kernels) {
+    kernels->run[TENSOR_Q2_K] = run_q2_k;
+    kernels->run[TENSOR_Q3_K] = run_q3_k;
+    kernels->run[TENSOR_Q4_K] = run_q4_k;
+    kernels->run[TENSOR_Q5_K] = run_q5_k;
+    kernels->run[TENSOR_Q6_K] = run_q6_k;
+    kernels->run[TENSOR_IQ4_XS] = run_iq4_xs;
+}
