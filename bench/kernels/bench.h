@@ -1,0 +1,25 @@
+/* bench: the options and measurements that the kernel benchmarks share. */
+#ifndef LOAM_BENCH_KERNELS_BENCH_H
+#define LOAM_BENCH_KERNELS_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "platform/cpu.h"
+
+struct bench_options {
+    const char *op, *type; /* NULL: all */
+    size_t threads;        /* 0: 1 and all */
+    size_t inputs;
+    size_t rows, columns; /* 0: the shapes of a 1B model */
+    size_t buffer_mib;    /* 0: 512; small to measure from the caches */
+    cpu_mask mask;
+    double seconds; /* per case */
+    bool csv;
+};
+
+int bench_matvec(const struct bench_options *options);
+
+double median(double *values, size_t count); /* sorts them */
+
+#endif

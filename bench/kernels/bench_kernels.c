@@ -1,0 +1,58 @@
+/* bench_kernels: each kernel at the shapes of real models, beside what the machine can do at most.
+ *
+ *   bench_kernels [--op NAME] [--type NAME] [--threads N] [--inputs N] [--mask WORD] [--shape ROWSxCOLUMNS]
+ *                 [--buffer MIB] [--seconds S] [--csv]
+ *
+ * Memory-bound kernels: GB/s of weights beside the read bandwidth, measured before and after each case on the
+ * same buffer, alternating with the kernel; the ratio of medians is what counts on a noisy machine.  The
+ * weights are cycled through a buffer larger than the caches. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void usage(void) {
+    fprintf(stderr, "usage: bench_kernels [--op matvec] [--type T] [--threads N] [--inputs N] [--mask WORD]\n"
+                    "                     [--shape ROWSxCOLUMNS] [--buffer MIB] [--seconds S] [--csv]\n");
+    exit(2);
+}
+
+static const char *argument(int argc, char **argv, int *i) {
+    if (*i + 1 >= argc) usage();
+    return argv[++*i];
+}
+
+int main(int argc, char **argv) {
+    struct bench_options options = {.mask = cpu_features(), .seconds = 0.5, .inputs = 1};
+    struct error error;
+    for (int i = 1; i < argc; i++) {
+        const char *flag = argv[i];
+        if (strcmp(flag, "--csv") == 0) {
+            options.csv = true;
+        } else if (strcmp(flag, "--op") == 0) {
+            options.op = argument(argc, argv, &i);
+        } else if (strcmp(flag, "--type") == 0) {
+            options.type = argument(argc, argv, &i);
+        } else if (strcmp(flag, "--threads") == 0) {
+            options.threads = strtoul(argument(argc, argv, &i), NULL, 10);
+        } else if (strcmp(flag, "--inputs") == 0) {
+            options.inputs = strtoul(argument(argc, argv, &i), NULL, 10);
+        } else if (strcmp(flag, "--buffer") == 0) {
+            options.buffer_mib = strtoul(argument(argc, argv, &i), NULL, 10);
+        } else if (strcmp(flag, "--seconds") == 0) {
+            options.seconds = strtod(argument(argc, argv, &i), NULL);
+        } else if (strcmp(flag, "--shape") == 0) {
+            if (sscanf(argument(argc, argv, &i), "%zux%zu", &options.rows, &options.columns) != 2) usage();
+        } else if (strcmp(flag, "--mask") == 0) {
+            if (cpu_mask_parse(argument(argc, argv, &i), &options.mask, &error) != STATUS_OK) {
+                fprintf(stderr, "%s\n", error.message);
+                return 2;
+            }
+        } else {
+            usage();
+        }
+    }
+    if (options.op == NULL || strcmp(options.op, "matvec") == 0) return bench_matvec(&options);
+    usage();
+}
