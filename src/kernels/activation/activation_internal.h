@@ -5,5 +5,7 @@
 
 /* Each overwrites the entries that it does better. */
 void activation_ref_install(struct activation_kernels *kernels);
+void activation_avx512_install(struct activation_kernels *kernels);
+void activation_avx2_install(struct activation_kernels *kernels);
 
 #endif

@@ -47,17 +47,22 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
     const uint8_t *base = decode_row(k, row);
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const float *scales = k->scales + row * scale_count;
+    FLOATS_UNROLL
     for (size_t i = 0; i < heads * row_count; i++) sum[i] = floats_set(0);
     for (size_t d = 0; d < k->dimension; d += FLOATS) {
         floats key[8];
+        FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++)
             key[r] = decode_load(type, base + r * k->row_bytes, scales + r * scale_count, d);
+        FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
             floats query = floats_load(q + head * q_stride + d);
+            FLOATS_UNROLL
             for (size_t r = 0; r < row_count; r++)
                 sum[head * row_count + r] = floats_fma(query, key[r], sum[head * row_count + r]);
         }
     }
+    FLOATS_UNROLL
     for (size_t i = 0; i < heads * row_count; i += 4) {
         __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
         float *target = scores + i / row_count * DECODE_ROWS + row + i % row_count;
@@ -97,23 +102,28 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
                               const float *weights, float *o, size_t o_stride) {
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
-    for (size_t head = 0; head < heads; head++)
-        for (size_t n = 0; n < vectors; n++)
-            sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
+    FLOATS_UNROLL
+    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
+    for (size_t n = 0; n < vectors; n++)
+        sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
     for (size_t row = row_begin; row < row_end; row++) {
         const uint8_t *base = decode_row(v, row);
         floats weight[4];
+        FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++)
             weight[head] = floats_set(weights[head * DECODE_ROWS + row]);
+        FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
             floats value = decode_load(type, base, v->scales + row * scale_count, d + n * FLOATS);
+            FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++)
                 sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
         }
     }
-    for (size_t head = 0; head < heads; head++)
-        for (size_t n = 0; n < vectors; n++)
-            floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
+    FLOATS_UNROLL
+    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
+    for (size_t n = 0; n < vectors; n++)
+        floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
 }
 
 FLOATS_INLINE void value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
@@ -149,6 +159,7 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
     floats x[COUNT];
     floats m = floats_set(args->m[head]);
     int greater = 0;
+    FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
         x[i] = floats_multiply(floats_load(scores + i * FLOATS), floats_set(args->scale));
         if (args->softcap != 0) x[i] = floats_softcap(x[i], args->softcap);
@@ -174,6 +185,7 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
     }
     if (args->m[head] == -INFINITY) m = floats_set(0); /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
     floats sum = floats_load(s);
+    FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
         floats weight = floats_exp(floats_subtract(x[i], m));
         floats_store(scores + i * FLOATS, weight);

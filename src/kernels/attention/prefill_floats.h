@@ -85,16 +85,19 @@ FLOATS_INLINE __m256 element_load8(enum kv_type type, const uint8_t *row, const 
 
 FLOATS_INLINE void transpose8(__m256 x[8]) {
     __m256 a[8], b[8];
+    FLOATS_UNROLL
     for (size_t i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
     }
+    FLOATS_UNROLL
     for (size_t i = 0; i < 8; i += 4) {
         b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
         b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
+    FLOATS_UNROLL
     for (size_t i = 0; i < 4; i++) {
         x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
@@ -107,10 +110,12 @@ static void keys_pack(const struct kv_layout *layout, const void *chunk, float *
         float *panel = k + token / PANEL * PANEL * layout->k_dimension + token % PANEL;
         for (size_t d = 0; d < layout->k_dimension; d += 8) {
             __m256 x[8];
+            FLOATS_UNROLL
             for (size_t i = 0; i < 8; i++)
                 x[i] = element_load8(layout->k_type, kv_k_row(layout, chunk, token + i),
                                      kv_k_scales(layout, chunk, token + i), d);
             transpose8(x);
+            FLOATS_UNROLL
             for (size_t i = 0; i < 8; i++) _mm256_storeu_ps(panel + (d + i) * PANEL, x[i]);
         }
     }
@@ -134,19 +139,22 @@ static void values_pack(const struct prefill_block *block, const void *chunk, si
 FLOATS_INLINE void tile_multiply(size_t depth, const float *a, const size_t a_row, const size_t a_step,
                                  const float *b, float *c, size_t c_row, const int accumulate) {
     floats sum[TILE_ROWS][2];
-    for (size_t row = 0; row < TILE_ROWS; row++)
-        for (size_t n = 0; n < 2; n++)
-            sum[row][n] = accumulate ? floats_load(c + row * c_row + n * FLOATS) : floats_set(0);
+    FLOATS_UNROLL
+    for (size_t row = 0; row < TILE_ROWS; row++) FLOATS_UNROLL
+    for (size_t n = 0; n < 2; n++)
+        sum[row][n] = accumulate ? floats_load(c + row * c_row + n * FLOATS) : floats_set(0);
     for (size_t k = 0; k < depth; k++) {
         floats b0 = floats_load(b + k * PANEL), b1 = floats_load(b + k * PANEL + FLOATS);
+        FLOATS_UNROLL
         for (size_t row = 0; row < TILE_ROWS; row++) {
             floats x = floats_set(a[row * a_row + k * a_step]);
             sum[row][0] = floats_fma(x, b0, sum[row][0]);
             sum[row][1] = floats_fma(x, b1, sum[row][1]);
         }
     }
-    for (size_t row = 0; row < TILE_ROWS; row++)
-        for (size_t n = 0; n < 2; n++) floats_store(c + row * c_row + n * FLOATS, sum[row][n]);
+    FLOATS_UNROLL
+    for (size_t row = 0; row < TILE_ROWS; row++) FLOATS_UNROLL
+    for (size_t n = 0; n < 2; n++) floats_store(c + row * c_row + n * FLOATS, sum[row][n]);
 }
 
 /* The tokens [begin, end) of the chunk at row `first` that a row of the block sees. */
@@ -193,6 +201,7 @@ FLOATS_INLINE void row_soften(const struct prefill_block *block, size_t row, str
     float softcap = block->args->softcap;
     floats x[COUNT], top = floats_set(-INFINITY);
     const int whole = seen.begin == 0 && seen.end == TOKENS;
+    FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
         x[i] = floats_load(scores + i * FLOATS);
         if (softcap != 0) x[i] = floats_softcap(x[i], softcap);
@@ -215,6 +224,7 @@ FLOATS_INLINE void row_soften(const struct prefill_block *block, size_t row, str
         block->m[row] = after;
     }
     floats m = floats_set(after == -INFINITY ? 0 : after), sum = floats_set(0);
+    FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
         floats weight = floats_exp(floats_subtract(x[i], m));
         floats_store(scores + i * FLOATS, weight);

@@ -5,5 +5,7 @@
 
 /* Each overwrites the entries that it does better. */
 void norm_ref_install(struct norm_kernels *kernels);
+void norm_avx512_install(struct norm_kernels *kernels);
+void norm_avx2_install(struct norm_kernels *kernels);
 
 #endif
