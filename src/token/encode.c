@@ -31,6 +31,7 @@ struct encoder {
     size_t spaced_capacity;
     bool after_special; /* at the start, or the last thing appended was a token as such */
     bool after_space;   /* SPM: the last byte of the text so far was a space, or there is none */
+    bool single_prefix; /* SPM: a text that brings its own space gets no other in front */
     struct token_list *list;
 };
 
@@ -53,7 +54,8 @@ static size_t space_text(struct encoder *e, const uint8_t *text, size_t length, 
         at += escape ? 3 : 1;
         if (e->t->removes_extra_spaces && byte == ' ' && e->after_space) continue;
         e->after_space = byte == ' ';
-        if (count == 0 && e->t->adds_space_prefix && e->after_special) to[count++] = ' ';
+        bool prefix = count == 0 && e->t->adds_space_prefix && e->after_special;
+        if (prefix && !(e->single_prefix && byte == ' ')) to[count++] = ' ';
         to[count++] = byte;
     }
     if (last && e->t->removes_extra_spaces && count > 0 && to[count - 1] == ' ') count--;
@@ -149,6 +151,7 @@ enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const stru
                                    size_t count, struct token_list *list, struct error *error) {
     struct encoder e;
     encoder_init(&e, tokenizer, list);
+    e.single_prefix = true; /* "[INST] text" is the token and one space, as in the models' training */
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         const struct tokenize_part *part = &parts[i];

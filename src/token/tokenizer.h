@@ -52,7 +52,8 @@ struct tokenize_part {
     size_t length;
 };
 
-/* Appends the ids of the parts in order, without BOS or EOS of its own. */
+/* Appends the ids of the parts in order, without BOS or EOS of its own.  Where SentencePiece puts a space
+ * before a text (at the start, behind a token), a text that begins with one gets no second. */
 enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
                                    size_t count, struct token_list *list, struct error *error) STATUS_CHECKED;
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "token/tokenizer_internal.h"
+
 const char *shared_path(const char *name, char path[512]) {
     const char *roots[] = {getenv("LOAM_SHARED"), LOAM_SOURCE_DIR "/../shared",
                            LOAM_SOURCE_DIR "/../../shared"};
@@ -70,4 +72,41 @@ void assert_round_trip(const struct tokenizer *t, const char *text, size_t lengt
                  (int)decoded_length, decoded, decoded_length);
     free(decoded);
     token_list_deinit(&list);
+}
+
+static token_id add(struct gguf_string *tokens, uint8_t *types, size_t *count, const char *text) {
+    if (!text || !*text) return TOKEN_NONE;
+    for (size_t i = 256; i < *count; i++)
+        if (tokens[i].length == strlen(text) && memcmp(tokens[i].text, text, strlen(text)) == 0)
+            return (token_id)i;
+    tokens[*count] = (struct gguf_string){text, strlen(text)};
+    types[*count] = TOKEN_CONTROL;
+    return (token_id)(*count)++;
+}
+
+struct tokenizer *byte_vocabulary(const char *pre, const char *const *controls, size_t control_count,
+                                  const char *bos, const char *eos) {
+    enum { MOST = 512 };
+    static uint8_t texts[256][4];
+    struct gguf_string tokens[MOST];
+    uint8_t types[MOST];
+    size_t count = 256;
+    assert_true(control_count + 2 < MOST - count);
+    for (size_t b = 0; b < 256; b++) {
+        tokens[b] = (struct gguf_string){(const char *)texts[b], byte_level_encode((uint8_t)b, texts[b])};
+        types[b] = TOKEN_NORMAL;
+    }
+    for (size_t i = 0; i < control_count; i++) add(tokens, types, &count, controls[i]);
+    struct tokenizer_source source = {.model = TOKENIZER_BPE,
+                                      .tokens = tokens,
+                                      .types = types,
+                                      .pre = pre_tokenizer_find(pre, strlen(pre)),
+                                      .unknown = TOKEN_NONE};
+    source.bos = add(tokens, types, &count, bos);
+    source.eos = add(tokens, types, &count, eos);
+    source.token_count = count;
+    struct tokenizer *tokenizer = NULL;
+    struct error error;
+    assert_ok(tokenizer_build(&tokenizer, &source, &error), error);
+    return tokenizer;
 }

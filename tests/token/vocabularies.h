@@ -24,4 +24,9 @@ char *decode(const struct tokenizer *t, const struct token_list *list, bool spec
 /* Fails the test unless decode(encode(text)) == text. */
 void assert_round_trip(const struct tokenizer *t, const char *text, size_t length);
 
+/* A byte-level vocabulary without merges: token b is byte b, then the controls, then (if not NULL and not
+ * among them) bos and eos. */
+struct tokenizer *byte_vocabulary(const char *pre, const char *const *controls, size_t control_count,
+                                  const char *bos, const char *eos);
+
 #endif

@@ -1,0 +1,584 @@
+/* The families, their marks, and the builder that keeps text and control tokens apart. */
+#include "token/chat_template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "token/tokenizer_internal.h"
+#include "token/unicode.h"
+
+/* ---- the builder ---- */
+
+struct chat_part {
+    token_id id;          /* TOKEN_NONE: text */
+    size_t start, length; /* of the text, in chat_builder.text */
+};
+
+struct chat_builder {
+    const struct chat_template *chat;
+    const struct tokenizer *tokenizer;
+    struct chat_part *parts; /* [count] */
+    size_t count, capacity;
+    char *text; /* [length]; parts that are text follow each other in it */
+    size_t length, text_capacity;
+    enum status status; /* the first failure; everything after it does nothing */
+    struct error *error;
+};
+
+typedef void chat_build(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                        bool add_generation_prompt);
+
+struct chat_template {
+    const char *name;
+    chat_build *build;
+    bool starts_with_bos;
+    bool takes_turns;          /* user, assistant, user ... after an optional system message */
+    bool system_is_first;      /* a system message has a form only at the start */
+    bool strips_after_control; /* SPM: spaces behind a control token do not reach the model */
+};
+
+static void put_token(struct chat_builder *b, token_id id) {
+    if (b->status != STATUS_OK) return;
+    if (b->count == b->capacity) {
+        size_t capacity = b->capacity ? 2 * b->capacity : 64;
+        struct chat_part *parts = realloc(b->parts, capacity * sizeof *parts);
+        if (!parts) {
+            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
+            return;
+        }
+        b->parts = parts;
+        b->capacity = capacity;
+    }
+    b->parts[b->count++] = (struct chat_part){id, b->length, 0};
+}
+
+static void put_bytes(struct chat_builder *b, const char *text, size_t length) {
+    if (b->status != STATUS_OK || length == 0) return;
+    if (length > b->text_capacity - b->length) {
+        size_t capacity = 2 * b->text_capacity + length;
+        char *grown = realloc(b->text, capacity);
+        if (!grown) {
+            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
+            return;
+        }
+        b->text = grown;
+        b->text_capacity = capacity;
+    }
+    /* Text next to text is one text: a model was trained on its joint tokens. */
+    if (b->count == 0 || b->parts[b->count - 1].id != TOKEN_NONE) put_token(b, TOKEN_NONE);
+    if (b->status != STATUS_OK) return;
+    memcpy(b->text + b->length, text, length);
+    b->length += length;
+    b->parts[b->count - 1].length += length;
+}
+
+static void put_text(struct chat_builder *b, const char *text) { put_bytes(b, text, strlen(text)); }
+
+static void put_control(struct chat_builder *b, const char *mark) {
+    token_id id = tokenizer_find(b->tokenizer, mark);
+    if (tokenizer_is_control(b->tokenizer, id))
+        put_token(b, id);
+    else if (b->status == STATUS_OK)
+        b->status = error_set(b->error, STATUS_UNSUPPORTED,
+                              "chat template '%s' needs the control token %s, which the vocabulary lacks",
+                              b->chat->name, mark);
+}
+
+static void put_end_of_sequence(struct chat_builder *b) {
+    if (b->tokenizer->eos != TOKEN_NONE)
+        put_token(b, b->tokenizer->eos);
+    else if (b->status == STATUS_OK)
+        b->status = error_set(b->error, STATUS_UNSUPPORTED,
+                              "chat template '%s' needs an end-of-sequence token", b->chat->name);
+}
+
+static void put_content(struct chat_builder *b, const struct chat_message *message) {
+    put_bytes(b, message->content, message->length);
+}
+
+/* What Python's str.strip and Jinja's trim call space. */
+static bool is_trimmed(uint32_t code) {
+    return unicode_classes(code) & UNICODE_SPACE || (code >= 0x1C && code <= 0x1F);
+}
+
+static struct chat_message trim(struct chat_message message) {
+    const uint8_t *text = (const uint8_t *)message.content;
+    size_t start = 0, end = 0;
+    bool begun = false;
+    for (size_t at = 0; at < message.length;) {
+        struct unicode_character c = unicode_decode(text, message.length, at);
+        at += c.length;
+        if (is_trimmed(c.code)) {
+            if (!begun) start = at;
+        } else {
+            begun = true;
+            end = at;
+        }
+    }
+    message.content += start;
+    message.length = begun ? end - start : 0;
+    return message;
+}
+
+static void put_trimmed(struct chat_builder *b, const struct chat_message *message) {
+    struct chat_message trimmed = trim(*message);
+    put_content(b, &trimmed);
+}
+
+static const char *role_name(enum chat_role role) {
+    switch (role) {
+    case CHAT_SYSTEM: return "system";
+    case CHAT_USER: return "user";
+    case CHAT_ASSISTANT: return "assistant";
+    }
+    return "user";
+}
+
+/* ---- the families ---- */
+
+/* <|im_start|>ROLE\nTEXT<|im_end|>\n */
+static void build_chatml(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                         bool answer) {
+    for (size_t i = 0; i < count; i++) {
+        put_control(b, "<|im_start|>");
+        put_text(b, role_name(messages[i].role));
+        put_text(b, "\n");
+        put_content(b, &messages[i]);
+        put_control(b, "<|im_end|>");
+        put_text(b, "\n");
+    }
+    if (!answer) return;
+    put_control(b, "<|im_start|>");
+    put_text(b, "assistant\n");
+}
+
+/* <|im_start|>ROLE<|im_sep|>TEXT<|im_end|> */
+static void build_phi4(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                       bool answer) {
+    for (size_t i = 0; i < count; i++) {
+        put_control(b, "<|im_start|>");
+        put_text(b, role_name(messages[i].role));
+        put_control(b, "<|im_sep|>");
+        put_content(b, &messages[i]);
+        put_control(b, "<|im_end|>");
+    }
+    if (!answer) return;
+    put_control(b, "<|im_start|>");
+    put_text(b, "assistant");
+    put_control(b, "<|im_sep|>");
+}
+
+/* BOS[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nTEXT [/INST] ANSWER EOS, each user's turn with its BOS. */
+static void build_llama2(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                         bool answer) {
+    (void)answer;
+    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
+    for (size_t i = system ? 1 : 0; i < count; i++) {
+        if (messages[i].role == CHAT_ASSISTANT) {
+            put_text(b, " ");
+            put_trimmed(b, &messages[i]);
+            put_text(b, " ");
+            put_end_of_sequence(b);
+            continue;
+        }
+        if (i > (system ? 1 : 0) && b->tokenizer->bos != TOKEN_NONE) put_token(b, b->tokenizer->bos);
+        put_text(b, "[INST] ");
+        if (system && i == 1) { /* trimmed as one text: SYSTEM inside its marks stays as it is */
+            put_text(b, "<<SYS>>\n");
+            put_content(b, system);
+            put_text(b, "\n<</SYS>>");
+            struct chat_message turn = trim(messages[i]);
+            if (turn.length > 0) { /* its start is inside the text and stays too */
+                put_text(b, "\n\n");
+                put_bytes(b, messages[i].content, (size_t)(turn.content - messages[i].content) + turn.length);
+            }
+        } else {
+            put_trimmed(b, &messages[i]);
+        }
+        put_text(b, " [/INST]");
+    }
+}
+
+/* <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> */
+static void build_llama3(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                         bool answer) {
+    for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
+        put_control(b, "<|start_header_id|>");
+        put_text(b, i < count ? role_name(messages[i].role) : "assistant");
+        put_control(b, "<|end_header_id|>");
+        put_text(b, "\n\n");
+        if (i == count) break;
+        put_trimmed(b, &messages[i]);
+        put_control(b, "<|eot_id|>");
+    }
+}
+
+/* What the versions of Mistral's format differ in. */
+struct mistral_form {
+    const char *before_instruction, *after_instruction; /* around [INST] */
+    const char *before_end;                             /* before [/INST] */
+    const char *before_answer;
+    bool marks_are_control; /* v1 writes them as text */
+    bool system_is_last;    /* before the last user's message, not the first */
+    bool system_has_marks;  /* [SYSTEM_PROMPT] ... */
+    bool trims_answer;
+};
+
+static void put_mark(struct chat_builder *b, const struct mistral_form *form, const char *mark) {
+    if (form->marks_are_control)
+        put_control(b, mark);
+    else
+        put_text(b, mark);
+}
+
+static void put_mistral_system(struct chat_builder *b, const struct mistral_form *form,
+                               const struct chat_message *system) {
+    put_control(b, "[SYSTEM_PROMPT]");
+    put_text(b, form->after_instruction);
+    put_content(b, system);
+    put_control(b, "[/SYSTEM_PROMPT]");
+}
+
+static void build_mistral(struct chat_builder *b, const struct mistral_form *form,
+                          const struct chat_message *messages, size_t count) {
+    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
+    size_t first = system && !form->system_has_marks ? 1 : 0;
+    for (size_t i = first; i < count; i++) {
+        switch (messages[i].role) {
+        case CHAT_SYSTEM: put_mistral_system(b, form, &messages[i]); break;
+        case CHAT_USER:
+            put_text(b, form->before_instruction);
+            put_mark(b, form, "[INST]");
+            put_text(b, form->after_instruction);
+            if (first == 1 && i == (form->system_is_last ? count - 1 : 1)) {
+                put_content(b, system);
+                put_text(b, "\n\n");
+            }
+            put_content(b, &messages[i]);
+            put_text(b, form->before_end);
+            put_mark(b, form, "[/INST]");
+            break;
+        case CHAT_ASSISTANT:
+            put_text(b, form->before_answer);
+            if (form->trims_answer)
+                put_trimmed(b, &messages[i]);
+            else
+                put_content(b, &messages[i]);
+            put_end_of_sequence(b);
+            break;
+        }
+    }
+}
+
+static void build_mistral_v1(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                             bool answer) {
+    static const struct mistral_form form = {
+        .before_instruction = " ", .after_instruction = " ", .before_end = " ", .before_answer = " "};
+    (void)answer;
+    build_mistral(b, &form, messages, count);
+}
+
+static void build_mistral_v3(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                             bool answer) {
+    static const struct mistral_form form = {.before_instruction = "",
+                                             .after_instruction = " ",
+                                             .before_end = "",
+                                             .before_answer = " ",
+                                             .marks_are_control = true,
+                                             .system_is_last = true,
+                                             .trims_answer = true};
+    (void)answer;
+    build_mistral(b, &form, messages, count);
+}
+
+static void build_mistral_v3_tekken(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                                    bool answer) {
+    static const struct mistral_form form = {.before_instruction = "",
+                                             .after_instruction = "",
+                                             .before_end = "",
+                                             .before_answer = "",
+                                             .marks_are_control = true,
+                                             .system_is_last = true};
+    (void)answer;
+    build_mistral(b, &form, messages, count);
+}
+
+static void build_mistral_v7(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                             bool answer) {
+    static const struct mistral_form form = {.before_instruction = "",
+                                             .after_instruction = " ",
+                                             .before_end = "",
+                                             .before_answer = " ",
+                                             .marks_are_control = true,
+                                             .system_has_marks = true};
+    (void)answer;
+    build_mistral(b, &form, messages, count);
+}
+
+static void build_mistral_v7_tekken(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                                    bool answer) {
+    static const struct mistral_form form = {.before_instruction = "",
+                                             .after_instruction = "",
+                                             .before_end = "",
+                                             .before_answer = "",
+                                             .marks_are_control = true,
+                                             .system_has_marks = true};
+    (void)answer;
+    build_mistral(b, &form, messages, count);
+}
+
+/* <start_of_turn>user|model\nTEXT<end_of_turn>\n; a system text goes before the first user's. */
+static void build_gemma(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                        bool answer) {
+    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
+    for (size_t i = system ? 1 : 0; i < count; i++) {
+        put_control(b, "<start_of_turn>");
+        put_text(b, messages[i].role == CHAT_ASSISTANT ? "model\n" : "user\n");
+        if (system && i == 1) {
+            put_content(b, system);
+            put_text(b, "\n\n");
+        }
+        put_trimmed(b, &messages[i]);
+        put_control(b, "<end_of_turn>");
+        put_text(b, "\n");
+    }
+    if (!answer) return;
+    put_control(b, "<start_of_turn>");
+    put_text(b, "model\n");
+}
+
+/* <|ROLE|>\nTEXT<|end|>\n */
+static void build_phi3(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                       bool answer) {
+    static const char *const marks[] = {"<|system|>", "<|user|>", "<|assistant|>"};
+    for (size_t i = 0; i < count; i++) {
+        put_control(b, marks[messages[i].role]);
+        put_text(b, "\n");
+        put_content(b, &messages[i]);
+        put_control(b, "<|end|>");
+        put_text(b, "\n");
+    }
+    if (answer) {
+        put_control(b, "<|assistant|>");
+        put_text(b, "\n");
+    } else {
+        put_end_of_sequence(b);
+    }
+}
+
+/* User: TEXT\n\nAssistant: ANSWER EOS */
+static void build_deepseek2(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                            bool answer) {
+    for (size_t i = 0; i < count; i++) {
+        if (messages[i].role == CHAT_USER) put_text(b, "User: ");
+        if (messages[i].role == CHAT_ASSISTANT) put_text(b, "Assistant: ");
+        put_content(b, &messages[i]);
+        if (messages[i].role == CHAT_ASSISTANT)
+            put_end_of_sequence(b);
+        else
+            put_text(b, "\n\n");
+    }
+    if (answer) put_text(b, "Assistant:");
+}
+
+/* SYSTEM<｜User｜>TEXT<｜Assistant｜>ANSWER EOS */
+static void build_deepseek3(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                            bool answer) {
+    for (size_t i = 0; i < count; i++) {
+        if (messages[i].role == CHAT_USER) put_control(b, "<｜User｜>");
+        if (messages[i].role == CHAT_ASSISTANT) put_control(b, "<｜Assistant｜>");
+        put_content(b, &messages[i]);
+        if (messages[i].role == CHAT_ASSISTANT) put_end_of_sequence(b);
+    }
+    if (answer) put_control(b, "<｜Assistant｜>");
+}
+
+/* <|start_of_role|>ROLE<|end_of_role|>TEXT<|end_of_text|>\n */
+static void build_granite(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                          bool answer) {
+    for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
+        put_control(b, "<|start_of_role|>");
+        put_text(b, i < count ? role_name(messages[i].role) : "assistant");
+        put_control(b, "<|end_of_role|>");
+        if (i == count) break;
+        put_content(b, &messages[i]);
+        put_control(b, "<|end_of_text|>");
+        put_text(b, "\n");
+    }
+}
+
+static const struct chat_template templates[] = {
+    {.name = "chatml", .build = build_chatml},
+    {.name = "llama2",
+     .build = build_llama2,
+     .starts_with_bos = true,
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "llama3", .build = build_llama3, .starts_with_bos = true},
+    {.name = "mistral-v1",
+     .build = build_mistral_v1,
+     .starts_with_bos = true,
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "mistral-v3",
+     .build = build_mistral_v3,
+     .starts_with_bos = true,
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "mistral-v3-tekken",
+     .build = build_mistral_v3_tekken,
+     .starts_with_bos = true,
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "mistral-v7", .build = build_mistral_v7, .starts_with_bos = true},
+    {.name = "mistral-v7-tekken", .build = build_mistral_v7_tekken, .starts_with_bos = true},
+    {.name = "gemma",
+     .build = build_gemma,
+     .starts_with_bos = true,
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "phi3", .build = build_phi3, .strips_after_control = true},
+    {.name = "phi4", .build = build_phi4},
+    {.name = "deepseek2", .build = build_deepseek2, .starts_with_bos = true},
+    {.name = "deepseek3", .build = build_deepseek3, .starts_with_bos = true, .system_is_first = true},
+    {.name = "granite", .build = build_granite},
+};
+
+enum { TEMPLATE_COUNT = sizeof templates / sizeof templates[0] };
+
+const struct chat_template *chat_template_at(size_t index) {
+    return index < TEMPLATE_COUNT ? &templates[index] : NULL;
+}
+
+const struct chat_template *chat_template_find(const char *name) {
+    for (size_t i = 0; i < TEMPLATE_COUNT; i++)
+        if (strcmp(templates[i].name, name) == 0) return &templates[i];
+    return NULL;
+}
+
+const char *chat_template_name(const struct chat_template *chat) { return chat->name; }
+
+/* ---- detection ---- */
+
+/* The first row whose marks are all in the text names the family. */
+static const struct {
+    const char *name;
+    const char *marks[3];
+} detections[] = {
+    {"phi4", {"<|im_start|>", "<|im_sep|>"}},
+    {"chatml", {"<|im_start|>"}},
+    {"llama2", {"[INST]", "<<SYS>>"}},
+    {"mistral-v7", {"[INST] ", "[SYSTEM_PROMPT] "}},
+    {"mistral-v7-tekken", {"[INST]", "[SYSTEM_PROMPT]"}},
+    {"mistral-v1", {"[INST]", " [/INST]"}},
+    {"mistral-v3", {"[INST] "}},
+    {"mistral-v3-tekken", {"[INST]", "[/INST]"}},
+    {"llama3", {"<|start_header_id|>", "<|end_header_id|>"}},
+    {"gemma", {"<start_of_turn>"}},
+    {"granite", {"<|start_of_role|>", "<|end_of_role|>"}},
+    {"deepseek3", {"<｜User｜>", "<｜Assistant｜>"}},
+    {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}},
+    {"deepseek2", {"'User: '", "'Assistant: '"}},
+};
+
+static bool contains(const char *text, size_t length, const char *mark) {
+    return memmem(text, length, mark, strlen(mark)) != NULL;
+}
+
+enum status chat_template_detect(const char *text, size_t length, const struct chat_template **chat,
+                                 struct error *error) {
+    *chat = NULL;
+    for (size_t i = 0; i < sizeof detections / sizeof detections[0]; i++) {
+        bool all = true;
+        for (size_t m = 0; m < 3 && detections[i].marks[m]; m++)
+            all = all && contains(text, length, detections[i].marks[m]);
+        if (!all) continue;
+        *chat = chat_template_find(detections[i].name);
+        ASSERT(*chat);
+        return STATUS_OK;
+    }
+    return error_set(
+        error, STATUS_UNSUPPORTED,
+        "tokenizer.chat_template: unknown chat template '%.*s%s'; name one with --chat-template NAME",
+        (int)(length < 80 ? length : 80), text, length < 80 ? "" : "...");
+}
+
+enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat,
+                                   struct error *error) {
+    struct gguf_string text = {NULL, 0};
+    *chat = NULL;
+    TRY(gguf_get_string(gguf, "tokenizer.chat_template", &text, error));
+    if (!text.text)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "the model has no chat template; name one with --chat-template NAME");
+    return chat_template_detect(text.text, text.length, chat, error);
+}
+
+/* ---- application ---- */
+
+static enum status check_order(const struct chat_template *chat, const struct chat_message *messages,
+                               size_t count, struct error *error) {
+    if (count == 0) return error_set(error, STATUS_USAGE, "a conversation needs a message");
+    size_t first = messages[0].role == CHAT_SYSTEM && chat->system_is_first ? 1 : 0;
+    if (first == count)
+        return error_set(error, STATUS_USAGE, "chat template '%s': no message after the system message",
+                         chat->name);
+    for (size_t i = first; i < count; i++) {
+        if (messages[i].role == CHAT_SYSTEM && chat->system_is_first)
+            return error_set(error, STATUS_USAGE,
+                             "chat template '%s': message %zu: a system message must be "
+                             "the first",
+                             chat->name, i + 1);
+        if (chat->takes_turns && messages[i].role != ((i - first) % 2 ? CHAT_ASSISTANT : CHAT_USER))
+            return error_set(error, STATUS_USAGE,
+                             "chat template '%s': message %zu: user and assistant must take turns",
+                             chat->name, i + 1);
+    }
+    return STATUS_OK;
+}
+
+/* Phi-3's tokenizer takes the spaces behind its marks away (rstrip), which GGUF does not record. */
+static void strip_after_control(struct chat_builder *b) {
+    for (size_t i = 1; i < b->count; i++) {
+        struct chat_part *part = &b->parts[i];
+        if (part->id != TOKEN_NONE || b->parts[i - 1].id == TOKEN_NONE) continue;
+        struct chat_message rest = {CHAT_USER, b->text + part->start, part->length};
+        while (rest.length > 0) {
+            struct unicode_character c = unicode_decode((const uint8_t *)rest.content, rest.length, 0);
+            if (!is_trimmed(c.code)) break;
+            rest.content += c.length;
+            rest.length -= c.length;
+        }
+        part->start += part->length - rest.length;
+        part->length = rest.length;
+    }
+}
+
+static enum status encode_parts(struct chat_builder *b, struct token_list *list) {
+    if (b->count == 0) return STATUS_OK;
+    struct tokenize_part *parts = malloc(b->count * sizeof *parts);
+    if (!parts) return error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
+    for (size_t i = 0; i < b->count; i++)
+        parts[i] = (struct tokenize_part){b->parts[i].id, b->text ? b->text + b->parts[i].start : NULL,
+                                          b->parts[i].length};
+    enum status status = tokenizer_encode_parts(b->tokenizer, parts, b->count, list, b->error);
+    free(parts);
+    return status;
+}
+
+enum status chat_template_apply(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                                const struct chat_message *messages, size_t count, bool add_generation_prompt,
+                                struct token_list *list, struct error *error) {
+    TRY(check_order(chat, messages, count, error));
+    struct chat_builder b = {.chat = chat, .tokenizer = tokenizer, .error = error};
+    if (tokenizer->bos != TOKEN_NONE && (chat->starts_with_bos || tokenizer->adds_bos))
+        put_token(&b, tokenizer->bos);
+    chat->build(&b, messages, count, add_generation_prompt);
+    if (chat->strips_after_control && tokenizer->model == TOKENIZER_SPM) strip_after_control(&b);
+    enum status status = b.status;
+    if (status == STATUS_OK) status = encode_parts(&b, list);
+    free(b.parts);
+    free(b.text);
+    return status;
+}
