@@ -15,6 +15,12 @@ const struct command command_table[COMMAND_COUNT] = {
          "Continues the text of -f and -p (or the tokens of --ids) and streams the answer to standard "
          "output.  Ctrl-C stops the answer, a second one leaves at once.",
          0, 0, run_command},
+    [COMMAND_BENCH] =
+        {COMMAND_BENCH, "bench", "-m MODEL [options]", "measure prefill and decode speed",
+         "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
+         "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
+         "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
+         0, 0, bench_command},
     [COMMAND_INSPECT] =
         {COMMAND_INSPECT, "inspect", "FILE [--json]",
          "what a model file holds, and the memory that running it takes",

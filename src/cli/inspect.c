@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/json_file.h"
 #include "cli/model_size.h"
+#include "cli/model_type.h"
 #include "cli/output.h"
 #include "cli/utf8.h"
 #include "model/model.h"
@@ -36,13 +37,8 @@ static enum status inspection_open(struct inspection *inspection, const char *pa
     arena_init(&inspection->arena);
     TRY(gguf_open(&inspection->gguf, path, error));
     const struct gguf *gguf = &inspection->gguf;
-    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
-        const struct gguf_tensor *tensor = &gguf->tensors[i];
-        uint64_t elements = 1;
-        for (uint32_t d = 0; d < tensor->dimension_count; d++) elements *= tensor->dimensions[d];
-        inspection->parameter_count += elements;
-        inspection->weight_bytes += tensor->size_bytes;
-    }
+    inspection->parameter_count = model_parameter_count(gguf);
+    inspection->weight_bytes = model_tensor_bytes(gguf);
     if (gguf->tensor_count == 0) {
         error_set(&inspection->reason, STATUS_MODEL, "no tensors: a vocabulary only");
         return STATUS_OK;

@@ -1,0 +1,63 @@
+#include "cli/bandwidth.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "platform/clock.h"
+
+enum { PASSES = 8, LANES = 8 };
+
+typedef uint64_t words __attribute__((vector_size(16))); /* a register on every machine we build for */
+
+struct reading {
+    const words *data;
+    size_t word_count;         /* of 16 bytes */
+    _Atomic uint64_t checksum; /* keeps the compiler from leaving the reads out */
+};
+
+static void read_share(void *context, const struct pool_worker *worker) {
+    struct reading *reading = context;
+    struct range range = pool_share(worker, reading->word_count, 128);
+    /* Eight sums, so that no addition waits for the one before it; named, so that they stay in registers. */
+    words a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0}, g = {0}, h = {0};
+    for (size_t i = range.begin; i + LANES <= range.end; i += LANES) {
+        const words *data = reading->data + i;
+        a += data[0];
+        b += data[1];
+        c += data[2];
+        d += data[3];
+        e += data[4];
+        f += data[5];
+        g += data[6];
+        h += data[7];
+    }
+    words sum = a + b + c + d + e + f + g + h;
+    reading->checksum += sum[0] + sum[1];
+}
+
+static void fill_share(void *context, const struct pool_worker *worker) {
+    struct reading *reading = context;
+    struct range range = pool_share(worker, reading->word_count, 128);
+    memset((void *)(uintptr_t)(reading->data + range.begin), 1, (range.end - range.begin) * sizeof(words));
+}
+
+enum status bandwidth_measure(struct pool *pool, double *bytes_per_second, struct error *error) {
+    static const size_t size_bytes = (size_t)512 << 20;
+    void *memory =
+        mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with", size_bytes);
+    (void)madvise(memory, size_bytes, MADV_HUGEPAGE); /* a hint */
+    struct reading reading = {.data = memory, .word_count = size_bytes / sizeof(words)};
+    pool_run(pool, fill_share, &reading);
+    *bytes_per_second = 0;
+    for (int pass = 0; pass < PASSES; pass++) {
+        uint64_t began = clock_ns();
+        pool_run(pool, read_share, &reading);
+        double rate = (double)size_bytes * 1e9 / (double)(clock_ns() - began);
+        if (rate > *bytes_per_second) *bytes_per_second = rate;
+    }
+    munmap(memory, size_bytes);
+    return STATUS_OK;
+}

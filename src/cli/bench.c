@@ -1,0 +1,297 @@
+/* loam bench: llama-bench's tests on loam.
+ *
+ * Per combination of -t, -b, -ub, -ctk and -ctv one engine; per depth its sequences are filled once and
+ * cut back to the depth before each repetition, so that only the test is timed.  Token ids are random:
+ * the work does not depend on them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "cli/bandwidth.h"
+#include "cli/bench_result.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/model_type.h"
+#include "cli/plan.h"
+#include "cli/progress.h"
+#include "cli/session.h"
+#include "platform/clock.h"
+
+enum { FILL_SEED = 1, TESTS_MOST = 4096 };
+
+struct bench {
+    const struct options *options;
+    struct session session;
+    struct bench_model model;
+    struct bench_printer printer;
+    struct random random;
+    struct sequence *sequences[ENGINE_SEQUENCES_MOST];
+    size_t sequence_count; /* created */
+    double bandwidth;
+    char kernels[128];
+    token_id *tokens; /* [longest prompt or depth] random ids */
+    size_t token_capacity;
+    bool quiet;
+};
+
+/* ---- one test ---- */
+
+static enum status check_interrupt(struct error *error) {
+    return interrupt_requested() ? error_set(error, STATUS_INTERRUPTED, "interrupted") : STATUS_OK;
+}
+
+static token_id random_token(struct bench *bench) {
+    return (token_id)random_below(&bench->random, bench->session.model->config.vocabulary_size);
+}
+
+/* label NULL: no progress. */
+static enum status prefill(struct bench *bench, struct sequence *sequence, uint64_t count, const char *label,
+                           struct error *error) {
+    struct progress progress;
+    progress_begin(&progress, label, bench->quiet || label == NULL);
+    for (uint64_t i = 0; i < count; i++) bench->tokens[i] = random_token(bench);
+    struct prefill_request request = {.tokens = bench->tokens,
+                                      .token_count = count,
+                                      .progress = progress_engine,
+                                      .progress_context = &progress};
+    const float *logits;
+    enum status status = engine_prefill(bench->session.engine, sequence, &request, &logits, error);
+    progress_end(&progress);
+    return status;
+}
+
+static enum status decode(struct bench *bench, uint64_t step_count, size_t sequence_count,
+                          struct error *error) {
+    token_id tokens[ENGINE_SEQUENCES_MOST];
+    for (uint64_t step = 0; step < step_count; step++) {
+        for (size_t i = 0; i < sequence_count; i++) tokens[i] = random_token(bench);
+        const float *logits;
+        TRY(engine_step(bench->session.engine, bench->sequences, tokens, sequence_count, &logits, error));
+        TRY(check_interrupt(error));
+    }
+    return STATUS_OK;
+}
+
+static enum status run_test_once(struct bench *bench, const struct bench_test *test, uint64_t prompt_count,
+                                 uint64_t generate_count, struct error *error) {
+    if (prompt_count > 0)
+        for (size_t i = 0; i < test->sequence_count; i++)
+            TRY(prefill(bench, bench->sequences[i], prompt_count, NULL, error));
+    return decode(bench, generate_count, test->sequence_count, error);
+}
+
+/* Every sequence of the test is depth tokens long afterwards. */
+static enum status set_depth(struct bench *bench, const struct bench_test *test, struct error *error) {
+    for (size_t i = 0; i < test->sequence_count; i++) {
+        if (i == bench->sequence_count) {
+            TRY(sequence_create(&bench->sequences[i], bench->session.engine, error));
+            bench->sequence_count++;
+        }
+        struct sequence *sequence = bench->sequences[i];
+        sequence_truncate(sequence, test->depth);
+        uint64_t missing = test->depth - sequence_length(sequence);
+        if (missing == 0) continue;
+        if (test->random_depth)
+            TRY(engine_fill_random(bench->session.engine, sequence, missing, FILL_SEED + i, error));
+        else
+            TRY(prefill(bench, sequence, missing, "depth", error));
+    }
+    for (size_t i = test->sequence_count; i < bench->sequence_count; i++)
+        sequence_truncate(bench->sequences[i], 0); /* gives its memory back */
+    return STATUS_OK;
+}
+
+static enum status run_test(struct bench *bench, struct bench_test *test, struct error *error) {
+    TRY(set_depth(bench, test, error));
+    if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
+        /* Touches weights and buffers as the test will: a block of prompt, a step. */
+        TRY(run_test_once(bench, test, min_size(test->prompt_count, test->ubatch),
+                          test->generate_count > 0 ? 1 : 0, error));
+        TRY(set_depth(bench, test, error));
+    }
+    uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
+    test->time = time(NULL);
+    for (uint64_t r = 0; r < repetitions; r++) {
+        if (r > 0) TRY(set_depth(bench, test, error));
+        uint64_t began = clock_ns();
+        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, error));
+        test->samples_ns[test->sample_count++] = clock_ns() - began;
+        TRY(check_interrupt(error));
+    }
+    return bench_print_row(&bench->printer, test, error);
+}
+
+/* ---- the list of tests ---- */
+
+struct test_list {
+    struct bench_test *tests; /* [TESTS_MOST], only shapes; owned */
+    size_t count;
+};
+
+static enum status list_add(struct test_list *list, uint64_t prompt_count, uint64_t generate_count,
+                            uint64_t depth, uint64_t sequence_count, struct error *error) {
+    if (prompt_count + generate_count == 0) return STATUS_OK;
+    if (list->count == TESTS_MOST)
+        return error_set(error, STATUS_USAGE, "bench: more than %d tests", TESTS_MOST);
+    list->tests[list->count++] = (struct bench_test){.prompt_count = prompt_count,
+                                                     .generate_count = generate_count,
+                                                     .depth = depth,
+                                                     .sequence_count = sequence_count};
+    return STATUS_OK;
+}
+
+/* llama-bench's order: per depth the prompts, the generations, then the pairs; after them the batched ones. */
+static enum status list_tests(struct test_list *list, const struct options *options, struct error *error) {
+    const struct option_value *prompts = option_list(options, OPTION_BENCH_PROMPT),
+                              *generates = option_list(options, OPTION_BENCH_GENERATE),
+                              *pairs = option_list(options, OPTION_BENCH_BOTH),
+                              *depths = option_list(options, OPTION_BENCH_DEPTH),
+                              *parallels = option_list(options, OPTION_BENCH_PARALLEL);
+    if (pairs->list_count % 2 != 0)
+        return error_set(error, STATUS_USAGE, "-pg: found %zu numbers, expected pairs P,N",
+                         pairs->list_count);
+    for (size_t d = 0; d < depths->list_count; d++) {
+        uint64_t depth = depths->list[d];
+        for (size_t i = 0; i < prompts->list_count; i++)
+            TRY(list_add(list, prompts->list[i], 0, depth, 1, error));
+        for (size_t i = 0; i < generates->list_count; i++)
+            TRY(list_add(list, 0, generates->list[i], depth, 1, error));
+        for (size_t i = 0; i < pairs->list_count; i += 2)
+            TRY(list_add(list, pairs->list[i], pairs->list[i + 1], depth, 1, error));
+        for (size_t p = 0; p < parallels->list_count; p++)
+            for (size_t i = 0; i < generates->list_count; i++)
+                if (generates->list[i] > 0)
+                    TRY(list_add(list, 0, generates->list[i], depth, parallels->list[p], error));
+    }
+    if (list->count == 0) return error_set(error, STATUS_USAGE, "bench: no test: -p and -n are both 0");
+    return STATUS_OK;
+}
+
+/* ---- combinations ---- */
+
+static void destroy_sequences(struct bench *bench) {
+    while (bench->sequence_count > 0) sequence_destroy(bench->sequences[--bench->sequence_count]);
+}
+
+/* Room for the longest test, once, for every combination. */
+static enum status reserve_tokens(struct bench *bench, const struct test_list *list,
+                                  struct engine_options *engine_options, struct error *error) {
+    for (size_t i = 0; i < list->count; i++) {
+        const struct bench_test *test = &list->tests[i];
+        uint64_t length = test->depth + test->prompt_count + test->generate_count + 1;
+        engine_options->context_size = max_size(engine_options->context_size, length);
+        engine_options->sequence_capacity = max_size(engine_options->sequence_capacity, test->sequence_count);
+        bench->token_capacity = max_size(bench->token_capacity, max_size(test->prompt_count, test->depth));
+    }
+    if (bench->tokens == NULL) bench->tokens = calloc(bench->token_capacity + 1, sizeof *bench->tokens);
+    return bench->tokens != NULL ? STATUS_OK : error_set(error, STATUS_MEMORY, "no memory for the prompt");
+}
+
+static enum status run_tests(struct bench *bench, const struct test_list *list, struct bench_test settings,
+                             struct error *error) {
+    struct engine_options engine_options = {.batch_size = min_size(settings.batch, settings.ubatch),
+                                            .k_type = settings.k_type,
+                                            .v_type = settings.v_type};
+    TRY(reserve_tokens(bench, list, &engine_options, error));
+    TRY(session_create_engine(&bench->session, &engine_options, error));
+    settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
+    struct bench_test *test = malloc(sizeof *test); /* its samples are too many for the stack */
+    if (test == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < list->count; i++) {
+        *test = settings;
+        test->prompt_count = list->tests[i].prompt_count;
+        test->generate_count = list->tests[i].generate_count;
+        test->depth = list->tests[i].depth;
+        test->sequence_count = list->tests[i].sequence_count;
+        status = run_test(bench, test, error);
+    }
+    free(test);
+    destroy_sequences(bench);
+    return status;
+}
+
+static enum status open_model(struct bench *bench, uint64_t threads, struct error *error) {
+    session_close(&bench->session);
+    TRY(session_open(&bench->session, bench->options, threads, error));
+    const struct model *model = bench->session.model;
+    bench->model = (struct bench_model){
+        .path = option_text(bench->options, OPTION_MODEL),
+        .kernels = cpu_mask_text(bench->session.mask, bench->kernels, sizeof bench->kernels),
+        .cpu = cpu_model_name(),
+        .size_bytes = model_tensor_bytes(&model->gguf),
+        .parameter_count = model_parameter_count(&model->gguf),
+        .weight_bytes_per_token = model_step_bytes(&model->gguf),
+    };
+    model_type_text(&model->gguf, bench->model.type, sizeof bench->model.type);
+    if (bench->printer.has_floor)
+        TRY(bandwidth_measure(device_pool(bench->session.device), &bench->bandwidth, error));
+    return STATUS_OK;
+}
+
+static enum status run_with_threads(struct bench *bench, const struct test_list *list, uint64_t threads,
+                                    struct error *error) {
+    const struct options *options = bench->options;
+    const struct option_value *batches = option_list(options, OPTION_BENCH_BATCH),
+                              *ubatches = option_list(options, OPTION_BENCH_UBATCH),
+                              *k_types = option_list(options, OPTION_BENCH_CACHE_K),
+                              *v_types = option_list(options, OPTION_BENCH_CACHE_V);
+    TRY(open_model(bench, threads, error));
+    if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
+    struct bench_test settings = {.random_depth = option_flag(options, OPTION_FILL_RANDOM),
+                                  .threads = bench->session.thread_count,
+                                  .bandwidth = bench->bandwidth};
+    for (size_t k = 0; k < k_types->list_count; k++)
+        for (size_t v = 0; v < v_types->list_count; v++)
+            for (size_t b = 0; b < batches->list_count; b++)
+                for (size_t u = 0; u < ubatches->list_count; u++) {
+                    settings.k_type = kv_type_of_choice(k_types->list[k]);
+                    settings.v_type = kv_type_of_choice(v_types->list[v]);
+                    settings.batch = batches->list[b];
+                    settings.ubatch = ubatches->list[u];
+                    TRY(run_tests(bench, list, settings, error));
+                }
+    return STATUS_OK;
+}
+
+enum status bench_command(const struct options *options, struct error *error) {
+    interrupt_install();
+    struct bench *bench = calloc(1, sizeof *bench);
+    struct test_list list = {.tests = calloc(TESTS_MOST, sizeof *list.tests)};
+    enum status status = bench == NULL || list.tests == NULL
+                             ? error_set(error, STATUS_MEMORY, "out of memory")
+                             : list_tests(&list, options, error);
+    if (status == STATUS_OK) {
+        bench->options = options;
+        bench->quiet = option_flag(options, OPTION_QUIET);
+        bench->printer = (struct bench_printer){
+            .format = (enum bench_format)option_list(options, OPTION_OUTPUT)->count,
+            .model = &bench->model,
+            .has_floor = option_flag(options, OPTION_FLOOR),
+            .shows_batch = option_given(options, OPTION_BENCH_BATCH),
+            .shows_ubatch = option_given(options, OPTION_BENCH_UBATCH),
+            .shows_k = option_given(options, OPTION_BENCH_CACHE_K),
+            .shows_v = option_given(options, OPTION_BENCH_CACHE_V),
+        };
+        random_init(&bench->random, FILL_SEED);
+        const struct option_value *threads = option_list(options, OPTION_BENCH_THREADS);
+        for (size_t t = 0; status == STATUS_OK && t < threads->list_count; t++)
+            status = run_with_threads(bench, &list, threads->list[t], error);
+        bool has_head = bench->model.cpu != NULL;
+        struct error end_error;
+        enum status ended = has_head ? bench_print_end(&bench->printer, &end_error) : STATUS_OK;
+        if (status == STATUS_OK && ended != STATUS_OK) {
+            status = ended;
+            *error = end_error;
+        }
+        destroy_sequences(bench);
+        session_close(&bench->session);
+        free(bench->tokens);
+    }
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    free(list.tests);
+    free(bench);
+    return status;
+}

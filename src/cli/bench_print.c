@@ -1,0 +1,277 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/bench_result.h"
+#include "cli/json_file.h"
+#include "cli/output.h"
+#include "cli/plan.h"
+#include "cli/version.h"
+
+static uint64_t token_count(const struct bench_test *test) {
+    return (test->prompt_count + test->generate_count) * test->sequence_count;
+}
+
+double bench_sample_rate(const struct bench_test *test, size_t index) {
+    return (double)token_count(test) * 1e9 / (double)test->samples_ns[index];
+}
+
+struct bench_statistics bench_statistics(const struct bench_test *test) {
+    struct bench_statistics s = {0};
+    size_t n = test->sample_count;
+    if (n == 0) return s;
+    for (size_t i = 0; i < n; i++) {
+        s.mean_ns += (double)test->samples_ns[i] / (double)n;
+        s.mean_rate += bench_sample_rate(test, i) / (double)n;
+    }
+    if (n < 2) return s;
+    for (size_t i = 0; i < n; i++) {
+        double ns = (double)test->samples_ns[i] - s.mean_ns, rate = bench_sample_rate(test, i) - s.mean_rate;
+        s.deviation_ns += ns * ns / (double)(n - 1);
+        s.deviation_rate += rate * rate / (double)(n - 1);
+    }
+    s.deviation_ns = sqrt(s.deviation_ns);
+    s.deviation_rate = sqrt(s.deviation_rate);
+    return s;
+}
+
+uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test) {
+    uint64_t middle = test->depth + test->prompt_count + test->generate_count / 2;
+    return model->weight_bytes_per_token + test->sequence_count * middle * test->kv_bytes_per_token;
+}
+
+/* "pp512", "tg128", "pp512+tg128", "tg128 x8", then " @ d4096". */
+static const char *test_name(const struct bench_test *test, char *buffer, size_t buffer_bytes) {
+    char name[96] = "";
+    size_t used = 0;
+    if (test->prompt_count > 0) used += (size_t)snprintf(name, sizeof name, "pp%" PRIu64, test->prompt_count);
+    if (test->generate_count > 0)
+        used += (size_t)snprintf(name + used, sizeof name - used, "%stg%" PRIu64, used > 0 ? "+" : "",
+                                 test->generate_count);
+    if (test->sequence_count > 1)
+        used += (size_t)snprintf(name + used, sizeof name - used, " x%" PRIu64, test->sequence_count);
+    if (test->depth > 0)
+        snprintf(name + used, sizeof name - used, " @ d%" PRIu64 "%s", test->depth,
+                 test->random_depth ? " (random KV)" : "");
+    snprintf(buffer, buffer_bytes, "%s", name);
+    return buffer;
+}
+
+/* Share of the measured bandwidth that decoding reached; 0 where there is nothing to say (prefill). */
+static double floor_share(const struct bench_model *model, const struct bench_test *test) {
+    if (test->bandwidth <= 0 || test->generate_count == 0 || test->prompt_count > 0) return 0;
+    double steps_per_second = bench_statistics(test).mean_rate / (double)test->sequence_count;
+    return steps_per_second * (double)bench_step_bytes(model, test) / test->bandwidth;
+}
+
+/* ---- the table ---- */
+
+enum { MODEL_WIDTH = 28, TEST_WIDTH = 24, RATE_WIDTH = 20 };
+
+static void print_dashes(size_t width) {
+    for (size_t i = 0; i < width; i++) output_bytes("-", 1);
+}
+
+static void print_rule(size_t width, bool right) {
+    output_text(" ");
+    print_dashes(right ? width - 1 : width);
+    output_text(right ? ": |" : " |");
+}
+
+/* The same walk prints the titles and the rule under them. */
+static void print_head_line(const struct bench_printer *p, bool rule) {
+    const struct {
+        const char *title;
+        size_t width;
+        bool shown, right;
+    } columns[] = {
+        {"model", MODEL_WIDTH, true, false},
+        {"size", 11, true, true},
+        {"params", 10, true, true},
+        {"backend", 10, true, false},
+        {"threads", 7, true, true},
+        {"n_batch", 7, p->shows_batch, true},
+        {"n_ubatch", 8, p->shows_ubatch, true},
+        {"type_k", 6, p->shows_k, true},
+        {"type_v", 6, p->shows_v, true},
+        {"test", TEST_WIDTH, true, true},
+        {"t/s", RATE_WIDTH, true, true},
+        {"MB/step", 9, p->has_floor, true},
+        {"read limit", 10, p->has_floor, true},
+        {"reached", 8, p->has_floor, true},
+    };
+    output_text("|");
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        if (!columns[i].shown) continue;
+        if (rule)
+            print_rule(columns[i].width, columns[i].right);
+        else
+            output_text(columns[i].right ? " %*s |" : " %-*s |", (int)columns[i].width, columns[i].title);
+    }
+    output_text("\n");
+}
+
+static void print_md_row(const struct bench_printer *p, const struct bench_test *test) {
+    const struct bench_model *model = p->model;
+    struct bench_statistics s = bench_statistics(test);
+    char size[32], params[32], rate[64], name[96];
+    if (model->parameter_count >= 1000000000)
+        snprintf(params, sizeof params, "%.2f B", (double)model->parameter_count * 1e-9);
+    else
+        snprintf(params, sizeof params, "%.2f M", (double)model->parameter_count * 1e-6);
+    snprintf(rate, sizeof rate, "%.2f \xc2\xb1 %.2f", s.mean_rate, s.deviation_rate);
+    output_text("| %-*s | %11s | %10s | %-10s | %7" PRIu64 " |", MODEL_WIDTH, model->type,
+                bytes_text(model->size_bytes, size, sizeof size), params, "CPU", test->threads);
+    if (p->shows_batch) output_text(" %7" PRIu64 " |", test->batch);
+    if (p->shows_ubatch) output_text(" %8" PRIu64 " |", test->ubatch);
+    if (p->shows_k) output_text(" %6s |", kv_type_name(test->k_type));
+    if (p->shows_v) output_text(" %6s |", kv_type_name(test->v_type));
+    /* the plus-minus sign takes two bytes and one column */
+    output_text(" %*s | %*s |", TEST_WIDTH, test_name(test, name, sizeof name), RATE_WIDTH + 1, rate);
+    if (p->has_floor) {
+        double share = floor_share(model, test);
+        if (share > 0)
+            output_text(" %9.1f | %5.1f GB/s | %6.1f %% |", (double)bench_step_bytes(model, test) * 1e-6,
+                        test->bandwidth * 1e-9, share * 100);
+        else
+            output_text(" %9s | %10s | %8s |", "", "", "");
+    }
+    output_text("\n");
+}
+
+/* ---- for scripts ---- */
+
+static json_t *samples_json(const struct bench_test *test, bool rates) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < test->sample_count; i++)
+        json_array_append_new(list, rates ? json_real(bench_sample_rate(test, i))
+                                          : json_integer((json_int_t)test->samples_ns[i]));
+    return list;
+}
+
+static void add_test(json_t *row, const struct bench_test *test) {
+    struct bench_statistics s = bench_statistics(test);
+    char when[32] = "", name[96];
+    struct tm utc;
+    if (gmtime_r(&test->time, &utc) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_add_uint(row, "n_batch", test->batch);
+    json_add_uint(row, "n_ubatch", test->ubatch);
+    json_add_uint(row, "n_threads", test->threads);
+    json_add(row, "type_k", json_string(kv_type_name(test->k_type)));
+    json_add(row, "type_v", json_string(kv_type_name(test->v_type)));
+    json_add_uint(row, "n_gpu_layers", 0);
+    json_add(row, "test", json_string(test_name(test, name, sizeof name)));
+    json_add_uint(row, "n_prompt", test->prompt_count);
+    json_add_uint(row, "n_gen", test->generate_count);
+    json_add_uint(row, "n_depth", test->depth);
+    json_add(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
+    json_add_uint(row, "n_parallel", test->sequence_count);
+    json_add(row, "test_time", json_string(when));
+    json_add_uint(row, "avg_ns", (uint64_t)s.mean_ns);
+    json_add_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);
+    json_add_number(row, "avg_ts", s.mean_rate);
+    json_add_number(row, "stddev_ts", s.deviation_rate);
+    json_add(row, "samples_ns", samples_json(test, false));
+    json_add(row, "samples_ts", samples_json(test, true));
+}
+
+/* llama-bench's names; what loam adds comes last. */
+static json_t *row_json(const struct bench_printer *p, const struct bench_test *test) {
+    const struct bench_model *model = p->model;
+    json_t *row = json_object();
+    json_add(row, "build_commit", json_string(version_commit));
+    json_add_uint(row, "build_number", 0);
+    json_add(row, "cpu_info", json_bytes(model->cpu, strlen(model->cpu)));
+    json_add(row, "gpu_info", json_string(""));
+    json_add(row, "backends", json_string("CPU"));
+    json_add(row, "model_filename", json_bytes(model->path, strlen(model->path)));
+    json_add(row, "model_type", json_bytes(model->type, strlen(model->type)));
+    json_add_uint(row, "model_size", model->size_bytes);
+    json_add_uint(row, "model_n_params", model->parameter_count);
+    add_test(row, test);
+    json_add(row, "engine", json_string("loam"));
+    json_add(row, "version", json_string(version_number));
+    json_add(row, "kernels", json_string(model->kernels));
+    json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
+    if (p->has_floor) {
+        json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
+        json_add_number(row, "read_bandwidth", test->bandwidth);
+        double share = floor_share(model, test);
+        json_add(row, "bandwidth_share", share > 0 ? json_real(share) : json_null());
+    }
+    return row;
+}
+
+static void print_json_row(const struct bench_printer *p, const struct bench_test *test) {
+    size_t flags = p->format == BENCH_JSON ? JSON_INDENT(2) : JSON_COMPACT;
+    json_t *row = row_json(p, test);
+    char *text = json_dumps(row, flags | JSON_REAL_PRECISION(9));
+    if (p->format == BENCH_JSON && p->row_count > 0) output_text(",\n");
+    if (text != NULL) output_bytes(text, strlen(text));
+    if (p->format == BENCH_JSONL) output_text("\n");
+    free(text);
+    json_decref(row);
+}
+
+static void print_csv_text(const char *text) {
+    output_bytes("\"", 1);
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c == '"') output_bytes("\"", 1);
+        output_bytes(c, 1);
+    }
+    output_bytes("\"", 1);
+}
+
+/* The scalar fields of the JSON row; on the first row their names above. */
+static void print_csv_row(const struct bench_printer *p, const struct bench_test *test) {
+    json_t *row = row_json(p, test);
+    const char *key;
+    json_t *value;
+    for (int titles = p->row_count == 0; titles >= 0; titles--) {
+        size_t column = 0;
+        json_object_foreach(row, key, value) {
+            if (json_is_array(value)) continue;
+            if (column++ > 0) output_text(",");
+            if (titles == 1)
+                output_text("%s", key);
+            else if (json_is_string(value))
+                print_csv_text(json_string_value(value));
+            else if (json_is_integer(value))
+                output_text("\"%lld\"", (long long)json_integer_value(value));
+            else if (json_is_real(value))
+                output_text("\"%.6f\"", json_real_value(value));
+            else
+                output_text("\"%s\"", json_is_true(value) ? "1" : json_is_false(value) ? "0" : "");
+        }
+        output_text("\n");
+    }
+    json_decref(row);
+}
+
+void bench_print_head(struct bench_printer *printer) {
+    if (printer->format == BENCH_JSON) output_text("[\n");
+    if (printer->format != BENCH_MD) return;
+    print_head_line(printer, false);
+    print_head_line(printer, true);
+}
+
+enum status bench_print_row(struct bench_printer *printer, const struct bench_test *test,
+                            struct error *error) {
+    switch (printer->format) {
+    case BENCH_MD: print_md_row(printer, test); break;
+    case BENCH_JSON:
+    case BENCH_JSONL: print_json_row(printer, test); break;
+    case BENCH_CSV: print_csv_row(printer, test); break;
+    }
+    printer->row_count++;
+    return output_flush(error);
+}
+
+enum status bench_print_end(struct bench_printer *printer, struct error *error) {
+    if (printer->format == BENCH_JSON) output_text("%s]\n", printer->row_count > 0 ? "\n" : "");
+    if (printer->format == BENCH_MD)
+        output_text("\nbuild: loam %s (%s), kernels: %s, %s\n", version_number, version_commit,
+                    printer->model->kernels, printer->model->cpu);
+    return output_flush(error);
+}

@@ -1,0 +1,58 @@
+/* bench_result: what one test of `loam bench` gave, and how a row of it is printed.  Private to the bench
+ * command: bench.c measures, bench_print.c prints. */
+#ifndef LOAM_CLI_BENCH_RESULT_H
+#define LOAM_CLI_BENCH_RESULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "base/status.h"
+#include "kernels/attention/kv_layout.h"
+
+enum { BENCH_SAMPLES_MOST = 1000 };
+
+enum bench_format { BENCH_MD, BENCH_JSON, BENCH_JSONL, BENCH_CSV };
+
+struct bench_model { /* the same in every row */
+    const char *path, *architecture, *kernels, *cpu;
+    char type[96]; /* "llama 1.24B Q4_K - Medium" */
+    uint64_t size_bytes, parameter_count;
+    uint64_t weight_bytes_per_token; /* read by one decode step, whatever the batch */
+};
+
+struct bench_test {
+    uint64_t prompt_count, generate_count, depth, sequence_count;
+    bool random_depth; /* the depth is filled with made-up KV */
+    uint64_t batch, ubatch, threads;
+    enum kv_type k_type, v_type;
+    uint64_t kv_bytes_per_token;
+    time_t time;
+    size_t sample_count;
+    uint64_t samples_ns[BENCH_SAMPLES_MOST];
+    double bandwidth; /* bytes per second, measured; 0: not asked for */
+};
+
+struct bench_statistics {
+    double mean_ns, deviation_ns, mean_rate, deviation_rate; /* rates in tokens per second */
+};
+
+struct bench_statistics bench_statistics(const struct bench_test *test);
+double bench_sample_rate(const struct bench_test *test, size_t index);
+/* Bytes that a decode step must read: the weights once and the KV of every sequence, at mid test; per step. */
+uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test);
+
+struct bench_printer {
+    enum bench_format format;
+    const struct bench_model *model;
+    bool has_floor, shows_batch, shows_ubatch, shows_k, shows_v; /* columns beside the usual ones */
+    size_t row_count;
+};
+
+void bench_print_head(struct bench_printer *printer);
+enum status bench_print_row(struct bench_printer *printer, const struct bench_test *test, struct error *error)
+    STATUS_CHECKED;
+enum status bench_print_end(struct bench_printer *printer, struct error *error) STATUS_CHECKED;
+
+#endif

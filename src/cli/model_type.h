@@ -1,0 +1,20 @@
+/* model_type: a model file in a word and in bytes. */
+#ifndef LOAM_CLI_MODEL_TYPE_H
+#define LOAM_CLI_MODEL_TYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/gguf.h"
+
+/* "llama 1.24B Q4_K - Medium": architecture, parameters, quantisation (general.file_type, else the type that
+ * most bytes have).  Safe to print. */
+void model_type_text(const struct gguf *gguf, char *buffer, size_t buffer_bytes);
+
+uint64_t model_parameter_count(const struct gguf *gguf);
+uint64_t model_tensor_bytes(const struct gguf *gguf);
+/* Weight bytes that every decode step reads: all but embedding tables that are only looked up (a tied one
+ * is the output matrix too, and is read). */
+uint64_t model_step_bytes(const struct gguf *gguf);
+
+#endif

@@ -1,0 +1,163 @@
+/* loam bench: which tests are run and what the table, JSON and CSV say; not how fast anything is. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/bench_result.h"
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+static char model_path[200];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 1});
+    return 0;
+}
+
+static void the_table_is_llama_benchs(void **state) {
+    (void)state;
+    struct process_result result = LOAM("bench", "-m", model_path, "-p", "16,8", "-n", "4", "-pg", "4,2",
+                                        "-d", "0,32", "-npl", "3", "-r", "2");
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    static const char *const tests[] = {" pp16 |",          " pp8 |",         " tg4 |",       " pp4+tg2 |",
+                                        " tg4 x3 |",        " pp16 @ d32 |",  " pp8 @ d32 |", " tg4 @ d32 |",
+                                        " pp4+tg2 @ d32 |", " tg4 x3 @ d32 |"};
+    const char *place = result.output;
+    const char *line_end = place + strcspn(place, "\n");
+    assert_non_null(strstr(place, "| model "));
+    assert_true(strstr(place, "| backend ") < line_end);
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        const char *found = strstr(place, tests[i]); /* in this order */
+        if (found == NULL) fail_msg("no '%s' (in order) in\n%s", tests[i], result.output);
+        assert_non_null(strstr(found, "\xc2\xb1"));
+        place = found;
+    }
+    size_t rows = 0;
+    for (const char *c = result.output; (c = strstr(c, "| llama 0.1M F32")) != NULL; c++) rows++;
+    assert_int_equal(rows, 10);
+    process_deinit(&result);
+}
+
+static json_t *bench_json(const char *const *arguments) {
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    json_error_t why;
+    json_t *rows = json_loads(result.output, JSON_REJECT_DUPLICATES, &why);
+    if (rows == NULL) fail_msg("%s in %s", why.text, result.output);
+    process_deinit(&result);
+    return rows;
+}
+
+static json_int_t integer(json_t *row, const char *key) {
+    json_t *value = json_object_get(row, key);
+    if (!json_is_integer(value)) fail_msg("no integer %s", key);
+    return json_integer_value(value);
+}
+
+static void json_rows_add_up(void **state) {
+    (void)state;
+    const char *arguments[] = {"bench",         "-m",   model_path, "-p", "8",   "-n", "3", "-d", "16",
+                               "--fill-random", "-ctk", "f16,q8_0", "-t", "1,2", "-r", "3", "-o", "json",
+                               "--floor",       NULL};
+    json_t *rows = bench_json(arguments);
+    assert_int_equal(json_array_size(rows), 2 * 2 * 2);
+    for (size_t i = 0; i < 8; i++) {
+        json_t *row = json_array_get(rows, i);
+        bool generates = i % 2 == 1, q8 = i / 2 % 2 == 1;
+        assert_int_equal(integer(row, "n_threads"), i < 4 ? 1 : 2);
+        assert_int_equal(integer(row, "n_prompt"), generates ? 0 : 8);
+        assert_int_equal(integer(row, "n_gen"), generates ? 3 : 0);
+        assert_int_equal(integer(row, "n_depth"), 16);
+        assert_true(json_is_true(json_object_get(row, "depth_random")));
+        assert_string_equal(json_string_value(json_object_get(row, "type_k")), q8 ? "q8_0" : "f16");
+        assert_int_equal(json_array_size(json_object_get(row, "samples_ns")), 3);
+        double mean = 0;
+        for (size_t s = 0; s < 3; s++)
+            mean += json_number_value(json_array_get(json_object_get(row, "samples_ts"), s)) / 3;
+        double avg = json_number_value(json_object_get(row, "avg_ts"));
+        assert_true(avg > 0 && fabs(avg - mean) < 1e-3 * mean);
+        double bandwidth = json_number_value(json_object_get(row, "read_bandwidth"));
+        assert_true(bandwidth > 1e7 && bandwidth < 1e13);
+        json_t *share = json_object_get(row, "bandwidth_share");
+        assert_true(generates ? json_real_value(share) > 0 : json_is_null(share));
+    }
+    json_decref(rows);
+}
+
+static void csv_has_a_head_and_rows_of_its_width(void **state) {
+    (void)state;
+    struct process_result result =
+        LOAM("bench", "-m", model_path, "-p", "4", "-n", "2", "-r", "1", "-o", "csv", "--no-warmup");
+    assert_int_equal(result.code, 0);
+    size_t lines = 0, width = 0;
+    for (char *line = strtok(result.output, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
+        size_t commas = 0;
+        for (char *c = line; *c != '\0'; c++) commas += *c == ',';
+        if (lines == 0) width = commas;
+        assert_int_equal(commas, width);
+    }
+    assert_int_equal(lines, 3);
+    process_deinit(&result);
+}
+
+static void statistics(void **state) {
+    (void)state;
+    static struct bench_test test = {.prompt_count = 0,
+                                     .generate_count = 10,
+                                     .sequence_count = 2,
+                                     .depth = 100,
+                                     .kv_bytes_per_token = 7,
+                                     .sample_count = 2,
+                                     .samples_ns = {1000000000, 3000000000}};
+    struct bench_statistics s = bench_statistics(&test);
+    assert_true(fabs(s.mean_rate - (20.0 + 20.0 / 3) / 2) < 1e-9);
+    assert_true(fabs(s.deviation_rate - (20.0 - 20.0 / 3) / sqrt(2)) < 1e-9);
+    assert_true(fabs(s.mean_ns - 2e9) < 1);
+    /* weights once, KV of both sequences at the middle of the test */
+    struct bench_model model = {.weight_bytes_per_token = 1000};
+    assert_int_equal(bench_step_bytes(&model, &test), 1000 + 2 * 105 * 7);
+}
+
+static void failures(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments[8];
+        int code;
+    } cases[] = {
+        {{"bench"}, 2},
+        {{"bench", "-m", "/nonexistent"}, 6},
+        {{"bench", "-m", "x", "-p", "0", "-n", "0"}, 2},
+        {{"bench", "-m", "x", "-pg", "1,2,3"}, 2},
+        {{"bench", "-m", "x", "-npl", "65"}, 2},
+        {{"bench", "-m", "x", "-o", "sql"}, 2},
+        {{"bench", "-m", "x", "-p", "1,,2"}, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
+        if (r.code != cases[i].code) fail_msg("case %zu: exit %d, %s", i, r.code, r.complaints);
+        assert_string_equal(r.output, "");
+        process_deinit(&r);
+    }
+    const char *arguments[] = {"bench", "-m", model_path, "-n", "4",     "-p",
+                               "0",     "-r", "1000",     "-o", "jsonl", NULL};
+    struct process_result interrupted = process_run(
+        &(struct process_request){.arguments = arguments, .interrupt_after_ms = 300, .interrupt_count = 1});
+    assert_true(interrupted.code == 130 || interrupted.code == 0); /* a fast machine may be done */
+    process_deinit(&interrupted);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_table_is_llama_benchs),
+        cmocka_unit_test(json_rows_add_up),
+        cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
+        cmocka_unit_test(statistics),
+        cmocka_unit_test(failures),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
