@@ -2,17 +2,22 @@
 
 #include "kernels/rope/rope_internal.h"
 
-/* position * frequency needs up to 64 + 24 bits: the rounding of the double product is computed
- * exactly by fma and given back to first order, so that the angle is right at any position below 2^53.
- * libm's sine and cosine reduce their argument exactly. */
+/* position * frequency needs up to 53 + 24 bits.  The rounding of the double product, which is as large as
+ * a quarter of a radian at 2^52, is computed exactly by fma and given back as a rotation of its own, so
+ * that the angle is right at any position below 2^53.  libm reduces the arguments exactly. */
 static void angles(uint64_t position, const float *frequency, size_t pair_count, float factor,
                    float *cosine_sine) {
     for (size_t j = 0; j < pair_count; j++) {
         double angle = (double)position * (double)frequency[j];
         double rest = fma((double)position, (double)frequency[j], -angle);
         double sine = sin(angle), cosine = cos(angle);
-        cosine_sine[2 * j] = (float)((double)factor * (cosine - rest * sine));
-        cosine_sine[2 * j + 1] = (float)((double)factor * (sine + rest * cosine));
+        if (rest != 0) { /* not before position 2^29 */
+            double turned = cosine * cos(rest) - sine * sin(rest);
+            sine = sine * cos(rest) + cosine * sin(rest);
+            cosine = turned;
+        }
+        cosine_sine[2 * j] = (float)((double)factor * cosine);
+        cosine_sine[2 * j + 1] = (float)((double)factor * sine);
     }
 }
 
