@@ -265,13 +265,14 @@ static void fill_values(struct random *random, float *values, size_t count) {
     }
 }
 
+/* All layers get the same rows: attention's time does not depend on them, and making them would. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct device_operations *operations = fill->engine->model->device->operations;
     size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
+    fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
+    operations->copy(fill->stream, fill->rows, fill->host, count * (k_stride + v_stride) * sizeof(float));
     for (size_t layer = 0; layer < kv->layer_count; layer++) {
-        fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
-        operations->copy(fill->stream, fill->rows, fill->host, count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.view = kv_sequence_view(fill->sequence->kv, layer),
                                    .row_first = 0,
                                    .row_count = count,
@@ -284,9 +285,8 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
                                                       .kv_head_count = kv->kv_head_count,
                                                       .items = &item,
                                                       .item_count = 1});
-        TRY(operations->stream_synchronize(fill->stream, error)); /* host is filled again */
     }
-    return STATUS_OK;
+    return operations->stream_synchronize(fill->stream, error); /* host is filled again */
 }
 
 static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {

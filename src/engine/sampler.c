@@ -12,7 +12,11 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { REPEAT_MOST = 1 << 20, SELECT_FIRST = 256, SELECT_GROWTH = 8 };
+enum { REPEAT_MOST = 1 << 20, SELECT_FIRST = 256, SELECT_GROWTH = 8, BLOCK = 64, LANES = 4 };
+
+/* 16 bytes: every target has these; gcc 12 takes wider comparisons apart where it has no AVX. */
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t lane_flags __attribute__((vector_size(LANES * sizeof(float))));
 
 struct candidate {
     float logit;
@@ -23,7 +27,9 @@ struct sampler {
     struct sampler_options options;
     struct random random;
     size_t vocabulary_size;
-    float *logits;                /* [vocabulary_size], with penalties */
+    float *logits; /* [block_count][BLOCK], with penalties; -infinity past the vocabulary */
+    float *maxima; /* [block_count]: most blocks hold no candidate and are skipped by this */
+    size_t block_count;
     struct candidate *candidates; /* [vocabulary_size] */
     int32_t *recent;              /* [options.repeat_last], a ring */
     size_t recent_count, recent_next;
@@ -58,14 +64,18 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
     made->options = *options;
     made->vocabulary_size = vocabulary_size;
     random_init(&made->random, options->seed);
-    made->logits = calloc(vocabulary_size, sizeof *made->logits);
+    made->block_count = (vocabulary_size + BLOCK - 1) / BLOCK;
+    made->logits = aligned_alloc(BLOCK, made->block_count * BLOCK * sizeof *made->logits);
+    made->maxima = calloc(made->block_count, sizeof *made->maxima);
     made->candidates = calloc(vocabulary_size, sizeof *made->candidates);
     made->penalised = calloc(vocabulary_size, sizeof *made->penalised);
     made->recent = calloc(max_size(options->repeat_last, 1), sizeof *made->recent);
-    if (made->logits == NULL || made->candidates == NULL || made->penalised == NULL || made->recent == NULL) {
+    if (made->logits == NULL || made->maxima == NULL || made->candidates == NULL || made->penalised == NULL ||
+        made->recent == NULL) {
         sampler_destroy(made);
         return error_set(error, STATUS_MEMORY, "no memory for the sampler");
     }
+    for (size_t i = vocabulary_size; i < made->block_count * BLOCK; i++) made->logits[i] = -INFINITY;
     *sampler = made;
     return STATUS_OK;
 }
@@ -73,6 +83,7 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
 void sampler_destroy(struct sampler *sampler) {
     if (sampler == NULL) return;
     free(sampler->logits);
+    free(sampler->maxima);
     free(sampler->candidates);
     free(sampler->penalised);
     free(sampler->recent);
@@ -87,19 +98,60 @@ void sampler_accept(struct sampler *sampler, int32_t token) {
     if (sampler->recent_count < capacity) sampler->recent_count++;
 }
 
-/* Copies the logits with penalties applied (Keskar et al. 2019: towards less likely, whatever the sign). */
-static void penalise(struct sampler *sampler, const float *logits) {
-    float penalty = sampler->options.repeat_penalty;
+/* The block's maximum; *broken becomes true when it holds a NaN or +infinity. */
+static float block_maximum(const float *block, bool *broken) {
+    lanes most = {0}, values;
+    lane_flags bad = {0};
+    most -= INFINITY;
+    for (size_t i = 0; i < BLOCK; i += LANES) {
+        memcpy(&values, block + i, sizeof values);
+        bad |= ~(values <= FLT_MAX); /* comparisons give -1 where true */
+        lane_flags more = values > most;
+        most = (lanes)(((lane_flags)values & more) | ((lane_flags)most & ~more));
+    }
+    float maximum = -INFINITY;
+    for (size_t i = 0; i < LANES; i++) {
+        if (most[i] > maximum) maximum = most[i];
+        if (bad[i] != 0) *broken = true;
+    }
+    return maximum;
+}
+
+/* Copies the logits and finds the maximum of each block; false when one is NaN or +infinity. */
+static bool take_logits(struct sampler *sampler, const float *logits) {
+    bool broken = false;
     memcpy(sampler->logits, logits, sampler->vocabulary_size * sizeof *logits);
+    for (size_t i = 0; i < sampler->block_count; i++)
+        sampler->maxima[i] = block_maximum(sampler->logits + i * BLOCK, &broken);
+    return !broken;
+}
+
+/* Applies the penalties (Keskar et al. 2019: towards less likely, whatever the sign). */
+static void penalise(struct sampler *sampler) {
+    float penalty = sampler->options.repeat_penalty;
+    bool ignored = false;
     sampler->pick_number++;
     for (size_t i = 0; penalty != 1 && i < sampler->recent_count; i++) {
-        int32_t id = sampler->recent[i];
+        size_t id = (size_t)sampler->recent[i], block = id / BLOCK;
         if (sampler->penalised[id] == sampler->pick_number) continue;
         sampler->penalised[id] = sampler->pick_number;
         float *logit = &sampler->logits[id];
         float changed = *logit > 0 ? *logit / penalty : *logit * penalty;
         *logit = fminf(changed, FLT_MAX);
+        sampler->maxima[block] = block_maximum(sampler->logits + block * BLOCK, &ignored);
     }
+}
+
+/* The likeliest token, the lowest id of equal ones; -1 when every token is ruled out. */
+static int32_t likeliest(const struct sampler *sampler, float *maximum) {
+    size_t best = 0;
+    for (size_t i = 1; i < sampler->block_count; i++)
+        if (sampler->maxima[i] > sampler->maxima[best]) best = i;
+    *maximum = sampler->maxima[best];
+    if (*maximum == -INFINITY) return -1;
+    size_t id = best * BLOCK;
+    while (sampler->logits[id] != *maximum) id++;
+    return (int32_t)id;
 }
 
 /* a comes after b in the order of likelihood. */
@@ -118,11 +170,17 @@ static void heap_sink(struct candidate *heap, size_t count, size_t hole) {
     heap[hole] = moving;
 }
 
-/* The best `count` tokens, best first. */
-static void select_best(const float *logits, size_t vocabulary_size, struct candidate *best, size_t count) {
+/* The best `count` tokens, best first, into sampler->candidates. */
+static void select_best(const struct sampler *sampler, size_t count) {
+    struct candidate *best = sampler->candidates;
+    const float *logits = sampler->logits;
     for (size_t i = 0; i < count; i++) best[i] = (struct candidate){logits[i], (int32_t)i};
     for (size_t i = count / 2; i-- > 0;) heap_sink(best, count, i);
-    for (size_t i = count; i < vocabulary_size; i++) {
+    for (size_t i = count; i < sampler->vocabulary_size; i++) {
+        if (i % BLOCK == 0 && !(sampler->maxima[i / BLOCK] > best[0].logit)) {
+            i += BLOCK - 1;
+            continue;
+        }
         if (!(logits[i] > best[0].logit)) continue; /* an equal one has the higher id */
         best[0] = (struct candidate){logits[i], (int32_t)i};
         heap_sink(best, count, 0);
@@ -158,7 +216,7 @@ static size_t select_candidates(struct sampler *sampler, float maximum) {
     struct candidate *candidates = sampler->candidates;
     if (options->top_k > 0 && options->top_k < size) {
         count = options->top_k;
-        select_best(sampler->logits, size, candidates, count);
+        select_best(sampler, count);
         if (options->top_p >= 1) return count;
         double total = 0;
         for (size_t i = 0; i < count; i++) total += exp((double)candidates[i].logit - (double)maximum);
@@ -170,7 +228,7 @@ static size_t select_candidates(struct sampler *sampler, float maximum) {
     }
     double total = exp_sum(sampler->logits, size, maximum);
     for (count = min_size(SELECT_FIRST, size);; count = min_size(count * SELECT_GROWTH, size)) {
-        select_best(sampler->logits, size, candidates, count);
+        select_best(sampler, count);
         size_t kept = top_p_count(candidates, count, total, options->top_p);
         if (kept <= count) return kept;
         if (count == size) return size; /* rounding: the sum in another order stayed below */
@@ -199,24 +257,21 @@ static int32_t draw(struct sampler *sampler, float maximum, size_t count) {
 }
 
 enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *token, struct error *error) {
-    float maximum = -INFINITY;
-    size_t best = 0;
-    for (size_t i = 0; i < sampler->vocabulary_size; i++)
-        if (!(logits[i] <= FLT_MAX)) /* NaN or +infinity */
-            return error_set(
-                error, STATUS_FAILED,
-                "the model's output is not a number (token %zu: %g): its file or the computation is broken",
-                i, (double)logits[i]);
-    penalise(sampler, logits);
-    for (size_t i = 0; i < sampler->vocabulary_size; i++)
-        if (sampler->logits[i] > maximum) {
-            maximum = sampler->logits[i];
-            best = i;
-        }
-    if (maximum == -INFINITY)
+    float maximum;
+    if (!take_logits(sampler, logits)) {
+        size_t i = 0;
+        while (logits[i] <= FLT_MAX) i++;
+        return error_set(
+            error, STATUS_FAILED,
+            "the model's output is not a number (token %zu: %g): its file or the computation is broken", i,
+            (double)logits[i]);
+    }
+    penalise(sampler);
+    int32_t best = likeliest(sampler, &maximum);
+    if (best < 0)
         return error_set(error, STATUS_FAILED,
                          "the model's output rules out every token: its file is broken");
-    *token = sampler->options.temperature == 0 ? (int32_t)best
+    *token = sampler->options.temperature == 0 ? best
                                                : draw(sampler, maximum, select_candidates(sampler, maximum));
     return STATUS_OK;
 }
