@@ -1,0 +1,73 @@
+/* Fields of the JSON files of a model folder: typed, in range, and named when they are not. */
+#include <string.h>
+
+#include "model/import_internal.h"
+
+enum status import_refuse(const struct import *import, const char *file, const char *field,
+                          const char *format, ...) {
+    char message[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    size_t length = strlen(import->folder);
+    const char *folder = length <= 100 ? import->folder : import->folder + length - 100;
+    return error_set(import->error, STATUS_MODEL, "%s/%s: %.60s: %s", folder, file, field, message);
+}
+
+json_t *import_member(const json_t *object, const char *field) {
+    json_t *member = json_object_get(object, field);
+    return json_is_null(member) ? NULL : member;
+}
+
+enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
+                        const char *field, bool required, uint64_t least, uint64_t most, uint64_t *value) {
+    const json_t *member = import_member(object, field);
+    if (member == NULL) {
+        if (!required) return STATUS_OK;
+        return import_refuse(import, source->file, field, "not found, expected a whole number");
+    }
+    if (!json_is_integer(member))
+        return import_refuse(import, source->file, field, "found no whole number, expected one");
+    json_int_t number = json_integer_value(member);
+    if (number < 0 || (uint64_t)number < least || (uint64_t)number > most)
+        return import_refuse(import, source->file, field, "found %lld, expected %llu to %llu",
+                             (long long)number, (unsigned long long)least, (unsigned long long)most);
+    *value = (uint64_t)number;
+    return STATUS_OK;
+}
+
+enum status import_number(const struct import *import, const struct import_source *source,
+                          const json_t *object, const char *field, bool required, double least, double most,
+                          double *value) {
+    const json_t *member = import_member(object, field);
+    if (member == NULL) {
+        if (!required) return STATUS_OK;
+        return import_refuse(import, source->file, field, "not found, expected a number");
+    }
+    if (!json_is_number(member)) return import_refuse(import, source->file, field, "expected a number");
+    double number = json_number_value(member);
+    if (!(number >= least && number <= most))
+        return import_refuse(import, source->file, field, "found %g, expected %g to %g", number, least, most);
+    *value = number;
+    return STATUS_OK;
+}
+
+enum status import_bool(const struct import *import, const struct import_source *source, const json_t *object,
+                        const char *field, bool *value) {
+    const json_t *member = import_member(object, field);
+    if (member == NULL) return STATUS_OK;
+    if (!json_is_boolean(member)) return import_refuse(import, source->file, field, "expected true or false");
+    *value = json_is_true(member);
+    return STATUS_OK;
+}
+
+enum status import_text(const struct import *import, const struct import_source *source, const json_t *object,
+                        const char *field, const char **value) {
+    const json_t *member = import_member(object, field);
+    if (member == NULL) return STATUS_OK;
+    if (!json_is_string(member) || strlen(json_string_value(member)) != json_string_length(member))
+        return import_refuse(import, source->file, field, "expected a string");
+    *value = json_string_value(member);
+    return STATUS_OK;
+}
