@@ -3,6 +3,7 @@
  * src/device/cpu/cpu_matmul.c.
  *
  *     bench_matvec_or_matmul [--threads N] [--cpu-mask LEVEL] [TYPE...] */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,24 +46,24 @@ static struct matrix weight_create(const struct cpu_device *device, enum tensor_
     return weight;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+static double seconds_of(struct stream *stream, const struct matmul_operation *operation) {
+    double start = clock_seconds();
+    stream->device->device.operations->matmul(stream, operation);
+    return clock_seconds() - start;
 }
 
-/* Median seconds of one product. */
-static double measure(struct stream *stream, const struct matmul_operation *operation) {
-    double seconds[REPEATS_MOST];
-    size_t count = 0;
-    stream->device->device.operations->matmul(stream, operation);
-    for (double begin = clock_seconds();
-         count < REPEATS_MOST && (count < 3 || clock_seconds() < begin + 0.3);) {
-        double start = clock_seconds();
-        stream->device->device.operations->matmul(stream, operation);
-        seconds[count++] = clock_seconds() - start;
+/* The best of several runs each, taken in turns, because other work on the machine only ever adds time. */
+static void measure(struct stream *stream, const struct matmul_operation *operation, double *matvec,
+                    double *matmul) {
+    uint16_t *inputs = &stream->device->matvec_inputs[operation->weights[0]->type];
+    *matvec = *matmul = INFINITY;
+    double begin = clock_seconds();
+    for (size_t i = 0; i < REPEATS_MOST && (i < 3 || clock_seconds() < begin + 1); i++) {
+        *inputs = UINT16_MAX;
+        *matvec = fmin(*matvec, seconds_of(stream, operation));
+        *inputs = 0;
+        *matmul = fmin(*matmul, seconds_of(stream, operation));
     }
-    qsort(seconds, count, sizeof *seconds, compare);
-    return seconds[count / 2];
 }
 
 static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
@@ -83,10 +84,8 @@ static void bench_type(struct cpu_device *device, struct stream *stream, enum te
                                                    .weights = {&weight},
                                                    .y = {y},
                                                    .y_stride = {weight.rows}};
-        device->matvec_inputs[type] = UINT16_MAX;
-        double matvec = measure(stream, &operation);
-        device->matvec_inputs[type] = 0;
-        double matmul = measure(stream, &operation);
+        double matvec, matmul;
+        measure(stream, &operation, &matvec, &matmul);
         printf("  %6zu %10.2f %7.1f %10.2f %8.1f %14.2f\n", inputs, matvec * 1e3,
                (double)(weight.rows * weight.row_bytes) / matvec * 1e-9, matmul * 1e3,
                2.0 * (double)weight.rows * COLUMNS * (double)inputs / matmul * 1e-9, matvec / matmul);

@@ -119,12 +119,14 @@ static void multiply_directly(struct fixture *fixture, const struct matrix *weig
     }
     enum matvec_form form = fixture->kernels.matvec.form[weight->type];
     size_t input_bytes = fixture->kernels.matvec.input_bytes(form, weight->columns);
-    void *prepared = aligned_alloc(64, input_bytes);
-    for (size_t row = 0; row < row_count; row++) {
-        fixture->kernels.matvec.prepare[form](x + row * x_stride, weight->columns, prepared);
+    void *prepared = aligned_alloc(64, row_count * input_bytes);
+    for (size_t row = 0; row < row_count; row++)
+        fixture->kernels.matvec.prepare[form](x + row * x_stride, weight->columns,
+                                              (char *)prepared + row * input_bytes);
+    for (size_t row = 0; row < row_count; row += MATVEC_INPUTS_MOST)
         fixture->kernels.matvec.run[weight->type](&(struct matvec_args){
-            weight, 1, prepared, y + row * weight->rows, weight->rows, 0, weight->rows});
-    }
+            weight, min_size(MATVEC_INPUTS_MOST, row_count - row), (char *)prepared + row * input_bytes,
+            y + row * weight->rows, weight->rows, 0, weight->rows});
     free(prepared);
 }
 
