@@ -15,12 +15,29 @@ const struct command command_table[COMMAND_COUNT] = {
          "Continues the text of -f and -p (or the tokens of --ids) and streams the answer to standard "
          "output.  Ctrl-C stops the answer, a second one leaves at once.",
          0, 0, run_command},
+    [COMMAND_CHAT] =
+        {COMMAND_CHAT, "chat", "-m MODEL [options]", "talk with a model",
+         "Asks for a line and answers it, turn by turn; a turn prefills only what is new.  Where standard "
+         "input "
+         "is no terminal every line of it is a turn.  /help lists what else can be typed.  Ctrl-C stops an "
+         "answer, twice leaves.",
+         0, 0, chat_command},
     [COMMAND_BENCH] =
         {COMMAND_BENCH, "bench", "-m MODEL [options]", "measure prefill and decode speed",
          "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
          "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
          "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
          0, 0, bench_command},
+    [COMMAND_PERPLEXITY] =
+        {COMMAND_PERPLEXITY, "perplexity", "-m MODEL -f FILE [options]",
+         "how well a model predicts a text; how far two settings differ",
+         "As llama-perplexity: windows of -c tokens, the second half of each scored.  With "
+         "--kl-divergence-base FILE the distributions are saved as well; with --kl-divergence they are "
+         "compared "
+         "with those in FILE, over the text that is in there: mean KL divergence, how often the likeliest "
+         "token "
+         "is the same, and by how much the right token's probability differs.",
+         0, 0, perplexity_command},
     [COMMAND_INSPECT] =
         {COMMAND_INSPECT, "inspect", "FILE [--json]",
          "what a model file holds, and the memory that running it takes",
@@ -37,6 +54,11 @@ const struct command command_table[COMMAND_COUNT] = {
          "Prints the text of the ids, byte for byte.  A file may hold numbers between anything, "
          "such as the output of `loam tokenize --json`.",
          0, 0, detokenize_command},
+    [COMMAND_QUANTIZE] =
+        {COMMAND_QUANTIZE, "quantize", "IN.gguf OUT.gguf TYPE", "a model in another element type",
+         "Writes the matrices of IN in TYPE: F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K "
+         "IQ4_NL IQ4_XS, or the mixes Q3_K_M Q4_K_M Q5_K_M.  OUT appears whole or not at all.",
+         3, 3, quantize_command},
     [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
                       "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
     [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",

@@ -189,10 +189,24 @@ static enum status parse_flag(struct option_value *value, const struct place *pl
     return bad_value(place, text, "1 or 0", error);
 }
 
+/* --set a=b --set c=d is --set a=b,c=d. */
+static enum status join_text(struct option_value *value, const char *before, const char *text,
+                             struct error *error) {
+    if (before == NULL) return STATUS_OK;
+    char *joined;
+    if (asprintf(&joined, "%s,%s", before, text) < 0) return error_set(error, STATUS_MEMORY, "out of memory");
+    free(value->joined);
+    value->joined = joined;
+    value->text = joined;
+    return STATUS_OK;
+}
+
 static enum status parse_value(struct option_value *value, const struct place *place, const char *text,
                                enum option_source source, struct error *error) {
     const struct option_spec *spec = place->spec;
-    if (!value->present || value->source != source) value->list_count = 0; /* a repeated list grows */
+    bool again = value->present && value->source == source;
+    const char *before = again ? value->text : NULL;
+    if (!again) value->list_count = 0; /* a repeated list grows */
     value->present = true;
     value->source = source;
     value->text = text;
@@ -201,6 +215,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
     switch (spec->kind) {
     case ARGUMENT_NONE: return parse_flag(value, place, text, error);
     case ARGUMENT_TEXT: return STATUS_OK;
+    case ARGUMENT_TEXTS: return join_text(value, before, text, error);
     case ARGUMENT_WORD:
         if (!choice_find(spec->choices, text, strlen(text), &value->count))
             return bad_value(place, text, spec->choices, error);
@@ -294,6 +309,7 @@ enum status options_parse(struct options *options, const struct command *command
 }
 
 void options_deinit(struct options *options) {
+    for (size_t i = 0; i < OPTION_COUNT; i++) free(options->values[i].joined);
     free(options->positionals);
     *options = (struct options){0};
 }

@@ -93,6 +93,7 @@ enum option_id {
 enum argument_kind {
     ARGUMENT_NONE,    /* a flag */
     ARGUMENT_TEXT,    /* any text */
+    ARGUMENT_TEXTS,   /* any text; given again, it is appended after a comma */
     ARGUMENT_WORD,    /* one of `choices` */
     ARGUMENT_WORDS,   /* several of `choices`, by comma */
     ARGUMENT_COUNT,   /* an unsigned number; takes K, M, G (1024) */
@@ -137,7 +138,8 @@ enum { OPTION_LIST_MOST = 64 };
 struct option_value {
     bool present; /* from any source */
     enum option_source source;
-    const char *text; /* borrowed: argv, the environment or the table */
+    const char *text; /* borrowed: argv, the environment, the table, or joined */
+    char *joined;     /* owned */
     union {
         uint64_t count;
         int64_t integer;

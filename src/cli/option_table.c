@@ -97,11 +97,11 @@ const struct option_spec option_table[] = {
     {OPTION_PARALLEL, "parallel", "np", NULL, ARGUMENT_COUNT, "N", "1", NULL, 1, 64, BIT(RUN), GROUP_MACHINE,
      "answers sampled together from the prompt, with seeds S, S+1, ..."},
     {OPTION_CPU_MASK, "cpu-mask", NULL, NULL, ARGUMENT_WORD, "LEVEL", "all", "ref|avx2|avx512|amx|neon|all",
-     0, 0, COMPUTE_USERS | BIT(QUANTIZE), GROUP_MACHINE, "use instruction sets up to this one"},
+     0, 0, COMPUTE_USERS, GROUP_MACHINE, "use instruction sets up to this one"},
 
     {OPTION_PRESET, "preset", NULL, NULL, ARGUMENT_TEXT, "NAME", "full", NULL, 0, 0, GENERATE, GROUP_CACHE,
      "which parts of the context a token reads; in this build: full (all of it)"},
-    {OPTION_SET, "set", NULL, NULL, ARGUMENT_TEXT, "AXIS=METHOD", NULL, NULL, 0, 0, GENERATE, GROUP_CACHE,
+    {OPTION_SET, "set", NULL, NULL, ARGUMENT_TEXTS, "AXIS=METHOD", NULL, NULL, 0, 0, GENERATE, GROUP_CACHE,
      "change one axis of the preset; several by comma"},
     {OPTION_KEEP, "keep", NULL, NULL, ARGUMENT_TEXT, "RATIO|TOKENS", NULL, NULL, 0, 0, GENERATE, GROUP_CACHE,
      "how much of the context a token reads; preset full reads 100%"},

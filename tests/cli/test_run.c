@@ -281,7 +281,7 @@ static void budgets_cut_the_context(void **state) {
     json_t *root = load_json();
     assert_int_equal(number_at(root, "plan", "context_size"), 128);
     json_decref(root);
-    free(TOKENS("-m", model_path, "-p", "x", "-n", "1", "--set", "codec=q8,select=all"));
+    free(TOKENS("-m", model_path, "-p", "x", "-n", "1", "--set", "codec=q8", "--set", "select=all"));
     root = load_json();
     assert_string_equal(json_string_value(json_object_get(json_object_get(root, "plan"), "codec_k")), "q8_0");
     json_decref(root);

@@ -1,0 +1,285 @@
+/* loam chat: a conversation, turn by turn.
+ *
+ * Each turn the whole conversation is laid out by the model's template and compared with the tokens whose
+ * KV is there: what they share is kept, the rest is cut off, and only what is new is prefilled.  So a turn
+ * costs its own tokens, however the template wraps what came before. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/generate.h"
+#include "cli/interrupt.h"
+#include "cli/line_reader.h"
+#include "cli/output.h"
+#include "cli/plan.h"
+#include "token/chat_template.h"
+
+struct message {
+    enum chat_role role;
+    char *text; /* owned */
+    size_t length, capacity;
+};
+
+struct chat {
+    const struct options *options;
+    struct session session;
+    struct plan plan;
+    const struct chat_template *layout;
+    struct generation generation;
+    struct answer answer;
+    struct line_reader *reader;
+    struct message *messages; /* owned */
+    size_t message_count, message_capacity;
+    struct token_list stored; /* tokens whose KV the sequence holds */
+    bool failed_memory;
+};
+
+/* ---- messages ---- */
+
+static enum status message_append(struct message *message, const char *bytes, size_t length,
+                                  struct error *error) {
+    if (message->length + length + 1 > message->capacity) {
+        size_t capacity = message->capacity * 2 + length + 64;
+        char *bigger = realloc(message->text, capacity);
+        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
+        message->text = bigger;
+        message->capacity = capacity;
+    }
+    memcpy(message->text + message->length, bytes, length);
+    message->length += length;
+    message->text[message->length] = '\0';
+    return STATUS_OK;
+}
+
+static enum status message_add(struct chat *chat, enum chat_role role, const char *text,
+                               struct error *error) {
+    if (chat->message_count == chat->message_capacity) {
+        size_t capacity = chat->message_capacity * 2 + 16;
+        struct message *bigger = realloc(chat->messages, capacity * sizeof *bigger);
+        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
+        chat->messages = bigger;
+        chat->message_capacity = capacity;
+    }
+    struct message *message = &chat->messages[chat->message_count++];
+    *message = (struct message){.role = role};
+    return message_append(message, text, strlen(text), error);
+}
+
+static void messages_cut(struct chat *chat, size_t count) {
+    while (chat->message_count > count) free(chat->messages[--chat->message_count].text);
+}
+
+static enum status chat_reset(struct chat *chat, struct error *error) {
+    messages_cut(chat, 0);
+    const char *system = option_text(chat->options, OPTION_SYSTEM);
+    return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
+}
+
+/* ---- a turn ---- */
+
+static enum status lay_out(const struct chat *chat, struct token_list *tokens, struct error *error) {
+    struct chat_message *messages = calloc(chat->message_count, sizeof *messages);
+    if (messages == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
+    for (size_t i = 0; i < chat->message_count; i++)
+        messages[i] =
+            (struct chat_message){chat->messages[i].role, chat->messages[i].text, chat->messages[i].length};
+    enum status status = chat_template_apply(chat->layout, chat->session.tokenizer, messages,
+                                             chat->message_count, true, tokens, error);
+    free(messages);
+    return status;
+}
+
+/* Answers go to standard output and into the conversation. */
+static void sink_answer(void *context, const char *bytes, size_t length) {
+    struct chat *chat = context;
+    output_bytes(bytes, length);
+    struct message *message = &chat->messages[chat->message_count - 1];
+    if (message_append(message, bytes, length, NULL) != STATUS_OK) chat->failed_memory = true;
+}
+
+/* The sequence keeps what it shares with tokens, at most all but the last: its logits are needed. */
+static size_t keep_shared(struct chat *chat, const struct token_list *tokens) {
+    size_t shared = 0;
+    while (shared < chat->stored.count && shared + 1 < tokens->count &&
+           chat->stored.ids[shared] == tokens->ids[shared])
+        shared++;
+    sequence_truncate(chat->answer.sequence, shared);
+    chat->stored.count = shared;
+    return shared;
+}
+
+/* The tokens that the sequence holds now: of the prompt as many as were prefilled, then the answer's. */
+static enum status note_stored(struct chat *chat, const struct token_list *tokens, struct error *error) {
+    uint64_t length = sequence_length(chat->answer.sequence);
+    while (chat->stored.count < length) {
+        size_t i = chat->stored.count;
+        token_id id = i < tokens->count ? tokens->ids[i] : chat->answer.tokens.ids[i - tokens->count];
+        TRY(token_list_append(&chat->stored, id, error));
+    }
+    return STATUS_OK;
+}
+
+static void print_figures(const struct chat *chat, size_t reused) {
+    if (chat->generation.quiet) return;
+    const struct generation *g = &chat->generation;
+    fprintf(stderr, "loam: prompt %llu tokens (%zu more reused) in %.2f s, answer %zu tokens (%.1f t/s)\n",
+            (unsigned long long)g->prefill_tokens, reused, g->prefill_seconds, chat->answer.tokens.count,
+            generation_decode_rate(g));
+}
+
+static enum status generate_answer(struct chat *chat, const struct token_list *tokens, struct error *error) {
+    struct generation *g = &chat->generation;
+    size_t reused = keep_shared(chat, tokens);
+    g->prefill_tokens = g->step_tokens = 0;
+    g->prefill_seconds = g->decode_seconds = 0;
+    chat->answer.tokens.count = 0;
+    chat->answer.stop = STOP_NONE;
+    TRY(message_add(chat, CHAT_ASSISTANT, "", error));
+    enum status status =
+        generation_prefill(g, &chat->answer, tokens->ids + reused, tokens->count - reused, error);
+    if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
+    TRY(note_stored(chat, tokens, error));
+    if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
+        output_text("\n");
+        struct error ignored;
+        TRY(output_flush(status == STATUS_OK ? error : &ignored));
+        print_figures(chat, reused);
+    }
+    if (chat->failed_memory) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
+    return status;
+}
+
+static enum status turn(struct chat *chat, const char *line, struct error *error) {
+    size_t before = chat->message_count;
+    TRY(message_add(chat, CHAT_USER, line, error));
+    struct token_list tokens = {0};
+    enum status status = lay_out(chat, &tokens, error);
+    uint64_t context_size = engine_context_size(chat->session.engine);
+    bool too_long = status == STATUS_OK && tokens.count > context_size;
+    if (too_long) {
+        fprintf(stderr,
+                "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
+                tokens.count, (unsigned long long)context_size);
+        messages_cut(chat, before);
+    } else if (status == STATUS_OK) {
+        status = generate_answer(chat, &tokens, error);
+    }
+    token_list_deinit(&tokens);
+    if (status == STATUS_INTERRUPTED) {
+        interrupt_clear();
+        /* An answer that never began leaves no trace; one that was stopped stays as far as it came. */
+        if (chat->answer.tokens.count == 0) messages_cut(chat, before);
+        status = STATUS_OK;
+    }
+    return status;
+}
+
+/* ---- the prompt ---- */
+
+static const char help_text[] = "/reset  begin a new conversation\n"
+                                "/quit   leave (Ctrl-D too)\n"
+                                "/help   this\n"
+                                "Ctrl-C stops an answer; twice leaves.\n";
+
+/* true: the line was a command. */
+static bool run_line_command(struct chat *chat, const char *line, bool *quits, struct error *error,
+                             enum status *status) {
+    if (line[0] != '/') return false;
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) {
+        *quits = true;
+    } else if (strcmp(line, "/reset") == 0) {
+        *status = chat_reset(chat, error);
+        fputs("loam: a new conversation\n", stderr);
+    } else if (strcmp(line, "/help") == 0) {
+        fputs(help_text, stderr);
+    } else {
+        char shown[64];
+        fprintf(stderr, "loam: no command '%s'; /help lists them\n",
+                utf8_escape(line, strlen(line), shown, sizeof shown));
+    }
+    return true;
+}
+
+static enum status converse(struct chat *chat, struct error *error) {
+    bool was_interrupted = false, quits = false;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && !quits) {
+        const char *line = NULL;
+        enum line_result result = line_reader_read(chat->reader, &line);
+        if (result == LINE_END) break;
+        if (result == LINE_INTERRUPTED) {
+            if (was_interrupted) return error_set(error, STATUS_INTERRUPTED, "interrupted");
+            was_interrupted = true;
+            interrupt_clear();
+            fputs("\n(Ctrl-C again leaves)\n", stderr);
+            continue;
+        }
+        was_interrupted = false;
+        if (line[0] == '\0' || run_line_command(chat, line, &quits, error, &status)) continue;
+        status = turn(chat, line, error);
+    }
+    return status;
+}
+
+/* ---- opening ---- */
+
+static enum status choose_template(struct chat *chat, struct error *error) {
+    const char *name = option_text(chat->options, OPTION_CHAT_TEMPLATE);
+    if (name == NULL) return chat_template_of_model(&chat->session.model->gguf, &chat->layout, error);
+    chat->layout = chat_template_find(name);
+    if (chat->layout != NULL) return STATUS_OK;
+    char names[300] = "";
+    const struct chat_template *known;
+    for (size_t i = 0; (known = chat_template_at(i)) != NULL; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", chat_template_name(known));
+    }
+    return error_set(error, STATUS_USAGE, "--chat-template: found '%.40s', expected one of %s", name, names);
+}
+
+static enum status open_chat(struct chat *chat, struct error *error) {
+    const struct options *options = chat->options;
+    TRY(plan_read(&chat->plan, options, error));
+    TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(session_open_tokenizer(&chat->session, options, error));
+    TRY(choose_template(chat, error));
+    struct engine_options engine_options = {.sequence_capacity = 1,
+                                            .batch_size = session_batch_size(options),
+                                            .k_type = chat->plan.k_type,
+                                            .v_type = chat->plan.v_type};
+    TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
+                     error));
+    TRY(session_create_engine(&chat->session, &engine_options, error));
+    chat->generation = (struct generation){.session = &chat->session,
+                                           .token_most = option_integer(options, OPTION_PREDICT),
+                                           .quiet = option_flag(options, OPTION_QUIET)};
+    TRY(answer_create(&chat->answer, &chat->generation, options, session_seed(options), error));
+    chat->answer.sink = sink_answer;
+    chat->answer.sink_context = chat;
+    chat->answer.streams = true;
+    TRY(line_reader_create(&chat->reader, error));
+    if (line_reader_is_terminal(chat->reader) && !chat->generation.quiet)
+        fprintf(stderr, "%s, template %s, context %llu tokens; /help\n", chat->session.model->config.name,
+                chat_template_name(chat->layout),
+                (unsigned long long)engine_context_size(chat->session.engine));
+    return chat_reset(chat, error);
+}
+
+enum status chat_command(const struct options *options, struct error *error) {
+    interrupt_install();
+    struct chat *chat = calloc(1, sizeof *chat);
+    if (chat == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    chat->options = options;
+    enum status status = open_chat(chat, error);
+    if (status == STATUS_OK) status = converse(chat, error);
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    line_reader_destroy(chat->reader);
+    answer_destroy(&chat->answer);
+    session_close(&chat->session);
+    messages_cut(chat, 0);
+    free(chat->messages);
+    token_list_deinit(&chat->stored);
+    free(chat);
+    return status;
+}

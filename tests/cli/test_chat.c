@@ -1,0 +1,216 @@
+/* loam chat through a pipe and on a terminal: turns, what they reuse, commands, Ctrl-C. */
+#include "testing.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+#include "platform/clock.h"
+
+static char model_path[200], plain_path[200];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("chat.gguf"));
+    snprintf(plain_path, sizeof plain_path, "%s", scratch_path("plain.gguf"));
+    /* llama2's layout needs no control tokens but BOS and EOS, which the tiny vocabulary has. */
+    tiny_model_write(
+        model_path,
+        &(struct tiny_model){.seed = 3, .context = 4096, .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+    tiny_model_write(plain_path, &(struct tiny_model){.seed = 3});
+    return 0;
+}
+
+static struct process_result chat(const char *const *more, const char *input) {
+    const char *arguments[24] = {"chat", "-m", model_path, "--temp", "0", "-n", "6"};
+    size_t count = 7;
+    while (*more != NULL) arguments[count++] = *more++;
+    return process_run(&(struct process_request){.arguments = arguments, .input = input});
+}
+
+#define NONE ((const char *const[]){NULL})
+
+static void a_turn_prefills_only_what_is_new(void **state) {
+    (void)state;
+    struct process_result r = chat(NONE, "hello there\nand again\nonce more\n");
+    if (r.code != 0) fail_msg("%s", r.complaints);
+    unsigned fresh[3], reused[3];
+    const char *line = r.complaints;
+    for (int i = 0; i < 3; i++, line = strchr(line, '\n') + 1)
+        if (sscanf(line, "loam: prompt %u tokens (%u more reused)", &fresh[i], &reused[i]) != 2)
+            fail_msg("%s", r.complaints);
+    assert_int_equal(reused[0], 0);
+    /* The whole first prompt is kept, and of the first answer what the template writes the same way. */
+    assert_true(reused[1] >= fresh[0]);
+    assert_true(reused[2] >= reused[1] + fresh[1] - 8);
+    assert_true(fresh[2] < reused[2]);
+    process_deinit(&r);
+}
+
+/* After /reset nothing of the conversation before shows, although its KV was there. */
+static void reset_begins_anew(void **state) {
+    (void)state;
+    struct process_result once = chat(NONE, "hello\n");
+    struct process_result twice = chat(NONE, "something else\n/reset\nhello\n");
+    assert_int_equal(once.code, 0);
+    assert_int_equal(twice.code, 0);
+    size_t tail = strlen(once.output), all = strlen(twice.output);
+    assert_true(tail > 1 && all > tail);
+    assert_string_equal(twice.output + all - tail, once.output);
+    assert_non_null(strstr(twice.complaints, "a new conversation"));
+    process_deinit(&once);
+    process_deinit(&twice);
+}
+
+static void line_commands(void **state) {
+    (void)state;
+    struct process_result r = chat(((const char *const[]){"-q", NULL}), "/help\n/nothing\n\n/quit\nhello\n");
+    assert_int_equal(r.code, 0);
+    assert_string_equal(r.output, ""); /* no turn was taken */
+    assert_non_null(strstr(r.complaints, "/reset  begin"));
+    assert_non_null(strstr(r.complaints, "no command '/nothing'"));
+    process_deinit(&r);
+}
+
+static void a_system_prompt_is_part_of_the_conversation(void **state) {
+    (void)state;
+    struct process_result with = chat(((const char *const[]){"-sys", "be brief", NULL}), "hello\n"),
+                          without = chat(NONE, "hello\n");
+    unsigned a = 0, b = 0;
+    assert_int_equal(sscanf(with.complaints, "loam: prompt %u", &a), 1);
+    assert_int_equal(sscanf(without.complaints, "loam: prompt %u", &b), 1);
+    assert_true(a > b + 5);
+    process_deinit(&with);
+    process_deinit(&without);
+}
+
+static void a_full_context_is_said(void **state) {
+    (void)state;
+    struct process_result r =
+        chat(((const char *const[]){"-c", "48", NULL}),
+             "hello\nthis is a message with many more words than fit in here\n/reset\nhello\n");
+    assert_int_equal(r.code, 0);
+    assert_non_null(strstr(r.complaints, "the context holds 48: /reset"));
+    process_deinit(&r);
+}
+
+static void templates_are_needed(void **state) {
+    (void)state;
+    struct process_result none = LOAM("chat", "-m", plain_path),
+                          wrong = LOAM("chat", "-m", plain_path, "--chat-template", "nothing"),
+                          named = LOAM("chat", "-m", plain_path, "--chat-template", "llama2");
+    assert_int_equal(none.code, 1);
+    assert_non_null(strstr(none.complaints, "--chat-template"));
+    assert_int_equal(wrong.code, 2);
+    assert_non_null(strstr(wrong.complaints, "chatml"));
+    assert_int_equal(named.code, 0);
+    process_deinit(&none);
+    process_deinit(&wrong);
+    process_deinit(&named);
+}
+
+/* ---- on a terminal ---- */
+
+struct terminal {
+    int fd;
+    pid_t child;
+    char text[65536];
+    size_t used;
+};
+
+static void terminal_open(struct terminal *t, const char *n) {
+    *t = (struct terminal){.fd = -1};
+    fflush(NULL);
+    t->child = forkpty(&t->fd, NULL, NULL, NULL);
+    assert_true(t->child >= 0);
+    if (t->child > 0) return;
+    setenv("TERM", "vt100", 1);
+    execl(LOAM_BINARY, LOAM_BINARY, "chat", "-m", model_path, "--temp", "0", "-n", n, (char *)NULL);
+    _exit(97);
+}
+
+/* Reads until text has come after `from`; returns where it ends. */
+static size_t terminal_expect(struct terminal *t, const char *text, size_t from) {
+    uint64_t began = clock_ns();
+    for (;;) {
+        t->text[t->used] = '\0';
+        const char *found = strstr(t->text + from, text);
+        if (found != NULL) return (size_t)(found - t->text) + strlen(text);
+        if (clock_ns() - began > UINT64_C(30000000000)) fail_msg("no '%s' in '%s'", text, t->text + from);
+        struct pollfd poll_one = {t->fd, POLLIN, 0};
+        if (poll(&poll_one, 1, 100) <= 0) continue;
+        ssize_t count = read(t->fd, t->text + t->used, sizeof t->text - t->used - 1);
+        if (count <= 0) fail_msg("the end instead of '%s' after '%s'", text, t->text + from);
+        for (ssize_t i = 0; i < count; i++) /* strstr must see all of it */
+            if (t->text[t->used + (size_t)i] == '\0') t->text[t->used + (size_t)i] = '?';
+        t->used += (size_t)count;
+    }
+}
+
+static void terminal_type(struct terminal *t, const char *keys) {
+    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static int terminal_close(struct terminal *t) {
+    int status;
+    for (;;) { /* what is still printed must be read, or the child waits */
+        char rest[4096];
+        ssize_t count = read(t->fd, rest, sizeof rest);
+        if (count <= 0 && errno != EINTR) break;
+    }
+    assert_int_equal(waitpid(t->child, &status, 0), t->child);
+    close(t->fd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void lines_are_edited_and_ctrl_c_stops_the_answer(void **state) {
+    (void)state;
+    static struct terminal t;
+    terminal_open(&t, "100000");
+    size_t at = terminal_expect(&t, "> ", 0);
+    terminal_type(&t, "/hepl\177\177lp\n"); /* two backspaces: /help */
+    at = terminal_expect(&t, "Ctrl-C stops", at);
+    at = terminal_expect(&t, "> ", at);
+    terminal_type(&t, "hello\n");
+    at = terminal_expect(&t, "hello", at);
+    usleep(700000);
+    terminal_type(&t, "\003");
+    at = terminal_expect(&t, "loam: prompt ", at); /* the answer's figures: the chat goes on */
+    at = terminal_expect(&t, "> ", at);
+    terminal_type(&t, "/quit\n");
+    assert_int_equal(terminal_close(&t), 0);
+}
+
+static void ctrl_c_twice_at_the_prompt_leaves(void **state) {
+    (void)state;
+    static struct terminal t;
+    terminal_open(&t, "4");
+    size_t at = terminal_expect(&t, "> ", 0);
+    terminal_type(&t, "\003");
+    at = terminal_expect(&t, "Ctrl-C again leaves", at);
+    terminal_expect(&t, "> ", at);
+    terminal_type(&t, "\003");
+    assert_int_equal(terminal_close(&t), 130);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_turn_prefills_only_what_is_new),
+        cmocka_unit_test(reset_begins_anew),
+        cmocka_unit_test(line_commands),
+        cmocka_unit_test(a_system_prompt_is_part_of_the_conversation),
+        cmocka_unit_test(a_full_context_is_said),
+        cmocka_unit_test(templates_are_needed),
+        cmocka_unit_test(lines_are_edited_and_ctrl_c_stops_the_answer),
+        cmocka_unit_test(ctrl_c_twice_at_the_prompt_leaves),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

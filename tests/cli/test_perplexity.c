@@ -1,0 +1,201 @@
+/* loam perplexity against what the probabilities must be, its base file, and loam quantize. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/logits_base.h"
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+static char model_path[200], other_path[200], bytes_path[200], text_path[200], base_path[200];
+
+static void write_text(const char *path) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 60; i++) fprintf(file, "the %d fox jumps over it\n", i);
+    fclose(file);
+}
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(other_path, sizeof other_path, "%s", scratch_path("other.gguf"));
+    snprintf(bytes_path, sizeof bytes_path, "%s", scratch_path("bytes.gguf"));
+    snprintf(text_path, sizeof text_path, "%s", scratch_path("text.txt"));
+    snprintf(base_path, sizeof base_path, "%s", scratch_path("base.bin"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 1});
+    tiny_model_write(other_path, &(struct tiny_model){.seed = 2});
+    write_text(text_path);
+    return 0;
+}
+
+static double number_after(const char *text, const char *label) {
+    const char *place = strstr(text, label);
+    if (place == NULL) fail_msg("no '%s' in\n%s", label, text);
+    return strtod(place + strlen(label), NULL);
+}
+
+static void windows_and_estimate(void **state) {
+    (void)state;
+    struct process_result result =
+        LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "64", "--chunks", "3", "-q");
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    assert_int_equal(strncmp(result.output, "[1]", 3), 0);
+    double last = number_after(result.output, ",[3]");
+    double estimate = number_after(result.output, "Final estimate: PPL over 3 chunks for n_ctx=64 = ");
+    assert_true(fabs(last - estimate) < 1e-3);
+    assert_null(strstr(result.output, "[4]"));
+    assert_true(estimate > 1);
+    assert_string_equal(result.complaints, "");
+    process_deinit(&result);
+}
+
+static void a_base_is_compared_with(void **state) {
+    (void)state;
+    struct process_result saved = LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "32",
+                                       "--chunks", "4", "--kl-divergence-base", base_path, "-q");
+    if (saved.code != 0) fail_msg("%s", saved.complaints);
+    double estimate = number_after(saved.output, "n_ctx=32 = ");
+    struct process_result same =
+        LOAM("perplexity", "-m", model_path, "--kl-divergence-base", base_path, "--kl-divergence", "-q");
+    if (same.code != 0) fail_msg("%s", same.complaints);
+    assert_true(number_after(same.output, "Mean    KLD:") < 1e-5);
+    assert_true(number_after(same.output, "Same top p:") == 100);
+    assert_true(number_after(same.output, "RMS \xce\x94p    :") < 0.01);
+    assert_true(fabs(number_after(same.output, "n_ctx=32 = ") - estimate) < 1e-3 * estimate);
+    struct process_result other =
+        LOAM("perplexity", "-m", other_path, "--kl-divergence-base", base_path, "--kl-divergence", "-q");
+    assert_int_equal(other.code, 0);
+    assert_true(number_after(other.output, "Mean    KLD:") > 0.1);
+    assert_true(number_after(other.output, "Same top p:") < 50);
+    process_deinit(&saved);
+    process_deinit(&same);
+    process_deinit(&other);
+}
+
+static void check_refused(const char *path, const char *says) {
+    struct process_result r =
+        LOAM("perplexity", "-m", model_path, "--kl-divergence-base", path, "--kl-divergence", "-q");
+    if (r.code != 4 || strstr(r.complaints, says) == NULL) fail_msg("exit %d: %s", r.code, r.complaints);
+    process_deinit(&r);
+}
+
+/* The base with `count` bytes at offset replaced, or cut there when bytes is NULL. */
+static void write_damaged(const char *path, size_t offset, const void *bytes, size_t count) {
+    FILE *in = fopen(base_path, "rb"), *out = fopen(path, "wb");
+    assert_true(in != NULL && out != NULL);
+    static char data[1 << 20];
+    size_t size = fread(data, 1, sizeof data, in);
+    if (bytes == NULL) size = offset;
+    if (bytes != NULL) memcpy(data + offset, bytes, count);
+    fwrite(data, 1, size, out);
+    fclose(in);
+    fclose(out);
+}
+
+static void damaged_and_foreign_bases_are_refused(void **state) {
+    (void)state;
+    struct process_result saved = LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "32",
+                                       "--chunks", "2", "--kl-divergence-base", base_path, "-q");
+    assert_int_equal(saved.code, 0);
+    process_deinit(&saved);
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("damaged.bin"));
+    check_refused(text_path, "not a base");
+    write_damaged(path, 8, "\2", 1);
+    check_refused(path, "version: found 2");
+    write_damaged(path, 12, "\1\1", 2); /* another vocabulary size: the file's size no longer fits */
+    check_refused(path, "damaged");
+    write_damaged(path, 32, "x", 1);
+    check_refused(path, "another vocabulary");
+    write_damaged(path, 40, "\xff\xff\xff\x7f", 4);
+    check_refused(path, "damaged: token 0");
+    write_damaged(path, 39, NULL, 0);
+    check_refused(path, "not a base");
+    write_damaged(path, 100, NULL, 0);
+    check_refused(path, "damaged: found 100 bytes");
+    struct process_result context = LOAM("perplexity", "-m", model_path, "--kl-divergence-base", base_path,
+                                         "--kl-divergence", "-c", "64");
+    assert_int_equal(context.code, 4);
+    assert_non_null(strstr(context.complaints, "made with -c 32, not 64"));
+    process_deinit(&context);
+}
+
+static void rows_come_back(void **state) {
+    (void)state;
+    enum { V = 50 };
+    struct logits_base_head head = {V, 4, 1, 2, true, 77};
+    int32_t tokens[4] = {1, 2, 3, 49};
+    float logits[V], expected[V], found[V];
+    for (int i = 0; i < V; i++) logits[i] = 3 * sinf((float)i * 1.7F) - (i == 7 ? 100 : 0);
+    struct logits_base_writer writer;
+    struct error error;
+    assert_ok(logits_base_create(&writer, base_path, &head, tokens, &error), error);
+    assert_ok(logits_base_write(&writer, logits, &error), error);
+    assert_ok(logits_base_commit(&writer, &error), error);
+    struct logits_base base;
+    assert_ok(logits_base_open(&base, base_path, &error), error);
+    assert_true(logits_base_matches(&base, 77) && !logits_base_matches(&base, 78));
+    logits_base_read(&base, 0, found);
+    log_softmax(logits, V, expected);
+    double sum = 0;
+    for (int i = 0; i < V; i++) {
+        sum += exp((double)found[i]);
+        if (i != 7) assert_true(fabsf(found[i] - expected[i]) < 4e-4F);
+    }
+    assert_true(fabs(sum - 1) < 1e-5);
+    assert_true(found[7] < -20); /* as unlikely as the format can say */
+    logits_base_close(&base);
+}
+
+static void quantized_models_run(void **state) {
+    (void)state;
+    struct process_result made = LOAM("quantize", model_path, bytes_path, "Q8_0");
+    if (made.code != 0) fail_msg("%s", made.complaints);
+    assert_non_null(strstr(made.complaints, "tensors"));
+    struct process_result inspected = LOAM("inspect", bytes_path);
+    assert_non_null(strstr(inspected.output, "Q8_0"));
+    struct process_result ran = LOAM("run", "-m", bytes_path, "-p", "hello", "-n", "3", "-q");
+    assert_int_equal(ran.code, 0);
+    struct process_result wrong = LOAM("quantize", model_path, bytes_path, "Q8_1");
+    assert_int_equal(wrong.code, 2);
+    struct process_result few = LOAM("quantize", model_path, bytes_path);
+    assert_int_equal(few.code, 2);
+    struct process_result missing = LOAM("quantize", "/nonexistent", bytes_path, "Q8_0");
+    assert_int_equal(missing.code, 6);
+    process_deinit(&made);
+    process_deinit(&inspected);
+    process_deinit(&ran);
+    process_deinit(&wrong);
+    process_deinit(&few);
+    process_deinit(&missing);
+}
+
+static void usage(void **state) {
+    (void)state;
+    struct process_result text = LOAM("perplexity", "-m", model_path),
+                          base = LOAM("perplexity", "-m", model_path, "-f", text_path, "--kl-divergence"),
+                          small = LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "32K");
+    assert_int_equal(text.code, 2);
+    assert_int_equal(base.code, 2);
+    assert_int_equal(small.code, 2);
+    assert_non_null(strstr(small.complaints, "a window 32768"));
+    process_deinit(&text);
+    process_deinit(&base);
+    process_deinit(&small);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_and_estimate),
+        cmocka_unit_test(a_base_is_compared_with),
+        cmocka_unit_test(damaged_and_foreign_bases_are_refused),
+        cmocka_unit_test(rows_come_back),
+        cmocka_unit_test(quantized_models_run),
+        cmocka_unit_test(usage),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
