@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/: tiny random models of each family and rotary scaling as Hugging Face folders, with what
+Hugging Face transformers computes for them in float32 on the CPU.
+
+    python3 tools/golden/make_golden.py tests/golden      (torch, transformers, tokenizers, safetensors from PyPI)
+
+Weights are random but scaled so that attention is far from uniform and every bias and norm matters, and rounded to
+bfloat16, so that the 16-bit file holds exactly what was computed with. golden.safetensors of each folder holds
+input_ids [tokens], hidden [layers][tokens][hidden] (the residual stream after each layer; the final norm not
+applied) and logits of every eighth token, [7, 15, ...][vocabulary]."""
+import json
+import os
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+TOKENS = 56
+BASE = dict(vocab_size=288, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            intermediate_size=48, rms_norm_eps=1e-5, max_position_embeddings=64, rope_theta=10000.0,
+            bos_token_id=0, eos_token_id=1, tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16")
+LLAMA = dict(BASE, model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, mlp_bias=False)
+QWEN2 = dict(BASE, model_type="qwen2", architectures=["Qwen2ForCausalLM"], num_attention_heads=2, num_key_value_heads=1,
+             rms_norm_eps=1e-6, use_sliding_window=False)
+QWEN2.pop("head_dim")
+CASES = {
+    "llama-gqa-tied": LLAMA,
+    "llama-mha-untied": dict(LLAMA, num_key_value_heads=4, tie_word_embeddings=False),
+    "llama-linear": dict(LLAMA, rope_scaling={"type": "linear", "rope_type": "linear", "factor": 4.0}),
+    "llama-yarn": dict(LLAMA, rope_scaling={"type": "yarn", "rope_type": "yarn", "factor": 4.0,
+                                            "original_max_position_embeddings": 16}),
+    "llama3-factors": dict(LLAMA, rope_theta=500000.0, rope_scaling={
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}),
+    "mistral-window": dict(BASE, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=20),
+    "qwen2-bias": QWEN2,
+    "qwen2-yarn": dict(QWEN2, rope_theta=1000000.0, rope_scaling={"type": "yarn", "rope_type": "yarn", "factor": 4.0,
+                                                                  "original_max_position_embeddings": 16}),
+    "qwen3-norms": dict(BASE, model_type="qwen3", architectures=["Qwen3ForCausalLM"], rms_norm_eps=1e-6,
+                        attention_bias=False, use_sliding_window=False, tie_word_embeddings=False),
+    "opt": dict(model_type="opt", architectures=["OPTForCausalLM"], vocab_size=288, hidden_size=32, num_hidden_layers=2,
+                num_attention_heads=4, ffn_dim=64, max_position_embeddings=64, word_embed_proj_dim=32, do_layer_norm_before=True,
+                activation_function="relu", bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True,
+                enable_bias=True, layer_norm_elementwise_affine=True, torch_dtype="bfloat16"),
+}
+
+
+def tokenizer_json():
+    """A byte-level BPE of 288 tokens: two control tokens, 256 bytes, 30 merges of common pairs."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<|begin|>": 0, "<|end|>": 1}
+    for symbol in alphabet:
+        vocabulary[symbol] = len(vocabulary)
+    merges = [tuple(pair) for pair in "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le".split()]
+    for a, b in merges:
+        vocabulary[a + b] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|begin|>", "<|end|>"])
+    return tokenizer
+
+
+def randomise(model, generator):
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 1 and name.endswith("norm.weight"):
+            value = 1 + 0.2 * noise
+        elif parameter.dim() == 1:
+            value = 0.2 * noise  # biases
+        elif "embed" in name:
+            value = 0.5 * noise
+        else:  # q and k larger, so that softmax has a clear favourite
+            value = noise * (2.0 if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[1] ** 0.5
+        parameter.data = value.to(torch.bfloat16).float()
+
+
+def layers_of(model):
+    return model.model.decoder.layers if model.config.model_type == "opt" else model.model.layers
+
+
+def make(folder, config, seed):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=1)
+    generator = torch.Generator().manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").float().eval()
+    randomise(model, generator)
+    if config["tie_word_embeddings"]:
+        model.tie_weights()
+    ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
+    ids[0, 0] = 0
+    hidden = []
+    for layer in layers_of(model):
+        layer.register_forward_hook(
+            lambda module, inputs, output: hidden.append((output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
+    with torch.no_grad():
+        logits = model(ids).logits[0]
+    state = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()
+             if not (config["tie_word_embeddings"] and name == "lm_head.weight")}
+    save_file(state, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    save_file({"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(), "logits": logits[7::8].contiguous()},
+              os.path.join(folder, "golden.safetensors"))
+    tokenizer_json().save(os.path.join(folder, "tokenizer.json"))
+    print(f"{folder}: logits within +-{logits.abs().max():.2f}, hidden within +-{torch.stack(hidden).abs().max():.2f}")
+
+
+def main():
+    out = sys.argv[1]
+    for index, (name, config) in enumerate(CASES.items()):
+        make(os.path.join(out, name), config, 1000 + index)
+    with open(os.path.join(out, "VERSIONS"), "w") as file:
+        file.write(f"torch {torch.__version__.split('+')[0]}\ntransformers {transformers.__version__}\n")
+
+
+main()
