@@ -1,0 +1,151 @@
+/* Every family and rotary scaling against Hugging Face transformers in float32 (tools/golden/make_golden.py).
+ *
+ * Each folder goes through the same door as a user's model: model_import, model_load, forward_run.  Compared
+ * are the residual stream after every layer, for every token, and the logits of every eighth.
+ *
+ * The bound.  Weights are bfloat16 in both, products are summed in float in both.  What differs is the KV cache:
+ * loam keeps K and V as halves, a relative error of at most 2^-11 per element.  V's goes straight into the
+ * output of attention: 2^-11 of its size.  K's moves a score q.k by at most 2^-11 * sum|q_i k_i|; the scores of
+ * these models are below 16 in size, so a weight moves by less than 16 * 2^-11 = 0.8% in the worst case and,
+ * errors being independent over 16 dimensions, by about a quarter of that.  Two layers deep, with residuals of
+ * size about 5, that allows 0.02 on the residual stream; logits are sums over 32 of it with weights of 0.5:
+ * 0.05. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "format/safetensors.h"
+#include "model/import.h"
+#include "model/model.h"
+
+#define HIDDEN_BOUND 0.02
+#define LOGIT_BOUND  0.05
+
+enum { LOGIT_STRIDE = 8, TOKENS_MOST = 64 };
+
+struct comparison {
+    const struct safetensors_tensor *hidden; /* [layers][tokens][hidden_size] */
+    double worst[8];                         /* by layer */
+    size_t layers_seen;
+};
+
+static double difference(double found, double expected) {
+    double d = fabs(found - expected);
+    return isnan(d) ? INFINITY : d;
+}
+
+static void compare_layer(void *context, size_t layer, const float *hidden, size_t row_count) {
+    struct comparison *comparison = context;
+    size_t tokens = comparison->hidden->dimensions[1], width = comparison->hidden->dimensions[2];
+    const float *expected = (const float *)(const void *)comparison->hidden->data + layer * tokens * width;
+    assert_true(layer < 8 && layer == comparison->layers_seen);
+    assert_int_equal(row_count, tokens);
+    comparison->layers_seen++;
+    for (size_t i = 0; i < tokens * width; i++) {
+        double d = difference(hidden[i], expected[i]);
+        if (d > comparison->worst[layer]) comparison->worst[layer] = d;
+    }
+}
+
+static double run(struct model *model, const int32_t *ids, size_t count, const float *logits_expected,
+                  struct comparison *comparison) {
+    struct error error;
+    struct forward *forward;
+    struct kv_cache *cache;
+    struct kv_sequence *sequence;
+    const struct model_config *config = &model->config;
+    struct kv_cache_config kv = {config->layer_count,
+                                 config->kv_head_count,
+                                 config->k_dimension,
+                                 config->v_dimension,
+                                 KV_F16,
+                                 KV_F16,
+                                 TOKENS_MOST,
+                                 1};
+    assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
+    assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MOST, &error), error);
+    assert_ok(kv_sequence_reserve(sequence, count, &error), error);
+    assert_ok(forward_create(&forward, model, count, count, &error), error);
+    uint64_t positions[TOKENS_MOST];
+    uint32_t rows[TOKENS_MOST / LOGIT_STRIDE];
+    for (size_t i = 0; i < count; i++) positions[i] = i;
+    for (size_t i = 0; i < count / LOGIT_STRIDE; i++)
+        rows[i] = (uint32_t)(i * LOGIT_STRIDE + LOGIT_STRIDE - 1);
+    struct attend_item item = {.row_count = count};
+    struct forward_batch batch = {.tokens = ids,
+                                  .positions = positions,
+                                  .row_count = count,
+                                  .sequences = &sequence,
+                                  .items = &item,
+                                  .item_count = 1,
+                                  .logit_rows = rows,
+                                  .logit_row_count = count / LOGIT_STRIDE,
+                                  .keep_rows = true};
+    const float *logits;
+    forward_set_observer(forward, compare_layer, comparison);
+    assert_ok(forward_run(forward, &batch, &logits, &error), error);
+    double worst = 0;
+    for (size_t i = 0; i < count / LOGIT_STRIDE * config->vocabulary_size; i++)
+        worst = fmax(worst, difference(logits[i], logits_expected[i]));
+    forward_destroy(forward);
+    kv_sequence_destroy(sequence);
+    kv_cache_destroy(cache);
+    return worst;
+}
+
+static void compare_case(void **state) {
+    const char *name = *state;
+    struct error error;
+    char folder[512], file[64] = "/tmp/loam-golden-XXXXXX";
+    snprintf(folder, sizeof folder, "%s/tests/golden/%s", LOAM_SOURCE_DIR, name);
+    int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    close(fd);
+    struct import_options options = {0};
+    struct import_report report;
+    assert_ok(model_import(folder, file, &options, &report, &error), error);
+
+    char golden_path[600];
+    snprintf(golden_path, sizeof golden_path, "%s/golden.safetensors", folder);
+    struct file_map map;
+    struct safetensors golden = {0};
+    assert_ok(file_map_open(&map, golden_path, &error), error);
+    assert_ok(safetensors_open_memory(&golden, map.data, map.size_bytes, golden_path, &error), error);
+    const struct safetensors_tensor *ids = safetensors_find(&golden, "input_ids");
+    const struct safetensors_tensor *logits = safetensors_find(&golden, "logits");
+    struct comparison comparison = {.hidden = safetensors_find(&golden, "hidden")};
+    assert_true(ids != NULL && logits != NULL && comparison.hidden != NULL);
+
+    struct device *device;
+    struct device_options device_options = {.thread_count = 2, .mask = cpu_features()};
+    assert_ok(device_cpu_create(&device, &device_options, &error), error);
+    struct model *model;
+    assert_ok(model_load(&model, file, device, &error), error);
+    double worst = run(model, (const int32_t *)(const void *)ids->data, ids->dimensions[0],
+                       (const float *)(const void *)logits->data, &comparison);
+    assert_int_equal(comparison.layers_seen, comparison.hidden->dimensions[0]);
+    printf("%-18s largest difference: layer 0 %.1e, layer 1 %.1e, logits %.1e\n", name, comparison.worst[0],
+           comparison.worst[1], worst);
+    for (size_t layer = 0; layer < comparison.layers_seen; layer++)
+        assert_true(comparison.worst[layer] <= HIDDEN_BOUND);
+    assert_true(worst <= LOGIT_BOUND);
+    model_destroy(model);
+    device_destroy(device);
+    safetensors_close(&golden);
+    file_map_close(&map);
+    unlink(file);
+}
+
+int main(void) {
+    static const char *const names[] = {
+        "llama-gqa-tied", "llama-mha-untied", "llama-linear", "llama-yarn",  "llama3-factors",
+        "mistral-window", "qwen2-bias",       "qwen2-yarn",   "qwen3-norms", "opt"};
+    struct CMUnitTest tests[sizeof names / sizeof names[0]];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        tests[i] = (struct CMUnitTest){names[i], compare_case, NULL, NULL, (void *)(uintptr_t)names[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
