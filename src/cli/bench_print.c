@@ -67,7 +67,7 @@ static double floor_share(const struct bench_model *model, const struct bench_te
 
 /* ---- the table ---- */
 
-enum { MODEL_WIDTH = 28, TEST_WIDTH = 24, RATE_WIDTH = 20 };
+enum { TEST_WIDTH = 16, RATE_WIDTH = 18 };
 
 static void print_dashes(size_t width) {
     for (size_t i = 0; i < width; i++) output_bytes("-", 1);
@@ -86,7 +86,7 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
         size_t width;
         bool shown, right;
     } columns[] = {
-        {"model", MODEL_WIDTH, true, false},
+        {"model", strlen(p->model->type), true, false},
         {"size", 11, true, true},
         {"params", 10, true, true},
         {"backend", 10, true, false},
@@ -121,7 +121,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
     else
         snprintf(params, sizeof params, "%.2f M", (double)model->parameter_count * 1e-6);
     snprintf(rate, sizeof rate, "%.2f \xc2\xb1 %.2f", s.mean_rate, s.deviation_rate);
-    output_text("| %-*s | %11s | %10s | %-10s | %7" PRIu64 " |", MODEL_WIDTH, model->type,
+    output_text("| %s | %11s | %10s | %-10s | %7" PRIu64 " |", model->type,
                 bytes_text(model->size_bytes, size, sizeof size), params, "CPU", test->threads);
     if (p->shows_batch) output_text(" %7" PRIu64 " |", test->batch);
     if (p->shows_ubatch) output_text(" %8" PRIu64 " |", test->ubatch);

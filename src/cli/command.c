@@ -54,6 +54,14 @@ const struct command command_table[COMMAND_COUNT] = {
          "Prints the text of the ids, byte for byte.  A file may hold numbers between anything, "
          "such as the output of `loam tokenize --json`.",
          0, 0, detokenize_command},
+    [COMMAND_IMPORT] = {COMMAND_IMPORT, "import", "HF_DIR OUT.gguf [--type TYPE]",
+                        "a Hugging Face folder as a GGUF file",
+                        "Reads config.json, the safetensors and tokenizer.json of a llama, mistral, qwen2, "
+                        "qwen3 or OPT model "
+                        "and writes one GGUF file; no Python needed.  What loam could not compute is refused "
+                        "by its name.  OUT "
+                        "appears whole or not at all.",
+                        2, 2, import_command},
     [COMMAND_QUANTIZE] =
         {COMMAND_QUANTIZE, "quantize", "IN.gguf OUT.gguf TYPE", "a model in another element type",
          "Writes the matrices of IN in TYPE: F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K "

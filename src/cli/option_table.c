@@ -64,8 +64,10 @@ const struct option_spec option_table[] = {
      BIT(PERPLEXITY), GROUP_TEST, "save the log-probabilities of this model to FILE, or compare with them"},
     {OPTION_KL_COMPARE, "kl-divergence", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0, BIT(PERPLEXITY),
      GROUP_TEST, "compare with the base that --kl-divergence-base names"},
-    {OPTION_IMPORT_TYPE, "type", NULL, "outtype", ARGUMENT_WORD, "TYPE", "auto", "auto|f32|f16|bf16", 0, 0,
-     BIT(IMPORT), GROUP_GENERAL, "element type of the matrices; auto: as in the source"},
+    {OPTION_IMPORT_TYPE, "type", NULL, "outtype", ARGUMENT_WORD, "TYPE", "auto", "auto|f32|f16|bf16|q8_0", 0,
+     0, BIT(IMPORT), GROUP_GENERAL, "element type of the matrices; auto: as in the source"},
+    {OPTION_IMPORT_PRE, "pre", NULL, NULL, ARGUMENT_TEXT, "NAME", NULL, NULL, 0, 0, BIT(IMPORT),
+     GROUP_GENERAL, "the pre-tokenizer, where tokenizer.json does not tell (llama-bpe, qwen2, ...)"},
 
     {OPTION_JSON_FILE, "json", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(RUN), GROUP_OUTPUT,
      "write the run's figures to FILE"},

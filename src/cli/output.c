@@ -30,8 +30,11 @@ void output_bytes(const char *bytes, size_t length) {
 enum status output_flush(struct error *error) {
     errno = 0;
     note(fflush(stdout) == 0);
-    if (failed != 0) return error_set_os(error, STATUS_IO, failed, "standard output");
-    return STATUS_OK;
+    if (failed == 0) return STATUS_OK;
+    error_set_os(error, STATUS_IO, failed, "standard output");
+    /* Whoever read the pipe has seen enough (`loam inspect ... | head`): no complaint. */
+    if (failed == EPIPE && error != NULL) error->message[0] = '\0';
+    return STATUS_IO;
 }
 
 bool output_can_draw(void) {

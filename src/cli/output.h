@@ -12,7 +12,8 @@
 /* Buffered; the first failure is remembered and returned by output_flush. */
 void output_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void output_bytes(const char *bytes, size_t length);
-/* STATUS_IO when anything since the start could not be written (a full disk, a closed pipe). */
+/* STATUS_IO when anything since the start could not be written; with an empty message when the reader of a
+ * pipe went away, which is nothing to complain of. */
 enum status output_flush(struct error *error) STATUS_CHECKED;
 
 /* Standard error is a terminal on which a line may be drawn over (TERM is not "dumb"). */

@@ -52,6 +52,10 @@ static void child_prepare(const struct process_request *request, const int input
         int fd = open(request->output_path, O_WRONLY);
         if (fd < 0) _exit(99);
         dup2(fd, 1);
+    } else if (request->break_output) {
+        int broken[2];
+        if (pipe2(broken, O_CLOEXEC) != 0 || close(broken[0]) != 0) _exit(96);
+        dup2(broken[1], 1);
     } else {
         dup2(output[1], 1);
     }

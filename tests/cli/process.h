@@ -19,6 +19,7 @@ struct process_request {
     const char *input;            /* standard input; NULL: /dev/null */
     const char *output_path;      /* standard output goes there instead of into the result */
     int close_output;             /* standard output is closed */
+    int break_output;             /* standard output is a pipe that nobody reads */
     const char *environment;      /* one NAME=VALUE more; NULL: none */
     const char *interrupt_after;  /* SIGINT when this text has come on standard output or error; "": any */
     unsigned interrupt_after_ms;  /* ... and not before this time has passed */

@@ -1,10 +1,14 @@
 /* What the command line promises without a model: help, typos, exit codes, output that cannot be written. */
 #include "testing.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/process.h"
+#include "cli/progress.h"
+#include "platform/clock.h"
 
 static void every_command_has_help(void **state) {
     (void)state;
@@ -124,6 +128,11 @@ static void unwritable_output_exits_6(void **state) {
     assert_int_equal(closed.code, 6);
     assert_non_null(strstr(closed.complaints, "standard output: Bad file descriptor"));
     process_deinit(&closed);
+    struct process_result broken =
+        process_run(&(struct process_request){.arguments = arguments, .break_output = 1});
+    assert_int_equal(broken.code, 6);
+    assert_string_equal(broken.complaints, ""); /* as with `| head`: no complaint */
+    process_deinit(&broken);
 }
 
 static void sizes(void **state) {
@@ -167,6 +176,48 @@ static void edit_distances(void **state) {
     assert_int_equal(edit_distance("kitten", "sitting"), 3);
 }
 
+/* What 100 updates of this progress print on standard error. */
+static void record_progress(struct progress *progress, char *text, size_t text_bytes) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int saved = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    for (uint64_t done = 1; done <= 100; done++) progress_update(progress, done * 10, 1000);
+    progress_end(progress);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    text[fread(text, 1, text_bytes - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void progress_draws_or_prints_lines(void **state) {
+    (void)state;
+    char text[20000];
+    double past = clock_seconds() - 100; /* a hundred seconds for what is done */
+    struct progress lines = {.label = "prefill", .began = past};
+    record_progress(&lines, text, sizeof text);
+    size_t count = 0;
+    for (const char *c = text; *c != '\0'; c++) count += *c == '\n';
+    assert_int_equal(count, 9); /* 10%, 20%, ... 90% */
+    assert_non_null(strstr(text, "loam: prefill  50% 500/1000 tokens, 5.0 t/s, 1:40 left\n"));
+    assert_null(strchr(text, '\r'));
+    struct progress bar = {.label = "prefill", .began = past, .can_draw = true};
+    record_progress(&bar, text, sizeof text);
+    assert_int_equal(strncmp(text, "\r[", 2), 0);
+    assert_non_null(strstr(text, "[##############################] prefill 100%"));
+    assert_null(strchr(text, '\n'));
+    assert_string_equal(text + strlen(text) - 4, "\r\033[K"); /* and removed */
+    struct progress quiet = {.label = "prefill", .began = past, .quiet = true},
+                    soon = {.label = "prefill", .began = clock_seconds()};
+    record_progress(&quiet, text, sizeof text);
+    assert_string_equal(text, "");
+    record_progress(&soon, text, sizeof text); /* too short to speak of */
+    assert_string_equal(text, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_command_has_help),
@@ -175,6 +226,7 @@ int main(void) {
         cmocka_unit_test(environment_is_read_and_argument_wins),
         cmocka_unit_test(unwritable_output_exits_6),
         cmocka_unit_test(sizes),
+        cmocka_unit_test(progress_draws_or_prints_lines),
         cmocka_unit_test(edit_distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

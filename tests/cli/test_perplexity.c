@@ -174,6 +174,20 @@ static void quantized_models_run(void **state) {
     process_deinit(&missing);
 }
 
+static void import_says_what_is_missing(void **state) {
+    (void)state;
+    struct process_result missing = LOAM("import", "/nonexistent", bytes_path),
+                          type = LOAM("import", "/nonexistent", bytes_path, "--type", "q9"),
+                          few = LOAM("import", "/nonexistent");
+    assert_int_equal(missing.code, 6);
+    assert_non_null(strstr(missing.complaints, "/nonexistent"));
+    assert_int_equal(type.code, 2);
+    assert_int_equal(few.code, 2);
+    process_deinit(&missing);
+    process_deinit(&type);
+    process_deinit(&few);
+}
+
 static void usage(void **state) {
     (void)state;
     struct process_result text = LOAM("perplexity", "-m", model_path),
@@ -195,6 +209,7 @@ int main(void) {
         cmocka_unit_test(damaged_and_foreign_bases_are_refused),
         cmocka_unit_test(rows_come_back),
         cmocka_unit_test(quantized_models_run),
+        cmocka_unit_test(import_says_what_is_missing),
         cmocka_unit_test(usage),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
