@@ -1,4 +1,5 @@
-/* attention_emulated: the AVX-512 attention sources compiled on SIMDe, for machines without AVX-512. */
+/* attention_emulated: the AVX-512 attention sources compiled on SIMDe, and the AMX one on
+ * amx_emulation.h, for machines without them. */
 #ifndef LOAM_TESTS_KERNELS_ATTENTION_EMULATED_H
 #define LOAM_TESTS_KERNELS_ATTENTION_EMULATED_H
 
@@ -6,5 +7,6 @@
 
 void emulated_decode_avx512_install(struct attention_kernels *kernels);
 void emulated_prefill_avx512_install(struct attention_kernels *kernels);
+void emulated_prefill_amx_install(struct attention_kernels *kernels);
 
 #endif

@@ -11,6 +11,7 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
         attention_decode_avx512_install(kernels);
         attention_prefill_avx512_install(kernels);
     }
+    if ((mask & CPU_AMX) != 0) attention_prefill_amx_install(kernels);
 #endif
     (void)mask;
 }

@@ -10,6 +10,7 @@ void attention_decode_avx2_install(struct attention_kernels *kernels);
 void attention_prefill_avx2_install(struct attention_kernels *kernels);
 void attention_decode_avx512_install(struct attention_kernels *kernels);
 void attention_prefill_avx512_install(struct attention_kernels *kernels);
+void attention_prefill_amx_install(struct attention_kernels *kernels);
 
 /* What the wider decode falls back on where rows are no multiple of its registers. */
 void attention_decode_avx2(const struct attention_decode_args *args);
