@@ -255,9 +255,13 @@ enum status import_declare_tensors(struct import *import) {
 
 /* ---- writing ---- */
 
+static bool is_reordered(const struct import *import, const struct mapping *mapping) {
+    return mapping->order != ROWS_PLAIN && import->config.family == FAMILY_LLAMA;
+}
+
 /* The row of the folder's tensor that becomes row `row` of the file's. */
 static uint64_t source_row(const struct import *import, const struct mapping *mapping, uint64_t row) {
-    if (mapping->order == ROWS_PLAIN || import->config.family != FAMILY_LLAMA) return row;
+    if (!is_reordered(import, mapping)) return row;
     uint64_t dimension = import->config.head_dimension, head = row / dimension, within = row % dimension;
     return head * dimension + within % 2 * (dimension / 2) + within / 2;
 }
@@ -313,8 +317,7 @@ static enum status write_tensor(struct import *import, const struct mapping *map
     enum tensor_type from;
     TRY(dtype_of(import, tensor, &from));
     enum tensor_type to = type_for(import, mapping, from);
-    bool is_plain = mapping->order == ROWS_PLAIN || import->config.family != FAMILY_LLAMA;
-    if (from == to && is_plain) {
+    if (from == to && !is_reordered(import, mapping)) {
         TRY(gguf_writer_write(import->writer, tensor->data, tensor->size_bytes, import->error));
         import->report->output_bytes += tensor->size_bytes;
     } else {

@@ -149,15 +149,17 @@ static void element_types(void **state) {
         {"F32", "BF16", "BF16", 4e-3, 32},  {"F16", "F32", "F32", 5e-4, 0},
         {"BF16", "BF16", "BF16", 4e-3, 32},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    for (size_t n = 0; n < 2 * CASES; n++) { /* with rows of q and k reordered, and not */
         struct hf_folder folder;
         struct error error;
         struct gguf gguf;
         uint64_t file_type = 99;
-        hf_folder_init(&folder, "llama");
+        size_t i = n % CASES;
+        hf_folder_init(&folder, n < CASES ? "llama" : "qwen2");
         folder.dtype = cases[i].from;
-        folder.tensor_count =
-            12; /* numbers up to 49152 fit F16: the first layer, which is made the only one */
+        /* The first layer is made the only one: its numbers, up to 15 * 4096, fit F16. */
+        folder.tensor_count = n < CASES ? 12 : 15;
         hf_patch(folder.config, "{\"num_hidden_layers\":1}");
         assert_ok(import_folder(&folder, cases[i].option, NULL, &error), error);
         open_output(&folder, &gguf);
