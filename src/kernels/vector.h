@@ -9,7 +9,10 @@
 
 #if !defined(LOAM_SIMDE)
 #include <immintrin.h>
+#define VECTOR_TEXT(text) _Pragma(#text)
+#define VECTOR_UNROLL(count) VECTOR_TEXT(GCC unroll count)
 #else
+#define VECTOR_UNROLL(count) /* emulated instructions unrolled take minutes to compile */
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx2.h>
 #include <simde/x86/avx512.h>
@@ -56,6 +59,8 @@ static inline simde__m512i vector_integer_pair(__m256i low, __m256i high) {
 #undef _mm512_cvtps_epi32
 #define _mm512_cvtps_epi32(x) \
     vector_integer_pair(_mm256_cvtps_epi32(vector_part(x, 0)), _mm256_cvtps_epi32(vector_part(x, 1)))
+#undef _mm512_madd_epi16 /* an alias with the arguments of another */
+#define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
 #undef _mm512_cvtepi8_epi32
 #define _mm512_cvtepi8_epi32(x) \
     vector_integer_pair(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))

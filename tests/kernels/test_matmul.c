@@ -16,6 +16,9 @@
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/weights.h"
 #include "tensor/half.h"
+#if defined(LOAM_EMULATED)
+#include "kernels/matmul_emulated.h"
+#endif
 
 static const enum tensor_type weight_types[] = {
     TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
@@ -33,8 +36,34 @@ struct test_case {
     enum input_kind input;
 };
 
+/* A set of variants to test: what a mask gives here, then what is emulated. */
+struct variant {
+    const char *name;
+    struct matmul_kernels kernels;
+};
+enum { VARIANTS_MOST = 8 };
+
+static size_t variants_create(struct variant variants[VARIANTS_MOST]) {
+    struct check_level levels[6];
+    size_t count = check_levels(levels);
+    for (size_t v = 0; v < count; v++) {
+        variants[v].name = levels[v].name;
+        matmul_kernels_init(&variants[v].kernels, levels[v].mask);
+    }
+#if defined(LOAM_EMULATED)
+    if ((cpu_features() & CPU_AVX2) != 0) {
+        variants[count].name = "avx512 (emulated)";
+        matmul_kernels_init(&variants[count].kernels, CPU_AVX2);
+        emulated_int8_avx512_init(&variants[count].kernels);
+        emulated_float_avx512_init(&variants[count++].kernels);
+    }
+#endif
+    return count;
+}
+
 struct fixture {
-    struct matmul_kernels reference;
+    struct variant variants[VARIANTS_MOST]; /* the first is the reference */
+    size_t variant_count;
     struct convert_kernels convert;
     struct random random;
 };
@@ -54,7 +83,7 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
         for (size_t c = 0; c < columns; c++) rounded[c] = bfloat_to_float(float_to_bfloat(x[c]));
         return;
     }
-    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I16 && form != MATMUL_FORM_I8_SUMS) {
+    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I16) {
         memcpy(rounded, x, columns * sizeof *x);
         return;
     }
@@ -97,13 +126,9 @@ static void row_magnitudes(const struct fixture *fixture, enum tensor_type type,
     free(copy);
 }
 
-static double error_bound(const struct fixture *fixture, const struct test_case *test, int form,
-                          const void *row, const float *x) {
-    float *magnitude = malloc(test->columns * sizeof *magnitude);
-    row_magnitudes(fixture, test->type, row, test->columns, magnitude);
+static double error_bound(const struct test_case *test, int form, const float *magnitude, const float *x) {
     double sum = 0;
     for (size_t c = 0; c < test->columns; c++) sum += (double)magnitude[c] * fabs((double)x[c]);
-    free(magnitude);
     double additions = block_layout_find(test->type) ? 4 * (double)test->columns / 16 : (double)test->columns;
     double relative = (additions + 16) * 0x1.0p-24;
     if (form == MATMUL_FORM_BF16) relative += 0x1.0p-8;
@@ -137,11 +162,9 @@ static void run(const struct matmul_method *method, const struct test_case *test
     guarded_destroy(&scratch);
 }
 
-static void compare(const struct fixture *fixture, const struct check_level *level,
+static void compare(const struct fixture *fixture, const struct variant *variant,
                     const struct test_case *test, const struct matrix *weight, const float *x) {
-    struct matmul_kernels kernels;
-    matmul_kernels_init(&kernels, level->mask);
-    const struct matmul_method *method = &kernels.method[test->type];
+    const struct matmul_method *method = &variant->kernels.method[test->type];
     size_t stride = test->rows + 3, count = (test->input_count - 1) * stride + test->rows;
     struct guarded got = guarded_create(count * sizeof(float)), want = guarded_create(count * sizeof(float));
     float *rounded = malloc(test->input_count * test->columns * sizeof *rounded);
@@ -149,23 +172,26 @@ static void compare(const struct fixture *fixture, const struct check_level *lev
         input_round(method->form, x + i * test->columns, test->columns, rounded + i * test->columns);
     fill_nan(got.data, count);
     fill_nan(want.data, count);
-    run(&fixture->reference.method[test->type], test, weight, rounded, want.data, stride);
+    run(&fixture->variants[0].kernels.method[test->type], test, weight, rounded, want.data, stride);
     run(method, test, weight, x, got.data, stride);
     const float *g = got.data, *w = want.data;
-    for (size_t i = 0; i < test->input_count; i++)
-        for (size_t row = 0; row < test->rows; row++) {
-            const char *name = tensor_type_info(test->type)->name;
+    float *magnitude = malloc(test->columns * sizeof *magnitude);
+    for (size_t row = 0; row < test->rows; row++) {
+        const char *name = tensor_type_info(test->type)->name;
+        bool is_wanted = row >= test->row_begin && row < test->row_end;
+        const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
+        if (is_wanted) row_magnitudes(fixture, test->type, data, test->columns, magnitude);
+        for (size_t i = 0; i < test->input_count; i++) {
             float value = g[i * stride + row];
-            if (row < test->row_begin || row >= test->row_end) {
-                if (!isnan(value)) fail_msg("%s %s: wrote row %zu", level->name, name, row);
-                continue;
-            }
-            const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
-            double bound = error_bound(fixture, test, method->form, data, rounded + i * test->columns);
+            if (!is_wanted && !isnan(value)) fail_msg("%s %s: wrote row %zu", variant->name, name, row);
+            if (!is_wanted) continue;
+            double bound = error_bound(test, method->form, magnitude, rounded + i * test->columns);
             check_near(value, w[i * stride + row], bound,
-                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", level->name,
+                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", variant->name,
                        name, test->rows, test->columns, test->input_count, test->weight, test->input, i, row);
         }
+    }
+    free(magnitude);
     for (size_t i = 0; i + 1 < test->input_count; i++) /* between the rows of the outputs */
         for (size_t row = test->rows; row < stride; row++) assert_true(isnan(g[i * stride + row]));
     free(rounded);
@@ -181,17 +207,15 @@ static void run_case(struct fixture *fixture, const struct test_case *test) {
     struct matrix weight = {test->type, data.data, test->rows, test->columns, row_bytes};
     struct guarded x = guarded_create(test->input_count * test->columns * sizeof(float));
     fill_input(&fixture->random, test->input, x.data, test->input_count * test->columns);
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
-    for (size_t level = 1; level < level_count; level++)
-        compare(fixture, &levels[level], test, &weight, x.data);
+    for (size_t v = 1; v < fixture->variant_count; v++)
+        compare(fixture, &fixture->variants[v], test, &weight, x.data);
     guarded_destroy(&x);
     guarded_destroy(&data);
 }
 
 static int setup(void **state) {
     static struct fixture fixture;
-    matmul_kernels_init(&fixture.reference, 0);
+    fixture.variant_count = variants_create(fixture.variants);
     convert_kernels_init(&fixture.convert, 0);
     random_init(&fixture.random, 20261121);
     *state = &fixture;
@@ -213,7 +237,7 @@ static void test_reference(void **state) {
         static float x[INPUTS * COLUMNS], y[INPUTS * ROWS], row[COLUMNS];
         fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * COLUMNS);
         fill_nan(y, INPUTS * ROWS);
-        run(&fixture->reference.method[test.type], &test, &weight, x, y, ROWS);
+        run(&fixture->variants[0].kernels.method[test.type], &test, &weight, x, y, ROWS);
         for (size_t r = 0; r < ROWS; r++) {
             fixture->convert.dequantize[test.type](data + r * row_bytes, row, COLUMNS);
             for (size_t i = 0; i < INPUTS; i++) {
@@ -283,14 +307,10 @@ static void test_extremes(void **state) {
 /* Threads prepare parts of the inputs: the bytes are those of one call. */
 static void test_prepare_parts(void **state) {
     struct fixture *fixture = *state;
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
-    for (size_t level = 0; level < level_count; level++)
+    for (size_t v = 0; v < fixture->variant_count; v++)
         for (size_t t = 0; t < WEIGHT_TYPES; t++) {
             enum { COLUMNS = 512, INPUTS = 45, STRIDE = COLUMNS + 5 };
-            struct matmul_kernels kernels;
-            matmul_kernels_init(&kernels, levels[level].mask);
-            const struct matmul_method *method = &kernels.method[weight_types[t]];
+            const struct matmul_method *method = &fixture->variants[v].kernels.method[weight_types[t]];
             static float x[INPUTS * STRIDE];
             fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * STRIDE);
             struct guarded whole = guarded_create(method->prepared_bytes(INPUTS, COLUMNS));
@@ -310,14 +330,10 @@ static void test_prepare_parts(void **state) {
 /* A NaN or an infinity in one input must be seen in its outputs, and in no other's. */
 static void test_not_finite(void **state) {
     struct fixture *fixture = *state;
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
-    for (size_t level = 0; level < level_count; level++)
+    for (size_t v = 0; v < fixture->variant_count; v++)
         for (size_t t = 0; t < WEIGHT_TYPES; t++)
             for (int is_nan = 0; is_nan < 2; is_nan++) {
                 enum { ROWS = 17, COLUMNS = 256, INPUTS = 9, BAD = 4 };
-                struct matmul_kernels kernels;
-                matmul_kernels_init(&kernels, levels[level].mask);
                 struct test_case test = {weight_types[t], ROWS,        COLUMNS, INPUTS, 0, ROWS,
                                          WEIGHT_RANDOM,   INPUT_NORMAL};
                 uint64_t row_bytes;
@@ -329,11 +345,11 @@ static void test_not_finite(void **state) {
                 fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * COLUMNS);
                 x[BAD * COLUMNS + 77] = is_nan ? NAN : INFINITY;
                 memset(y, 0, sizeof y);
-                run(&kernels.method[test.type], &test, &weight, x, y, ROWS);
+                run(&fixture->variants[v].kernels.method[test.type], &test, &weight, x, y, ROWS);
                 for (size_t i = 0; i < INPUTS * ROWS; i++)
                     if (isfinite(y[i]) == (i / ROWS == BAD))
-                        fail_msg("%s type %d: input %zu row %zu is %g", levels[level].name, (int)test.type,
-                                 i / ROWS, i % ROWS, (double)y[i]);
+                        fail_msg("%s type %d: input %zu row %zu is %g", fixture->variants[v].name,
+                                 (int)test.type, i / ROWS, i % ROWS, (double)y[i]);
                 free(data);
             }
 }

@@ -12,6 +12,10 @@ void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask) {
         matmul_int8_avx2_init(kernels);
         matmul_float_avx2_init(kernels);
     }
+    if ((mask & CPU_AVX512) != 0) {
+        matmul_int8_avx512_init(kernels);
+        matmul_float_avx512_init(kernels);
+    }
 #else
     (void)mask;
 #endif

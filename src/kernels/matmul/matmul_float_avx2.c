@@ -13,11 +13,7 @@
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-enum { TILE_INPUTS = 6, FLOAT_RUN_BLOCKS = 8 };
-
-struct float_panel {
-    float values[PANEL_COLUMNS][PANEL_ROWS];
-};
+enum { TILE_INPUTS = 6 };
 
 static size_t columns_padded(size_t columns) { return align_up(columns, PANEL_COLUMNS); }
 
@@ -89,8 +85,12 @@ UNPACK(f16, 2)
 UNPACK(bf16, 2)
 #undef UNPACK
 
-static const void *input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
-                             size_t block_count) {
+float_unpack *float_unpack_find(enum tensor_type type) {
+    return type == TENSOR_F32 ? f32_unpack : type == TENSOR_F16 ? f16_unpack : bf16_unpack;
+}
+
+const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                            size_t block_count) {
     (void)tile;
     return (const float *)prepared + (inputs.begin * block_count + block * inputs.count) * PANEL_COLUMNS;
 }
@@ -135,16 +135,13 @@ static void tile_run(const struct panel_kernel *kernel, const void *panel, const
 }
 
 static void run(const struct matmul_args *args) {
-    enum tensor_type type = args->weight->type;
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct float_panel),
         .run_blocks = FLOAT_RUN_BLOCKS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
-        .unpack = type == TENSOR_F32   ? f32_unpack
-                  : type == TENSOR_F16 ? f16_unpack
-                                       : bf16_unpack,
-        .input_get = input_get,
+        .unpack = float_unpack_find(args->weight->type),
+        .input_get = float_input_get,
         .tile = tile_run,
     };
     panel_run(args, &kernel);

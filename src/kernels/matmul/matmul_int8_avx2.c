@@ -17,7 +17,6 @@
  * (L1) and 0.4 KB of activations (L2).  Weights are read from memory once per call.
  * Bound: the multiplying pipes.
  */
-#include <assert.h>
 #include <immintrin.h>
 #include <string.h>
 
@@ -27,18 +26,6 @@
 #include "kernels/matmul/matmul_panel_internal.h"
 
 enum { BLOCK = PANEL_COLUMNS, TILE_INPUTS = 6 };
-
-/* 32 activations of one input, quantised: x = scale * q.  One cache line. */
-struct code_input {
-    int8_t q[BLOCK];
-    float scale;
-    float sum;          /* scale * sum of q */
-    float group_sum[2]; /* the same for columns 0..15 and 16..31 */
-    int16_t pair[2];    /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
-    int16_t group_pair[2][2]; /* the same for each group of 16 */
-    int32_t unused;
-};
-static_assert(sizeof(struct code_input) == 64, "one line");
 
 /* The wide form of a tile of n inputs: per block n of these, then n scales padded to 8 floats. */
 struct wide_input {
@@ -75,12 +62,6 @@ static inline float block_quantize(const float *x, __m256i out[2]) {
     for (size_t j = 0; j < 2; j++)
         out[j] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * j], q[2 * j + 1]), 0xd8);
     return most / 127.0f;
-}
-
-static inline int32_t pair_get(const int16_t pair[2]) {
-    int32_t value;
-    memcpy(&value, pair, sizeof value);
-    return value;
 }
 
 static void code_block_prepare(const float *x, struct code_input *target) {
@@ -317,8 +298,8 @@ static void code_unpack(const struct panel_kernel *kernel, const uint8_t *const 
     kernel->code.unpack(row, column_count / BLOCK, half, panel);
 }
 
-static const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
-                                  size_t block_count) {
+const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                           size_t block_count) {
     (void)tile;
     return (const struct code_input *)prepared + inputs.begin * block_count + block * inputs.count;
 }

@@ -10,7 +10,6 @@ enum matmul_form {
     MATMUL_FORM_F32_TILES, /* floats, the inputs of a tile side by side */
     MATMUL_FORM_I8_PAIRS,  /* struct code_input */
     MATMUL_FORM_I16,       /* int16 values of a block of 32, the scales behind them */
-    MATMUL_FORM_I8_SUMS,   /* struct vnni_input */
     MATMUL_FORM_BF16,      /* tiles of 16 inputs, bf16 */
     MATMUL_FORM_BF16_TWICE /* the same, each value as the sum of two bf16 */
 };
@@ -19,5 +18,8 @@ enum matmul_form {
 void matmul_reference_init(struct matmul_kernels *kernels);
 void matmul_int8_avx2_init(struct matmul_kernels *kernels);
 void matmul_float_avx2_init(struct matmul_kernels *kernels);
+/* After the AVX2 ones, whose prepared inputs they use. */
+void matmul_int8_avx512_init(struct matmul_kernels *kernels);
+void matmul_float_avx512_init(struct matmul_kernels *kernels);
 
 #endif

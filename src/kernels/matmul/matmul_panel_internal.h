@@ -9,9 +9,11 @@
 #ifndef LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
 #define LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/matmul/matmul.h"
 #include "tensor/type.h"
@@ -23,13 +25,21 @@ struct code_panel {
     uint8_t codes[PANEL_STEPS][PANEL_ROWS][4];
     float scale[PANEL_ROWS];
     float minimum[2][PANEL_ROWS];
-    int16_t group_scale[2][PANEL_ROWS][2]; /* twice, for the pairs of 16-bit sums */
+    union {
+        int16_t group_scale[2][PANEL_ROWS][2]; /* twice, for the pairs of 16-bit sums */
+        float group_factor[2][PANEL_ROWS];     /* AVX-512: scale * group_scale */
+    };
 };
 
 /* Signed values of up to 13 bits. */
 struct wide_panel {
     int16_t values[PANEL_COLUMNS / 2][PANEL_ROWS][2];
     float scale[PANEL_ROWS];
+};
+
+/* For float types: the weights themselves. */
+struct float_panel {
+    float values[PANEL_COLUMNS][PANEL_ROWS];
 };
 
 /* How a type becomes code panels. */
@@ -78,6 +88,30 @@ static inline size_t tile_find(size_t input, size_t tile_count, size_t input_cou
     return input < in_larger ? input / (small + 1) : larger_count + (input - in_larger) / small;
 }
 
+/* --- int8 inputs ------------------------------------------------------------------------- */
+
+/* 32 activations of one input, quantised: x = scale * q.  One cache line. */
+struct code_input {
+    int8_t q[PANEL_COLUMNS];
+    float scale;
+    float sum;          /* scale * sum of q */
+    float group_sum[2]; /* the same for columns 0..15 and 16..31 */
+    int16_t pair[2];    /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
+    int16_t group_pair[2][2]; /* the same for each group of 16 */
+    int32_t unused;
+};
+static_assert(sizeof(struct code_input) == 64, "one line");
+
+static inline int32_t pair_get(const int16_t pair[2]) {
+    int32_t value;
+    memcpy(&value, pair, sizeof value);
+    return value;
+}
+
+/* panel_kernel.input_get for tiles of struct code_input. */
+const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                           size_t block_count);
+
 /* --- running -----------------------------------------------------------------------------
  * The loops around a tile kernel, the same for all of them.  RUN_ROWS rows at a time, a stretch of
  * about RUN_INPUTS inputs is multiplied with run_blocks blocks of columns after the other.  Those blocks are
@@ -85,7 +119,7 @@ static inline size_t tile_find(size_t input, size_t tile_count, size_t input_cou
  * to the outputs once: outputs are often a power of two apart and would evict each other from the caches.
  * Unpacking again for each stretch costs less than 1% of multiplying it. */
 
-enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240 };
+enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, FLOAT_RUN_BLOCKS = 8 };
 
 struct panel_kernel {
     size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
@@ -107,6 +141,13 @@ struct panel_kernel {
 };
 
 void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel);
+
+/* The same for float tiles, and panel_kernel.unpack of a float type. */
+const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                            size_t block_count);
+typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
+                          size_t half, void *panel);
+float_unpack *float_unpack_find(enum tensor_type type);
 
 static inline size_t panel_bytes_most(size_t panel_bytes) {
     return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
