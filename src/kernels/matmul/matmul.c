@@ -16,6 +16,7 @@ void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask) {
         matmul_int8_avx512_init(kernels);
         matmul_float_avx512_init(kernels);
     }
+    if ((mask & CPU_AMX) != 0) matmul_amx_init(kernels);
 #else
     (void)mask;
 #endif

@@ -138,6 +138,7 @@ static void run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct float_panel),
         .run_blocks = FLOAT_RUN_BLOCKS,
+        .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
         .unpack = float_unpack_find(args->weight->type),
@@ -149,7 +150,7 @@ static void run(const struct matmul_args *args) {
 
 static size_t scratch_bytes(size_t columns) {
     (void)columns;
-    return panel_scratch_bytes(sizeof(struct float_panel));
+    return panel_scratch_bytes(sizeof(struct float_panel), RUN_INPUTS);
 }
 
 void matmul_float_avx2_init(struct matmul_kernels *kernels) {

@@ -54,6 +54,7 @@ static void run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct float_panel),
         .run_blocks = FLOAT_RUN_BLOCKS,
+        .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = TILE_ROWS,
         .unpack = float_unpack_find(args->weight->type),

@@ -314,6 +314,7 @@ static void code_run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct code_panel),
         .run_blocks = RUN_BLOCKS,
+        .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
         .code = code_layout_find(args->weight->type),
@@ -326,7 +327,7 @@ static void code_run(const struct matmul_args *args) {
 
 static size_t code_scratch_bytes(size_t columns) {
     (void)columns;
-    return panel_scratch_bytes(sizeof(struct code_panel));
+    return panel_scratch_bytes(sizeof(struct code_panel), RUN_INPUTS);
 }
 
 static void wide_unpack_call(const struct panel_kernel *kernel, const uint8_t *const row[8],
@@ -349,6 +350,7 @@ static void wide_run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct wide_panel),
         .run_blocks = RUN_BLOCKS,
+        .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = PANEL_ROWS,
         .wide = wide_unpack_find(args->weight->type),
@@ -361,7 +363,7 @@ static void wide_run(const struct matmul_args *args) {
 
 static size_t wide_scratch_bytes(size_t columns) {
     (void)columns;
-    return panel_scratch_bytes(sizeof(struct wide_panel));
+    return panel_scratch_bytes(sizeof(struct wide_panel), RUN_INPUTS);
 }
 
 void matmul_int8_avx2_init(struct matmul_kernels *kernels) {

@@ -144,6 +144,7 @@ static void run(const struct matmul_args *args) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct code_panel),
         .run_blocks = RUN_BLOCKS,
+        .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
         .tile_rows = TILE_PANELS * PANEL_ROWS,
         .code = code,

@@ -21,5 +21,6 @@ void matmul_float_avx2_init(struct matmul_kernels *kernels);
 /* After the AVX2 ones, whose prepared inputs they use. */
 void matmul_int8_avx512_init(struct matmul_kernels *kernels);
 void matmul_float_avx512_init(struct matmul_kernels *kernels);
+void matmul_amx_init(struct matmul_kernels *kernels);
 
 #endif

@@ -35,10 +35,16 @@ static void panels_unpack(const struct stand *s) {
         }
 }
 
+static struct tile_inputs inputs_get(const struct stand *s, size_t tile) {
+    return s->kernel->has_whole_tiles ? tile_get_whole(tile, s->kernel->tile_inputs, s->args->input_count)
+                                      : tile_get(tile, s->tile_count, s->args->input_count);
+}
+
 /* The sums of all inputs of the stretch, [panel rows / tile_rows][tile][input][tile_rows], behind the panels. */
 static float *sums_get(const struct stand *s, size_t row, size_t input) {
     char *sums = (char *)s->args->scratch + panel_bytes_most(s->kernel->panel_bytes);
     size_t stretch_inputs = s->input_end - s->input_begin;
+    if (s->kernel->has_whole_tiles) stretch_inputs = align_up(stretch_inputs, s->kernel->tile_inputs);
     return (float *)(void *)sums + (row - s->row) * stretch_inputs +
            (input - s->input_begin) * s->kernel->tile_rows;
 }
@@ -49,9 +55,10 @@ static void tiles_run(const struct stand *s, size_t row) {
     const char *panel = (const char *)s->args->scratch +
                         (row - s->row) / PANEL_ROWS * kernel->run_blocks * kernel->panel_bytes;
     for (size_t tile = s->tile_begin; tile < s->tile_end; tile++) {
-        struct tile_inputs inputs = tile_get(tile, s->tile_count, s->args->input_count);
+        struct tile_inputs inputs = inputs_get(s, tile);
         float *sums = sums_get(s, row, inputs.begin);
-        if (s->block == 0) memset(sums, 0, inputs.count * kernel->tile_rows * sizeof(float));
+        size_t zeroed = kernel->has_whole_tiles ? kernel->tile_inputs : inputs.count;
+        if (s->block == 0) memset(sums, 0, zeroed * kernel->tile_rows * sizeof(float));
         const void *x = kernel->input_get(s->args->prepared, tile, inputs, s->block, s->all_blocks);
         kernel->tile(kernel, panel, x, s->block_count, inputs.count, sums);
     }
@@ -73,10 +80,9 @@ static void sums_store(const struct stand *s) {
 
 /* The stand's rows with the inputs of one stretch of tiles. */
 static void stretch_run(struct stand *s) {
-    s->input_begin = tile_get(s->tile_begin, s->tile_count, s->args->input_count).begin;
-    s->input_end = s->tile_end == s->tile_count
-                       ? s->args->input_count
-                       : tile_get(s->tile_end, s->tile_count, s->args->input_count).begin;
+    struct tile_inputs last = inputs_get(s, s->tile_end - 1);
+    s->input_begin = inputs_get(s, s->tile_begin).begin;
+    s->input_end = last.begin + last.count;
     for (s->block = 0; s->block < s->all_blocks; s->block += s->kernel->run_blocks) {
         s->block_count = min_size(s->kernel->run_blocks, s->all_blocks - s->block);
         panels_unpack(s);
@@ -91,7 +97,7 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
     ASSERT((uintptr_t)args->scratch % 64 == 0 && (uintptr_t)args->prepared % 64 == 0);
     ASSERT(kernel->run_blocks <= RUN_BLOCKS && kernel->run_blocks % 8 == 0);
     if (args->input_count == 0) return;
-    size_t stretch = RUN_INPUTS / kernel->tile_inputs;
+    size_t stretch = kernel->run_inputs / kernel->tile_inputs;
     struct stand s = {.args = args, .kernel = kernel};
     s.all_blocks = (weight->columns + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     s.tile_count = tile_count_get(args->input_count, kernel->tile_inputs);

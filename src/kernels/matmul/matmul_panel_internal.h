@@ -81,6 +81,12 @@ static inline struct tile_inputs tile_get(size_t tile, size_t tile_count, size_t
                                 small + (tile < larger_count)};
 }
 
+/* The same for tiles of exactly `most` but for the last. */
+static inline struct tile_inputs tile_get_whole(size_t tile, size_t most, size_t input_count) {
+    size_t begin = tile * most;
+    return (struct tile_inputs){begin, input_count - begin < most ? input_count - begin : most};
+}
+
 /* The tile that an input belongs to. */
 static inline size_t tile_find(size_t input, size_t tile_count, size_t input_count) {
     size_t small = input_count / tile_count, larger_count = input_count % tile_count;
@@ -121,13 +127,20 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
 
 enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, FLOAT_RUN_BLOCKS = 8 };
 
+struct panel_kernel;
+typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
+                          size_t half, void *panel);
+
 struct panel_kernel {
-    size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
-    size_t run_blocks;  /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
-    size_t tile_inputs; /* inputs per tile, at most */
-    size_t tile_rows;   /* PANEL_ROWS or twice that */
+    size_t panel_bytes;   /* of PANEL_ROWS x PANEL_COLUMNS */
+    size_t run_blocks;    /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
+    size_t run_inputs;    /* inputs per stretch, about */
+    size_t tile_inputs;   /* inputs per tile, at most */
+    size_t tile_rows;     /* PANEL_ROWS or twice that */
+    bool has_whole_tiles; /* tiles of exactly tile_inputs but for the last; sums have room for all of it */
     struct code_layout code;
     wide_unpack *wide;
+    float_unpack *floats;
     /* Unpacks 8 rows, column_count columns from where row[] points, into half `half` of the panels. */
     void (*unpack)(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
                    size_t half, void *panel);
@@ -145,16 +158,15 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
 /* The same for float tiles, and panel_kernel.unpack of a float type. */
 const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
                             size_t block_count);
-typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
-                          size_t half, void *panel);
 float_unpack *float_unpack_find(enum tensor_type type);
 
 static inline size_t panel_bytes_most(size_t panel_bytes) {
     return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
 }
 
-static inline size_t panel_scratch_bytes(size_t panel_bytes) {
-    return panel_bytes_most(panel_bytes) + (size_t)RUN_INPUTS * RUN_ROWS * sizeof(float);
+/* run_inputs as in the kernel. */
+static inline size_t panel_scratch_bytes(size_t panel_bytes, size_t run_inputs) {
+    return panel_bytes_most(panel_bytes) + run_inputs * RUN_ROWS * sizeof(float);
 }
 
 #endif
