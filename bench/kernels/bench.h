@@ -19,6 +19,7 @@ struct bench_options {
 };
 
 int bench_matvec(const struct bench_options *options);
+int bench_attention(const struct bench_options *options);
 
 double median(double *values, size_t count); /* sorts them */
 
