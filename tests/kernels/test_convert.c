@@ -3,6 +3,7 @@
 
 #include "kernels/check.h"
 #include "kernels/golden_blocks.h"
+#include "kernels/weights.h"
 #include "tensor/half.h"
 
 static uint64_t hash_floats(const float *x, size_t count) {
@@ -73,6 +74,37 @@ static void plain_types_decode(void **state) {
     }
 }
 
+/* Many random and extreme blocks: the same floats at every level, and nothing read past the row. */
+static void levels_decode_alike(void **state) {
+    (void)state;
+    enum { COUNT = 256 * 7 };
+    struct convert_kernels reference;
+    convert_kernels_init(&reference, 0);
+    struct check_level levels[6];
+    size_t level_count = check_levels(levels);
+    struct random random;
+    random_init(&random, 11);
+    for (size_t level = 1; level < level_count; level++)
+        for (size_t l = 0; l < sizeof block_layouts / sizeof block_layouts[0]; l++)
+            for (int kind = 0; kind < WEIGHT_KINDS; kind++) {
+                enum tensor_type type = block_layouts[l].type;
+                const struct tensor_type_info *info = tensor_type_info(type);
+                struct guarded row = guarded_create(COUNT / info->block_elements * info->block_bytes);
+                struct guarded got = guarded_create(COUNT * sizeof(float));
+                float want[COUNT];
+                weight_fill(&random, type, (enum weight_kind)kind, row.data, COUNT);
+                reference.dequantize[type](row.data, want, COUNT);
+                struct convert_kernels kernels;
+                convert_kernels_init(&kernels, levels[level].mask);
+                fill_nan(got.data, COUNT);
+                kernels.dequantize[type](row.data, got.data, COUNT);
+                if (memcmp(got.data, want, sizeof want) != 0)
+                    fail_msg("%s %s kind %d differs", levels[level].name, info->name, kind);
+                guarded_destroy(&row);
+                guarded_destroy(&got);
+            }
+}
+
 struct quality {
     enum tensor_type type;
     double rmse_most; /* relative to the deviation of normal values */
@@ -138,9 +170,8 @@ static void quantisers_survive_extremes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_blocks_decode),
-        cmocka_unit_test(plain_types_decode),
-        cmocka_unit_test(quantisers_are_close),
+        cmocka_unit_test(golden_blocks_decode),        cmocka_unit_test(plain_types_decode),
+        cmocka_unit_test(levels_decode_alike),         cmocka_unit_test(quantisers_are_close),
         cmocka_unit_test(quantisers_survive_extremes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* matvec for float weights (F32, F16, BF16), on AVX2.
  *
- * Mapping: a row at a time, in steps of 32 columns, up to 4 inputs on the same weights; 4 chains of fused
+ * Mapping: a row at a time, in steps of 64 columns, up to 4 inputs on the same weights; 4 chains of fused
  * multiply-adds for one input, 2 for more.  Columns past the last 8 go through a buffer that is filled with zeros.
  * Bound: memory, the row once; the inputs stay in L1. */
 #include <immintrin.h>
@@ -9,7 +9,7 @@
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
 
-enum { STEP = 32, CHAINS_MOST = 4 };
+enum { STEP = 64, CHAINS_MOST = 4 };
 
 typedef __m256 load_function(const uint8_t *w); /* 8 weights */
 
