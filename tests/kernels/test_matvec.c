@@ -10,6 +10,7 @@
 
 #include "kernels/check.h"
 #include "kernels/convert/convert.h"
+#include "kernels/matvec_emulated.h"
 #include "kernels/weights.h"
 
 static const enum tensor_type weight_types[] = {
@@ -28,7 +29,35 @@ struct test_case {
     enum input_kind input;
 };
 
+/* A table of kernels under test. */
+struct variant {
+    const char *name;
+    struct matvec_kernels kernels;
+};
+enum { VARIANTS_MOST = 8 };
+
+/* The reference first, then each level that this processor has, then AVX-512 emulated. */
+static size_t variants_make(struct variant variants[VARIANTS_MOST]) {
+    struct check_level levels[6];
+    size_t count = check_levels(levels);
+    for (size_t i = 0; i < count; i++) {
+        variants[i].name = levels[i].name;
+        matvec_kernels_init(&variants[i].kernels, levels[i].mask);
+    }
+#if defined(LOAM_EMULATED)
+    if (cpu_features() & CPU_AVX2) { /* SIMDe is compiled down to it */
+        variants[count].name = "avx512 emulated";
+        matvec_kernels_init(&variants[count].kernels, CPU_AVX2);
+        emulated_matvec_init_q8_avx512(&variants[count].kernels);
+        count++;
+    }
+#endif
+    return count;
+}
+
 struct fixture {
+    struct variant variants[VARIANTS_MOST];
+    size_t variant_count;
     struct matvec_kernels reference;
     struct convert_kernels convert;
     struct random random;
@@ -69,49 +98,59 @@ static void row_magnitudes(const struct fixture *fixture, enum tensor_type type,
     free(copy);
 }
 
-static double rounding_bound(const struct fixture *fixture, const struct test_case *test, const void *row,
-                             const float *x) {
+/* What the outputs should be, and by how much rounding may move them. */
+struct expected {
+    size_t stride, count; /* of the outputs */
+    float *value;         /* [count] */
+    double *bound;        /* [count] */
+};
+
+static void expected_bounds(const struct fixture *fixture, const struct test_case *test,
+                            const struct matrix *weight, const float *x, struct expected *expected) {
     float *magnitude = malloc(test->columns * sizeof *magnitude);
-    row_magnitudes(fixture, test->type, row, test->columns, magnitude);
-    double largest = 0, sum = 0;
-    for (size_t c = 0; c < test->columns; c++) largest = fmax(largest, fabs((double)x[c]));
-    for (size_t c = 0; c < test->columns; c++) sum += magnitude[c] * (fabs((double)x[c]) + largest / 254);
-    free(magnitude);
     double additions = (double)test->columns / (tensor_type_info(test->type)->block_elements == 1 ? 8 : 32);
-    return (additions + 16) * 0x1.0p-24 * sum + 1e-37;
+    for (size_t row = test->row_begin; row < test->row_end; row++) {
+        const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
+        row_magnitudes(fixture, test->type, data, test->columns, magnitude);
+        for (size_t i = 0; i < test->input_count; i++) {
+            const float *input = x + i * test->columns;
+            float largest = 0;
+            double sum = 0;
+            for (size_t c = 0; c < test->columns; c++) largest = fmaxf(largest, fabsf(input[c]));
+            for (size_t c = 0; c < test->columns; c++)
+                sum += (double)magnitude[c] * (double)(fabsf(input[c]) + largest / 254);
+            expected->bound[i * expected->stride + row] = (additions + 16) * 0x1.0p-24 * sum + 1e-37;
+        }
+    }
+    free(magnitude);
 }
 
-static void compare(const struct fixture *fixture, const struct check_level *level,
-                    const struct test_case *test, const struct matrix *weight, const float *x,
-                    const void *inputs) {
-    struct matvec_kernels kernels;
-    matvec_kernels_init(&kernels, level->mask);
-    size_t stride = test->rows + 3, count = (test->input_count - 1) * stride + test->rows;
-    struct guarded got = guarded_create(count * sizeof(float)), want = guarded_create(count * sizeof(float));
-    fill_nan(got.data, count);
-    fill_nan(want.data, count);
-    struct matvec_args args = {weight, test->input_count, inputs,       want.data,
-                               stride, test->row_begin,   test->row_end};
-    fixture->reference.run[test->type](&args);
-    args.outputs = got.data;
-    kernels.run[test->type](&args);
-    const float *g = got.data, *w = want.data;
+static void compare(const struct variant *variant, const struct test_case *test, const struct matrix *weight,
+                    const void *inputs, const struct expected *expected) {
+    const char *name = tensor_type_info(test->type)->name;
+    struct guarded got = guarded_create(expected->count * sizeof(float));
+    float *y = got.data;
+    fill_nan(y, expected->count);
+    struct matvec_args args = {.weight = weight,
+                               .input_count = test->input_count,
+                               .inputs = inputs,
+                               .outputs = y,
+                               .output_stride = expected->stride,
+                               .row_begin = test->row_begin,
+                               .row_end = test->row_end};
+    variant->kernels.run[test->type](&args);
     for (size_t i = 0; i < test->input_count; i++)
         for (size_t row = 0; row < test->rows; row++) {
-            const char *name = tensor_type_info(test->type)->name;
-            float value = g[i * stride + row];
+            size_t at = i * expected->stride + row;
             if (row < test->row_begin || row >= test->row_end) {
-                if (!isnan(value)) fail_msg("%s %s: wrote row %zu", level->name, name, row);
+                if (!isnan(y[at])) fail_msg("%s %s: wrote row %zu", variant->name, name, row);
                 continue;
             }
-            const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
-            double bound = rounding_bound(fixture, test, data, x + i * test->columns);
-            check_near(value, w[i * stride + row], bound,
-                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", level->name,
+            check_near(y[at], expected->value[at], expected->bound[at],
+                       "%s %s: rows %zu columns %zu inputs %zu kinds %d %d: input %zu row %zu", variant->name,
                        name, test->rows, test->columns, test->input_count, test->weight, test->input, i, row);
         }
     guarded_destroy(&got);
-    guarded_destroy(&want);
 }
 
 static void run_case(struct fixture *fixture, const struct test_case *test) {
@@ -131,10 +170,18 @@ static void run_case(struct fixture *fixture, const struct test_case *test) {
         fixture->reference.prepare[form](x + i * test->columns, test->columns,
                                          (char *)inputs.data + i * bytes);
     }
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
-    for (size_t level = 1; level < level_count; level++)
-        compare(fixture, &levels[level], test, &weight, x, inputs.data);
+    struct expected expected = {.stride = test->rows + 3};
+    expected.count = (test->input_count - 1) * expected.stride + test->rows;
+    expected.value = calloc(expected.count, sizeof *expected.value);
+    expected.bound = calloc(expected.count, sizeof *expected.bound);
+    struct matvec_args args = {&weight,         test->input_count, inputs.data,  expected.value,
+                               expected.stride, test->row_begin,   test->row_end};
+    fixture->reference.run[test->type](&args);
+    expected_bounds(fixture, test, &weight, x, &expected);
+    for (size_t v = 1; v < fixture->variant_count; v++)
+        compare(&fixture->variants[v], test, &weight, inputs.data, &expected);
+    free(expected.bound);
+    free(expected.value);
     free(x);
     guarded_destroy(&inputs);
     guarded_destroy(&data);
@@ -230,23 +277,20 @@ static void reference_is_the_product(void **state) {
 /* Every variant prepares the very bytes of the reference, and reads no float past the last. */
 static void prepared_inputs_are_equal(void **state) {
     struct fixture *fixture = *state;
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
     for (size_t columns = 1; columns < 1100; columns += columns < 40 ? 1 : 31)
         for (int kind = 0; kind < INPUT_KINDS; kind++) {
             struct guarded x = guarded_create(columns * sizeof(float));
             fill_input(&fixture->random, (enum input_kind)kind, x.data, columns);
-            for (size_t level = 0; level < level_count; level++)
+            for (size_t v = 0; v < fixture->variant_count; v++)
                 for (int form = 0; form < MATVEC_FORM_COUNT; form++) {
-                    struct matvec_kernels kernels;
-                    matvec_kernels_init(&kernels, levels[level].mask);
-                    size_t bytes = kernels.input_bytes((enum matvec_form)form, columns);
+                    const struct matvec_kernels *kernels = &fixture->variants[v].kernels;
+                    size_t bytes = kernels->input_bytes((enum matvec_form)form, columns);
                     struct guarded want = guarded_create(bytes), got = guarded_create(bytes);
                     fixture->reference.prepare[form](x.data, columns, want.data);
-                    kernels.prepare[form](x.data, columns, got.data);
+                    kernels->prepare[form](x.data, columns, got.data);
                     if (memcmp(got.data, want.data, bytes) != 0)
-                        fail_msg("%s form %d columns %zu kind %d differs", levels[level].name, form, columns,
-                                 kind);
+                        fail_msg("%s form %d columns %zu kind %d differs", fixture->variants[v].name, form,
+                                 columns, kind);
                     guarded_destroy(&want);
                     guarded_destroy(&got);
                 }
@@ -257,26 +301,24 @@ static void prepared_inputs_are_equal(void **state) {
 /* A NaN or an infinity in the input must not vanish in int8. */
 static void not_finite_shows(void **state) {
     struct fixture *fixture = *state;
-    struct check_level levels[6];
-    size_t level_count = check_levels(levels);
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
-    for (size_t level = 0; level < level_count; level++)
+    for (size_t v = 0; v < fixture->variant_count; v++)
         for (size_t t = 0; t < WEIGHT_TYPES; t++)
             for (size_t b = 0; b < 4; b++) {
                 enum tensor_type type = weight_types[t];
-                struct matvec_kernels kernels;
-                matvec_kernels_init(&kernels, levels[level].mask);
+                const struct matvec_kernels *kernels = &fixture->variants[v].kernels;
                 float x[512], y[1] = {0};
                 static _Alignas(64) char input[8192], row[512 * 4];
                 fill_input(&fixture->random, INPUT_NORMAL, x, 512);
                 x[(t * 77 + b * 31) % 512] = bad[b];
                 weight_fill(&fixture->random, type, WEIGHT_RANDOM, row, 512);
-                kernels.prepare[kernels.form[type]](x, 512, input);
+                kernels->prepare[kernels->form[type]](x, 512, input);
                 struct matrix weight = {type, row, 1, 512, 0};
                 struct matvec_args args = {&weight, 1, input, y, 1, 0, 1};
-                kernels.run[type](&args);
+                kernels->run[type](&args);
                 if (isfinite(y[0]))
-                    fail_msg("%s %s: a NaN was lost", levels[level].name, tensor_type_info(type)->name);
+                    fail_msg("%s %s: a NaN was lost", fixture->variants[v].name,
+                             tensor_type_info(type)->name);
             }
 }
 
@@ -285,6 +327,7 @@ static int setup(void **state) {
     matvec_kernels_init(&fixture.reference, 0);
     convert_kernels_init(&fixture.convert, 0);
     random_init(&fixture.random, 20261121);
+    fixture.variant_count = variants_make(fixture.variants);
     *state = &fixture;
     return 0;
 }

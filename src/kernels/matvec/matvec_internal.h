@@ -3,6 +3,7 @@
 #define LOAM_KERNELS_MATVEC_INTERNAL_H
 
 #include "kernels/matvec/matvec.h"
+#include "tensor/block.h"
 
 enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last one is filled up with zeros */
 
@@ -42,5 +43,6 @@ void matvec_init_prepare_avx2(struct matvec_kernels *kernels);
 void matvec_init_plain_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
+void matvec_init_q8_avx512(struct matvec_kernels *kernels);
 
 #endif

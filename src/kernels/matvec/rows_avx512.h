@@ -1,0 +1,37 @@
+/* rows_avx512: the accumulators and loads of the AVX-512 variants of matvec, with the loop over rows. */
+#ifndef LOAM_KERNELS_MATVEC_ROWS_AVX512_H
+#define LOAM_KERNELS_MATVEC_ROWS_AVX512_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/matvec/matvec_internal.h"
+#include "kernels/matvec/rows_inline.h"
+#include "kernels/vector.h"
+
+INLINE __m128i load_128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+INLINE __m256i load_256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m512i load_512(const void *p) { return _mm512_loadu_si512(p); }
+
+INLINE __m512i join_256(__m256i low, __m256i high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+INLINE __m256i low_256(__m512i v) { return _mm512_castsi512_si256(v); }
+INLINE __m256i high_256(__m512i v) { return _mm512_extracti64x4_epi64(v, 1); }
+
+INLINE float sum_lanes_256(__m256 v) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    half = _mm_add_ss(half, _mm_movehdup_ps(half));
+    return _mm_cvtss_f32(half);
+}
+
+/* Groups are folded to 8 lanes before they are scaled, so accumulators are half as wide as the products. */
+typedef __m256 row_vector;
+INLINE row_vector row_zero(void) { return _mm256_setzero_ps(); }
+INLINE float row_sum(row_vector a, row_vector b) { return sum_lanes_256(_mm256_add_ps(a, b)); }
+
+#include "kernels/matvec/rows_loop.h"
+
+#endif

@@ -1,0 +1,9 @@
+/* matvec_emulated: the AVX-512 sources of matvec compiled on SIMDe, for machines without AVX-512. */
+#ifndef LOAM_TESTS_KERNELS_MATVEC_EMULATED_H
+#define LOAM_TESTS_KERNELS_MATVEC_EMULATED_H
+
+#include "kernels/matvec/matvec.h"
+
+void emulated_matvec_init_q8_avx512(struct matvec_kernels *kernels);
+
+#endif
