@@ -15,7 +15,7 @@
 static void usage(void) {
     fprintf(
         stderr,
-        "usage: bench_kernels [--op matvec|attention] [--type T] [--threads N] [--inputs N] [--mask WORD]\n"
+        "usage: bench_kernels [--op matvec|matmul|attention] [--type T] [--threads N] [--inputs N] [--mask WORD]\n"
         "                     [--shape ROWSxCOLUMNS] [--buffer MIB] [--seconds S] [--csv]\n");
     exit(2);
 }
@@ -55,6 +55,7 @@ int main(int argc, char **argv) {
             usage();
         }
     }
+    if (options.op != NULL && strcmp(options.op, "matmul") == 0) return bench_matmul(&options);
     if (options.op != NULL && strcmp(options.op, "attention") == 0) return bench_attention(&options);
     if (options.op == NULL || strcmp(options.op, "matvec") == 0) return bench_matvec(&options);
     usage();

@@ -19,7 +19,7 @@ struct matmul_kernels;
 struct matmul_args {
     const struct matrix *weight; /* [rows][columns] */
     size_t input_count;          /* m */
-    const void *prepared;        /* prepared_bytes() bytes, filled by prepare over all parts */
+    const void *prepared;        /* prepared_bytes() bytes, aligned to 64, filled by prepare over all parts */
     float *outputs;              /* [input_count][output_stride] */
     size_t output_stride;        /* floats */
     size_t row_begin, row_end;   /* rows of the weight to compute; multiples of row_granule but for the end */

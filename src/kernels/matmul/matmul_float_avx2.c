@@ -3,7 +3,8 @@
  * Mapping: a panel is 16 rows of floats, column by column; a tile's inputs are interleaved the same way.
  * Per column 2 loads of weights, 6 broadcasts and 12 FMAs into 12 registers that hold the sums over the
  * whole panel.  Bytes: a panel of 256 columns is 16 KiB (L1), the tile's inputs 6 KiB; 0.4 bytes of L1
- * per flop.  Bound: the two FMA pipes.
+ * per flop.  Bound: the two FMA pipes; 62 of 73 GFLOP/s (0.85) measured 2026-11-21 at 512 x 2048 x 2048, one
+ * thread of a shared Zen 3 virtual machine.
  */
 #include <immintrin.h>
 #include <string.h>

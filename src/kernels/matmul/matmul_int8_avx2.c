@@ -12,10 +12,14 @@
  *     bits after one pair; the sign trick needs as many multiplications and reached 0.95 of this.
  * Each block of 32 is scaled into float sums: y += (dw * dx) * sum, plus minimum * (dx * sum of x).
  *
- * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KB, L2), and walks over
- * the inputs in stretches that stay in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KB of weights
- * (L1) and 0.4 KB of activations (L2).  Weights are read from memory once per call.
- * Bound: the multiplying pipes.
+ * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KiB, L2) and walks over a
+ * stretch of inputs that stays in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KiB of weights (L1) and
+ * 0.4 KiB of activations (L2).  Weights are read from memory once per stretch.
+ * Bound: the multiplying pipes and, for codes, the 20 vector operations around 8 multiplications of a block.
+ * Measured 2026-11-21 at 512 x 2048 x 2048, one thread of a shared Zen 3 virtual machine at 2.2 GHz, thread
+ * time, in one run with the peaks: FMA 73 GFLOP/s, vpmaddubsw + vpaddw 218 GOP/s, vpmaddwd + vpaddd 107 GOP/s;
+ * Q4_0 137 (0.63 of its peak), Q4_K 127, Q6_K 110, Q8_0 91 (0.85); a hand-written block of codes
+ * without the loops around it reached 149.
  */
 #include <immintrin.h>
 #include <string.h>
