@@ -17,6 +17,10 @@ static const char *const group_titles[GROUP_COUNT] = {
 static void print_wrapped(const char *text, size_t column, size_t indent) {
     while (*text != '\0') {
         size_t length = strcspn(text, " \n");
+        if (length == 0 && *text == ' ') { /* the second blank after a sentence */
+            text++;
+            continue;
+        }
         if (column > indent && column + 1 + length > HELP_WIDTH) {
             output_text("\n%*s", (int)indent, "");
             column = indent;

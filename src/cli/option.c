@@ -211,6 +211,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
     value->source = source;
     value->text = text;
     char *end;
+    uint64_t number;
     errno = 0;
     switch (spec->kind) {
     case ARGUMENT_NONE: return parse_flag(value, place, text, error);
@@ -225,9 +226,13 @@ static enum status parse_value(struct option_value *value, const struct place *p
             return bad_value(place, text, "a whole number (K, M, G)", error);
         return in_range(spec, (double)value->count) ? STATUS_OK : out_of_range(place, text, error);
     case ARGUMENT_INTEGER:
-        value->integer = strtoll(text, &end, 10);
-        if (*text == '\0' || *end != '\0' || errno != 0)
-            return bad_value(place, text, "a whole number", error);
+        if (size_parse(text, &number) && number <= INT64_MAX) {
+            value->integer = (int64_t)number;
+        } else {
+            value->integer = strtoll(text, &end, 10);
+            if (*text == '\0' || *end != '\0' || errno != 0)
+                return bad_value(place, text, "a whole number (K, M, G)", error);
+        }
         return in_range(spec, (double)value->integer) ? STATUS_OK : out_of_range(place, text, error);
     case ARGUMENT_NUMBER:
         value->number = strtod(text, &end);

@@ -99,7 +99,7 @@ enum argument_kind {
     ARGUMENT_WORDS,   /* several of `choices`, by comma */
     ARGUMENT_COUNT,   /* an unsigned number; takes K, M, G (1024) */
     ARGUMENT_COUNTS,  /* several, by comma */
-    ARGUMENT_INTEGER, /* a signed number */
+    ARGUMENT_INTEGER, /* a signed number; takes K, M, G */
     ARGUMENT_NUMBER,  /* a real number */
 };
 

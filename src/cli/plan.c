@@ -119,6 +119,33 @@ enum status plan_context(const struct plan *plan, const struct options *options,
     return STATUS_OK;
 }
 
+/* What new allocations can get without swapping, as the kernel estimates it; UINT64_MAX: it does not say. */
+static uint64_t available_bytes(void) {
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (file == NULL) return UINT64_MAX;
+    char line[128];
+    unsigned long long kib;
+    uint64_t bytes = UINT64_MAX;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) bytes = kib * 1024;
+    fclose(file);
+    return bytes;
+}
+
+enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
+                              uint64_t token_count, struct error *error) {
+    struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+    uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = available_bytes();
+    if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
+    if (bytes <= available) return STATUS_OK;
+    char needed[32], free_text[32];
+    return error_set(
+        error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",
+        (unsigned long long)token_count, bytes_text(bytes, needed, sizeof needed),
+        bytes_text(available, free_text, sizeof free_text), (unsigned long long)(available / per_token),
+        plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
+}
+
 json_t *plan_json(const struct plan *plan) {
     json_t *object = json_object();
     for (size_t i = 0; i < AXIS_COUNT; i++)

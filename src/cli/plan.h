@@ -29,6 +29,11 @@ enum status plan_context(const struct plan *plan, const struct options *options,
                          const struct model_config *config, size_t sequence_count, uint64_t *context_size,
                          struct error *error) STATUS_CHECKED;
 
+/* STATUS_MEMORY when the KV of so many tokens is more than the system has to give now: said before the work,
+ * not by the kernel in the middle of it. */
+enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
+                              uint64_t token_count, struct error *error) STATUS_CHECKED;
+
 /* Axes and methods, for --json. */
 json_t *plan_json(const struct plan *plan);
 

@@ -82,6 +82,14 @@ static enum status create_engine(struct run *run, struct error *error) {
         return error_set(error, STATUS_USAGE,
                          "the prompt has %zu tokens, the context holds %llu: give -c %zu", run->prompt.count,
                          (unsigned long long)engine_options.context_size, run->prompt.count + 512);
+    uint64_t wanted = engine_options.context_size, asked = (uint64_t)run->generation.token_most;
+    if (run->generation.token_most < 0) asked = 1; /* open-ended: as far as it goes */
+    if (asked < wanted - run->prompt.count) wanted = run->prompt.count + asked;
+    TRY(plan_check_memory(&run->plan, &run->session.model->config, wanted * run->answer_count, error));
+    if (engine_options.context_size > run->session.model->config.context_length && !run->generation.quiet)
+        fprintf(stderr, "loam: note: a context of %llu tokens, the model was trained for %llu\n",
+                (unsigned long long)engine_options.context_size,
+                (unsigned long long)run->session.model->config.context_length);
     return session_create_engine(&run->session, &engine_options, error);
 }
 

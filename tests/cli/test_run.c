@@ -254,6 +254,7 @@ static void failures_have_their_codes(void **state) {
         {{"run", "-m", bare_path, "-p", "x"}, 3, "tokenizer.ggml.model"},
         {{"run", "-m", model_path, "-p", "x", "--kv-host", "1K"}, 5, "the budget is 1.00 KiB"},
         {{"run", "-m", model_path, "-p", "x", "-c", "256", "--kv-host", "64K"}, 5, "-c 128"},
+        {{"run", "-q", "-m", model_path, "-p", "x", "-c", "64G", "-n", "63G"}, 5, "the system has"},
         {{"run", "-m", "/nonexistent", "-p", "x"}, 6, "/nonexistent"},
         {{"run", "-m", model_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
         {{"run", "-m", model_path, "-p", "x", "--json", "/nonexistent/x"}, 6, "/nonexistent/x"},
