@@ -1,4 +1,5 @@
 /* layer: the attention half that all families share. */
+#include "attention/dense.h"
 #include "model/forward_internal.h"
 
 void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
@@ -115,18 +116,17 @@ static void append(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct forward_batch *batch = pass->batch;
-    for (size_t i = 0; i < batch->item_count; i++) {
-        forward->items[i] = batch->items[i];
-        forward->items[i].view = kv_sequence_view(batch->sequences[i], pass->layer_index);
-    }
-    forward->model->device->operations->append(
-        forward->stream, &(struct append_operation){.k = forward->k,
-                                                    .v = forward->v,
-                                                    .k_stride = config->kv_head_count * config->k_dimension,
-                                                    .v_stride = config->kv_head_count * config->v_dimension,
-                                                    .kv_head_count = config->kv_head_count,
-                                                    .items = forward->items,
-                                                    .item_count = batch->item_count});
+    for (size_t i = 0; i < batch->item_count; i++) forward->items[i] = batch->items[i];
+    dense_append(forward->stream, forward->model->device,
+                 &(struct dense_rows){.layer_index = pass->layer_index,
+                                      .kv_head_count = config->kv_head_count,
+                                      .k = forward->k,
+                                      .v = forward->v,
+                                      .k_stride = config->kv_head_count * config->k_dimension,
+                                      .v_stride = config->kv_head_count * config->v_dimension,
+                                      .sequences = batch->sequences,
+                                      .items = forward->items,
+                                      .item_count = batch->item_count});
 }
 
 static void attend(struct layer_pass *pass) {
@@ -140,8 +140,8 @@ static void attend(struct layer_pass *pass) {
                                      .row_first = i,
                                      .row_count = 1,
                                      .position_first = forward->narrow_positions[i]};
-    forward->model->device->operations->attend(
-        forward->stream,
+    dense_attend(
+        forward->stream, forward->model->device,
         &(struct attend_operation){.q = forward->q,
                                    .q_stride = config->head_count * config->k_dimension,
                                    .out = forward->attended,
