@@ -16,7 +16,7 @@ static size_t input_bytes(enum matvec_form form, size_t columns) {
     case MATVEC_FORM_Q8_256: return groups * sizeof(struct input_q8_256);
     case MATVEC_FORM_COUNT: break;
     }
-    ASSERT(!"a matvec form");
+    ASSERT(false && "a matvec form");
     return 0;
 }
 
