@@ -36,10 +36,10 @@ static int read_character(EditLine *editor, wchar_t *character) {
         struct pollfd input = {STDIN_FILENO, POLLIN, 0};
         char byte;
         if (interrupt_requested()) return -1;
-        if (poll(&input, 1, -1) < 0) {
-            if (errno == EINTR) continue;
-            return -1;
-        }
+        /* Not for ever: a Ctrl-C between the look above and the sleep here must be seen, too. */
+        int ready = poll(&input, 1, 100);
+        if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+        if (ready < 0) return -1;
         ssize_t count = read(STDIN_FILENO, &byte, 1);
         if (count < 0 && errno == EINTR) continue;
         if (count <= 0) return (int)count;

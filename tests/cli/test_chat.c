@@ -161,8 +161,15 @@ static void terminal_type(struct terminal *t, const char *keys) {
 
 static int terminal_close(struct terminal *t) {
     int status;
+    uint64_t began = clock_ns();
     for (;;) { /* what is still printed must be read, or the child waits */
         char rest[4096];
+        struct pollfd poll_one = {t->fd, POLLIN, 0};
+        if (clock_ns() - began > UINT64_C(30000000000)) {
+            kill(t->child, SIGKILL);
+            fail_msg("no end after 30 seconds");
+        }
+        if (poll(&poll_one, 1, 100) <= 0) continue;
         ssize_t count = read(t->fd, rest, sizeof rest);
         if (count <= 0 && errno != EINTR) break;
     }
