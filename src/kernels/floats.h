@@ -145,6 +145,15 @@ FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) { retur
 
 #endif
 
+/* x, in a register: used more than once, a load is then not folded into each use (Zen loads two registers
+ * a cycle, as many as it multiplies). */
+FLOATS_INLINE floats floats_keep(floats x) {
+#if !defined(LOAM_SIMDE)
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
+
 /* exp(x), at most 2 units in the last place off (tests/kernels/test_activation.c holds it to
  * that); below -86.6 it is zero, so that no denormal is made; NaN stays NaN.
  *

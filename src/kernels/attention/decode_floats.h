@@ -1,13 +1,17 @@
 /* Decode attention over `floats`; included by attention_decode_avx2.c and attention_decode_avx512.c.
  *
- * Mapping: 16 rows (two blocks, contiguous memory) at a time; for each, the scores of all query heads
+ * Mapping: 32 rows (four blocks, contiguous memory) at a time; for each, the scores of all query heads
  * of the group, then the online softmax, then the weighted values, so that K and V come from memory
- * once, in address order.  Scores: up to 4 heads x 2 rows accumulate in registers, a K vector is
- * converted once and used by each head.  Values: 4 heads x 2 registers of the output accumulate over
- * the 16 rows.
+ * once; the blocks of the next 32 rows are prefetched meanwhile.  Scores: up to 4 heads x 2 rows
+ * accumulate in registers, a K vector is converted once and used by each head, a query vector is loaded
+ * once for its rows.  Values: 4 heads x 2 registers of the output accumulate over the 32 rows.
  * Bytes: row_end - row_begin rows of k_row_bytes + v_row_bytes (and scales).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
- * Bound: memory, up to the group size that docs/benchmarks state for the machine; see bench/kernels.
+ * Bound: memory at small groups, multiply-adds at group 4 and above.  Core cycles per row with the rows
+ * in L2, 2026-11-21, AMD EPYC (Zen 3, 2 cores), AVX2, dimension 64: f16 25, 36, 62, 119 at group 1, 2, 4,
+ * 8 and q8 36, 50, 76, 145; dimension 128: f16 49, 66, 108, 205 and q8 75, 94, 134, 262.  Group 4 at
+ * f16 is half of the multiply-add peak (32 and 64 cycles); the rest is the sums across registers
+ * of the scores, the softmax and the prefetches.  See bench/kernels.
  */
 #include <math.h>
 
@@ -17,55 +21,62 @@
 #include "tensor/half.h"
 
 enum {
-    DECODE_ROWS = 16,
+    DECODE_ROWS = 32,
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
     LINE_BYTES = 64
 };
 
-/* Where 16 rows of K or of V are. */
+/* Where the rows of K or of V of one step are. */
 struct decode_rows {
     const uint8_t *base; /* row 0 of the first block */
     size_t block_bytes, row_bytes;
     size_t dimension;
-    const float *scales; /* Q8: [16][dimension / 32] */
+    const float *scales; /* Q8: [DECODE_ROWS][dimension / 32] */
 };
 
 FLOATS_INLINE const uint8_t *decode_row(const struct decode_rows *rows, size_t row) {
     return rows->base + row / KV_BLOCK_TOKENS * rows->block_bytes + row % KV_BLOCK_TOKENS * rows->row_bytes;
 }
 
-FLOATS_INLINE floats decode_load(const enum kv_type type, const uint8_t *row, const float *scales, size_t d) {
+FLOATS_INLINE floats decode_load(const enum kv_type type, const uint8_t *row, size_t d, floats scale) {
     if (type == KV_F16) return floats_load_half(row + d * sizeof(uint16_t));
-    return floats_multiply(floats_load_int8(row + d), floats_set(scales[d / KV_SCALE_GROUP]));
+    return floats_multiply(floats_load_int8(row + d), scale);
 }
 
-/* scores[head][row .. row + row_count) = q . k */
+/* scores[head][0 .. row_count) = q . k over consecutive rows of a block, the first one at `base` */
 FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
-                              const struct decode_rows *k, size_t row, const float *q, size_t q_stride,
-                              float *scores) {
+                              const struct decode_rows *k, const uint8_t *base, const float *scales,
+                              const float *q, size_t q_stride, float *scores) {
     floats sum[16];
-    const uint8_t *base = decode_row(k, row);
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
-    const float *scales = k->scales + row * scale_count;
+    const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
     FLOATS_UNROLL
     for (size_t i = 0; i < heads * row_count; i++) sum[i] = floats_set(0);
-    for (size_t d = 0; d < k->dimension; d += FLOATS) {
-        floats key[8];
+    for (size_t part = 0; part < k->dimension; part += width) {
+        floats scale[8];
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++)
-            key[r] = decode_load(type, base + r * k->row_bytes, scales + r * scale_count, d);
+            scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
         FLOATS_UNROLL
-        for (size_t head = 0; head < heads; head++) {
-            floats query = floats_load(q + head * q_stride + d);
+        for (size_t i = 0; i < width; i += FLOATS) {
+            const size_t d = part + i;
+            floats key[8];
             FLOATS_UNROLL
             for (size_t r = 0; r < row_count; r++)
-                sum[head * row_count + r] = floats_fma(query, key[r], sum[head * row_count + r]);
+                key[r] = decode_load(type, base + r * k->row_bytes, d, scale[r]);
+            FLOATS_UNROLL
+            for (size_t head = 0; head < heads; head++) {
+                floats query = floats_keep(floats_load(q + head * q_stride + d));
+                FLOATS_UNROLL
+                for (size_t r = 0; r < row_count; r++)
+                    sum[head * row_count + r] = floats_fma(query, key[r], sum[head * row_count + r]);
+            }
         }
     }
     FLOATS_UNROLL
     for (size_t i = 0; i < heads * row_count; i += 4) {
         __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-        float *target = scores + i / row_count * DECODE_ROWS + row + i % row_count;
+        float *target = scores + i / row_count * DECODE_ROWS + i % row_count;
         if (row_count == 2) {
             _mm_storel_pi((__m64 *)target, four);
             _mm_storeh_pi((__m64 *)(target + DECODE_ROWS), four);
@@ -75,25 +86,30 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
     }
 }
 
+/* The 8 rows of a block, from `row` on. */
 FLOATS_INLINE void score_heads(const enum kv_type type, const size_t row_count, const size_t heads,
-                               const struct decode_rows *k, const float *q, size_t q_stride, float *scores) {
-    for (size_t row = 0; row < DECODE_ROWS; row += row_count)
-        score_tile(type, row_count, heads, k, row, q, q_stride, scores);
+                               const struct decode_rows *k, size_t row, const float *q, size_t q_stride,
+                               float *scores) {
+    const uint8_t *base = decode_row(k, row);
+    const float *scales = k->scales + row * (k->dimension / KV_SCALE_GROUP);
+    for (size_t r = 0; r < KV_BLOCK_TOKENS; r += row_count) {
+        score_tile(type, row_count, heads, k, base, scales, q, q_stride, scores + row + r);
+        base += row_count * k->row_bytes;
+        scales += row_count * (k->dimension / KV_SCALE_GROUP);
+    }
 }
 
-FLOATS_INLINE void score_group(const enum kv_type type, size_t group, const struct decode_rows *k,
+FLOATS_INLINE void score_group(const enum kv_type type, size_t group, const struct decode_rows *k, size_t row,
                                const float *q, size_t q_stride, float *scores) {
     size_t head = 0;
+#define SCORE_HEADS(heads, row_count) \
+    score_heads(type, row_count, heads, k, row, q + head * q_stride, q_stride, scores + head * DECODE_ROWS)
     for (; head + 4 <= group && head + 5 != group; head += 4) /* 5 is 3 + 2 */
-        score_heads(type, DECODE_WIDE ? 4 : 2, 4, k, q + head * q_stride, q_stride,
-                    scores + head * DECODE_ROWS);
-    for (; head + 3 <= group; head += 3)
-        score_heads(type, 4, 3, k, q + head * q_stride, q_stride, scores + head * DECODE_ROWS);
-    for (; head + 2 <= group; head += 2)
-        score_heads(type, DECODE_WIDE ? 8 : 4, 2, k, q + head * q_stride, q_stride,
-                    scores + head * DECODE_ROWS);
-    for (; head < group; head++)
-        score_heads(type, 8, 1, k, q + head * q_stride, q_stride, scores + head * DECODE_ROWS);
+        SCORE_HEADS(4, DECODE_WIDE ? 4 : 2);
+    for (; head + 3 <= group; head += 3) SCORE_HEADS(3, 4);
+    for (; head + 2 <= group; head += 2) SCORE_HEADS(2, DECODE_WIDE ? 8 : 4);
+    for (; head < group; head++) SCORE_HEADS(1, 8);
+#undef SCORE_HEADS
 }
 
 /* o[head][vectors registers] += weights[head][row] * v[row] over rows [row_begin, row_end) */
@@ -106,18 +122,24 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
     for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
     for (size_t n = 0; n < vectors; n++)
         sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
-    for (size_t row = row_begin; row < row_end; row++) {
+    for (size_t row = row_begin; row < row_end;) {
         const uint8_t *base = decode_row(v, row);
-        floats weight[4];
-        FLOATS_UNROLL
-        for (size_t head = 0; head < heads; head++)
-            weight[head] = floats_set(weights[head * DECODE_ROWS + row]);
-        FLOATS_UNROLL
-        for (size_t n = 0; n < vectors; n++) {
-            floats value = decode_load(type, base, v->scales + row * scale_count, d + n * FLOATS);
+        size_t block_end = row / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
+        for (block_end = block_end < row_end ? block_end : row_end; row < block_end; row++) {
+            const float *scales = v->scales + row * scale_count;
+            floats weight[4];
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++)
-                sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
+                weight[head] = floats_set(weights[head * DECODE_ROWS + row]);
+            FLOATS_UNROLL
+            for (size_t n = 0; n < vectors; n++) {
+                floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
+                floats value = decode_load(type, base, d + n * FLOATS, scale);
+                FLOATS_UNROLL
+                for (size_t head = 0; head < heads; head++)
+                    sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
+            }
+            base += v->row_bytes;
         }
     }
     FLOATS_UNROLL
@@ -151,7 +173,7 @@ FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const stru
 #undef VALUE_HEADS
 }
 
-/* One head's online softmax over 16 scores, of which [row_begin, row_end) count: scores become weights
+/* One head's online softmax over the scores of a step, of which [row_begin, row_end) count: scores become weights
  * relative to *m; when the maximum rises, s and o shrink to it. */
 FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head, size_t row_begin,
                           size_t row_end, float *scores, float *s) {
@@ -172,7 +194,9 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
         greater |= floats_any_greater(x[i], m);
     }
     if (greater) {
-        floats top = COUNT == 2 ? floats_max(x[0], x[1]) : x[0];
+        floats top = x[0];
+        FLOATS_UNROLL
+        for (size_t i = 1; i < COUNT; i++) top = floats_max(top, x[i]);
         float before = args->m[head], after = floats_greatest(top);
         if (!(after > before)) after = before; /* NaN: the sum will say it */
         floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
@@ -194,22 +218,17 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
     floats_store(s, sum);
 }
 
-/* The scales of 16 rows as floats, row by row. */
-static void scales_load(const uint8_t *block, size_t block_bytes, size_t scales_offset, size_t dimension,
-                        float *scales) {
-    size_t count = KV_BLOCK_TOKENS * (dimension / KV_SCALE_GROUP); /* a multiple of 8 */
-    for (size_t b = 0; b < 2; b++)
-        for (size_t i = 0; i < count; i += 8)
-            _mm256_storeu_ps(
-                scales + b * count + i,
-                _mm256_cvtph_ps(_mm_loadu_si128(
-                    (const __m128i *)(block + b * block_bytes + scales_offset + i * sizeof(uint16_t)))));
+/* The scales of a block's 8 rows as floats, row by row. */
+FLOATS_INLINE void scales_load(const uint8_t *halves, size_t dimension, float *scales) {
+    for (size_t i = 0; i < KV_BLOCK_TOKENS * (dimension / KV_SCALE_GROUP); i += 8)
+        _mm256_storeu_ps(scales + i,
+                         _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + i * sizeof(uint16_t)))));
 }
 
 struct decode_scratch {
-    float *scores;   /* [group][16] */
+    float *scores;   /* [group][DECODE_ROWS] */
     float *s;        /* [group][FLOATS] */
-    float *k_scales; /* [16][k_dimension / 32] */
+    float *k_scales; /* [DECODE_ROWS][k_dimension / 32] */
     float *v_scales;
 };
 
@@ -227,51 +246,88 @@ static size_t decode_scratch_bytes(size_t group, const struct kv_layout *layout)
             DECODE_ROWS * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
 }
 
-/* Rows [row_begin, row_end) of the 16 that start at `block`. */
-FLOATS_INLINE void decode_step(const enum kv_type k_type, const enum kv_type v_type,
-                               const struct attention_decode_args *args, const uint8_t *block,
-                               size_t row_begin, size_t row_end, struct decode_scratch scratch) {
+/* A row's dimension, bytes and type: constants where the caller knows them. */
+struct decode_shape {
+    enum kv_type k_type, v_type;
+    size_t k_dimension, v_dimension;
+};
+
+FLOATS_INLINE size_t decode_row_bytes(const enum kv_type type, const size_t dimension) {
+    return type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
+}
+
+/* Rows [row_begin, row_end) of the DECODE_ROWS that start at `block`; those of the next step are at `next`. */
+FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct attention_decode_args *args,
+                               const uint8_t *block, const uint8_t *next, size_t row_begin, size_t row_end,
+                               struct decode_scratch scratch) {
     const struct kv_layout *layout = args->layout;
-    struct decode_rows k = {block, layout->block_bytes, layout->k_row_bytes, layout->k_dimension,
-                            scratch.k_scales};
-    struct decode_rows v = {block + layout->v_offset, layout->block_bytes, layout->v_row_bytes,
-                            layout->v_dimension, scratch.v_scales};
-    if (k_type == KV_Q8)
-        scales_load(block, layout->block_bytes, layout->k_scales_offset, k.dimension, scratch.k_scales);
-    if (v_type == KV_Q8)
-        scales_load(block, layout->block_bytes, layout->v_scales_offset, v.dimension, scratch.v_scales);
-    score_group(k_type, args->group, &k, args->q, args->q_stride, scratch.scores);
+    const size_t block_bytes = layout->block_bytes;
+    struct decode_rows k = {block, block_bytes, decode_row_bytes(shape.k_type, shape.k_dimension),
+                            shape.k_dimension, scratch.k_scales};
+    struct decode_rows v = {block + layout->v_offset, block_bytes,
+                            decode_row_bytes(shape.v_type, shape.v_dimension), shape.v_dimension,
+                            scratch.v_scales};
+    for (size_t b = row_begin / KV_BLOCK_TOKENS; b * KV_BLOCK_TOKENS < row_end; b++) {
+        const uint8_t *here = block + b * block_bytes;
+        const size_t row = b * KV_BLOCK_TOKENS;
+        if (next != NULL)
+            for (size_t i = 0; i < block_bytes; i += LINE_BYTES)
+                _mm_prefetch((const char *)next + b * block_bytes + i, _MM_HINT_T0);
+        if (shape.k_type == KV_Q8)
+            scales_load(here + layout->k_scales_offset, k.dimension,
+                        scratch.k_scales + row * (k.dimension / KV_SCALE_GROUP));
+        if (shape.v_type == KV_Q8)
+            scales_load(here + layout->v_scales_offset, v.dimension,
+                        scratch.v_scales + row * (v.dimension / KV_SCALE_GROUP));
+        score_group(shape.k_type, args->group, &k, row, args->q, args->q_stride, scratch.scores);
+    }
     for (size_t head = 0; head < args->group; head++)
         soften(args, head, row_begin, row_end, scratch.scores + head * DECODE_ROWS,
                scratch.s + head * FLOATS);
-    value_group(v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
+    value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
 }
 
-FLOATS_INLINE void decode_rows_of(const enum kv_type k_type, const enum kv_type v_type,
-                                  const struct attention_decode_args *args) {
+/* Where row `first`, a multiple of DECODE_ROWS, is. */
+FLOATS_INLINE const uint8_t *decode_block(const struct attention_decode_args *args, uint64_t first) {
+    const uint8_t *chunk = args->chunks[first / KV_CHUNK_TOKENS];
+    return chunk + first % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * args->layout->block_bytes;
+}
+
+FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct attention_decode_args *args) {
     struct decode_scratch scratch = decode_scratch_in(args->scratch, args->group, args->layout);
-    const size_t step_bytes = 2 * args->layout->block_bytes;
     for (size_t head = 0; head < args->group; head++) {
         args->m[head] = -INFINITY;
         floats_store(scratch.s + head * FLOATS, floats_set(0));
-        for (size_t d = 0; d < args->layout->v_dimension; d++) args->o[head * args->o_stride + d] = 0;
+        for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
     }
     for (uint64_t row = args->row_begin; row < args->row_end;) {
-        uint64_t first = row / DECODE_ROWS * DECODE_ROWS;
-        uint64_t end = first + DECODE_ROWS < args->row_end ? first + DECODE_ROWS : args->row_end;
-        const uint8_t *chunk = args->chunks[row / KV_CHUNK_TOKENS];
-        const uint8_t *block = chunk + first % KV_CHUNK_TOKENS / DECODE_ROWS * step_bytes;
-        decode_step(k_type, v_type, args, block, (size_t)(row - first), (size_t)(end - first), scratch);
+        uint64_t first = row / DECODE_ROWS * DECODE_ROWS, after = first + DECODE_ROWS;
+        uint64_t end = after < args->row_end ? after : args->row_end;
+        const uint8_t *next = after < args->row_end ? decode_block(args, after) : NULL;
+        decode_step(shape, args, decode_block(args, first), next, (size_t)(row - first),
+                    (size_t)(end - first), scratch);
         row = end;
     }
     for (size_t head = 0; head < args->group; head++)
         args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
 }
 
-static void decode_f16(const struct attention_decode_args *args) { decode_rows_of(KV_F16, KV_F16, args); }
-static void decode_q8(const struct attention_decode_args *args) { decode_rows_of(KV_Q8, KV_Q8, args); }
-static void decode_f16_q8(const struct attention_decode_args *args) { decode_rows_of(KV_F16, KV_Q8, args); }
-static void decode_q8_f16(const struct attention_decode_args *args) { decode_rows_of(KV_Q8, KV_F16, args); }
+/* The dimensions of most models as constants; others, and mixed types, as they come. */
+FLOATS_INLINE void decode_typed(const enum kv_type k_type, const enum kv_type v_type,
+                                const struct attention_decode_args *args) {
+    const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
+    if (k_type == v_type && k == 64 && v == 64)
+        decode_shaped((struct decode_shape){k_type, v_type, 64, 64}, args);
+    else if (k_type == v_type && k == 128 && v == 128)
+        decode_shaped((struct decode_shape){k_type, v_type, 128, 128}, args);
+    else
+        decode_shaped((struct decode_shape){k_type, v_type, k, v}, args);
+}
+
+static void decode_f16(const struct attention_decode_args *args) { decode_typed(KV_F16, KV_F16, args); }
+static void decode_q8(const struct attention_decode_args *args) { decode_typed(KV_Q8, KV_Q8, args); }
+static void decode_f16_q8(const struct attention_decode_args *args) { decode_typed(KV_F16, KV_Q8, args); }
+static void decode_q8_f16(const struct attention_decode_args *args) { decode_typed(KV_Q8, KV_F16, args); }
 
 static void decode_floats(const struct attention_decode_args *args) {
     if (args->layout->k_type == KV_F16)
