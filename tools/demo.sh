@@ -7,11 +7,16 @@ chapter=tests/data/a-scandal-in-bohemia.txt
 title() { printf '\n== %s\n' "$*"; }
 
 title "The model: loam inspect $model"
-"$loam" inspect -m "$model" | head -n 40
+"$loam" inspect -m "$model" | head -n 34
 
-title "A chapter of a book read in, and 48 tokens more: loam run -m $model -f $chapter -n 48 --temp 0"
-echo "(The model has 3 million parameters and was trained for minutes: expect English-looking nonsense.)"
-"$loam" run -m "$model" -f "$chapter" -n 48 --temp 0
+title "A chapter of a book, 15,716 tokens, read in, and 32 tokens more: loam run -m $model -f $chapter -c 16K -n 32"
+echo "(The model has 3 million parameters and saw windows of 256 tokens for minutes: expect nonsense, far beyond them most.)"
+"$loam" run -m "$model" -f "$chapter" -c 16K -n 32 --temp 0
+echo
+
+title "A sentence continued: loam run -m $model -p 'My dear Watson, I' -n 48 --seed 7"
+"$loam" run -m "$model" -p "My dear Watson, I" -n 48 --seed 7
+echo
 
 title "How fast: loam bench -m $model -p 512 -n 64 -r 3"
 "$loam" bench -m "$model" -p 512 -n 64 -r 3
