@@ -31,6 +31,27 @@ struct attention_decode_args {
     void *scratch; /* decode_scratch_bytes(group, layout) */
 };
 
+/* Gather: decode over selected rows.  Rows are named by their index in the sequence; what they give is the
+ * partial that decode would give of them.  With `scores`, also the score of each, as the softmax sees it: scaled
+ * and soft-capped, so that exp(score - m) / s is the row's probability (of the m and s of all partials merged). */
+struct attention_gather_args {
+    const struct kv_layout *layout;
+    const void *const *chunks; /* row r is token r % 64 of chunks[r / 64]; only those of `rows` are used */
+    const uint32_t *rows;      /* [row_count], ascending, each once */
+    size_t row_count;
+    const float *q;  /* [group][q_stride], k_dimension each */
+    size_t q_stride; /* floats */
+    size_t group;    /* query heads of this KV head, 1..64 */
+    float scale;
+    float softcap; /* 0: none */
+    float *m, *s;  /* [group] */
+    float *o;      /* [group][o_stride], v_dimension each */
+    size_t o_stride;
+    float *scores; /* out: [group][scores_stride], row_count each; or NULL */
+    size_t scores_stride;
+    void *scratch; /* gather_scratch_bytes(group, layout), aligned to 8 */
+};
+
 /* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,
  * causal, within one KV head.  Query i is at absolute position position_first + i and sees rows
  * (position - window, position], or all rows up to its own when window is 0.  Writes normalised output. */
@@ -53,6 +74,8 @@ struct attention_kernels {
     /* Writes the partial of these rows (does not merge with what m, s, o held). */
     void (*decode)(const struct attention_decode_args *args);
     size_t (*decode_scratch_bytes)(size_t group, const struct kv_layout *layout);
+    void (*gather)(const struct attention_gather_args *args);
+    size_t (*gather_scratch_bytes)(size_t group, const struct kv_layout *layout);
     /* target = merge(target, source), for `heads` heads of `dimension` each. */
     void (*merge)(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
                   size_t target_stride, const float *source_m, const float *source_s, const float *source_o,

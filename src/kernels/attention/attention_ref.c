@@ -57,17 +57,25 @@ struct row_sum {
     float *k, *v;    /* one row each */
 };
 
-static void attend(const struct kv_layout *layout, const void *const *chunks, uint64_t row_begin,
-                   uint64_t row_end, const float *q, float scale, float softcap, struct row_sum *sum) {
+/* Which rows: `rows`[begin, end), or where it is NULL the rows begin .. end - 1 themselves. */
+struct row_set {
+    const uint32_t *rows;
+    uint64_t begin, end;
+};
+
+static void attend(const struct kv_layout *layout, const void *const *chunks, struct row_set set,
+                   const float *q, float scale, float softcap, struct row_sum *sum, float *scores) {
     sum->m = -INFINITY;
     sum->s = 0;
     for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] = 0;
-    for (uint64_t row = row_begin; row < row_end; row++) {
+    for (uint64_t i = set.begin; i < set.end; i++) {
+        uint64_t row = set.rows != NULL ? set.rows[i] : i;
         load(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k, sum->v);
         double score = 0;
         for (size_t d = 0; d < layout->k_dimension; d++) score += (double)q[d] * (double)sum->k[d];
         score *= (double)scale;
         if (softcap != 0) score = (double)softcap * tanh(score / (double)softcap);
+        if (scores != NULL) scores[i - set.begin] = (float)score;
         if (score > sum->m) {
             double shrink = weight(sum->m, score);
             sum->s *= shrink;
@@ -92,19 +100,32 @@ static struct row_sum sum_in(void *scratch, const struct kv_layout *layout) {
     return sum;
 }
 
+/* The partial of one head, its sums relative to the maximum as it is written. */
+static void sum_store(const struct row_sum *sum, size_t dimension, float *m, float *s, float *o) {
+    double shift = weight(sum->m, (double)(float)sum->m);
+    *m = (float)sum->m;
+    *s = (float)(sum->s * shift);
+    for (size_t d = 0; d < dimension; d++) o[d] = (float)(sum->o[d] * shift);
+}
+
 static void decode(const struct attention_decode_args *args) {
-    const struct kv_layout *layout = args->layout;
-    struct row_sum sum = sum_in(args->scratch, layout);
+    struct row_sum sum = sum_in(args->scratch, args->layout);
     for (size_t head = 0; head < args->group; head++) {
-        attend(layout, args->chunks, args->row_begin, args->row_end, args->q + head * args->q_stride,
-               args->scale, args->softcap, &sum);
-        /* The sums are relative to the maximum as it is written. */
-        float m = (float)sum.m;
-        double shift = weight(sum.m, (double)m);
-        args->m[head] = m;
-        args->s[head] = (float)(sum.s * shift);
-        for (size_t d = 0; d < layout->v_dimension; d++)
-            args->o[head * args->o_stride + d] = (float)(sum.o[d] * shift);
+        attend(args->layout, args->chunks, (struct row_set){NULL, args->row_begin, args->row_end},
+               args->q + head * args->q_stride, args->scale, args->softcap, &sum, NULL);
+        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
+                  args->o + head * args->o_stride);
+    }
+}
+
+static void gather(const struct attention_gather_args *args) {
+    struct row_sum sum = sum_in(args->scratch, args->layout);
+    for (size_t head = 0; head < args->group; head++) {
+        attend(args->layout, args->chunks, (struct row_set){args->rows, 0, args->row_count},
+               args->q + head * args->q_stride, args->scale, args->softcap, &sum,
+               args->scores != NULL ? args->scores + head * args->scores_stride : NULL);
+        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
+                  args->o + head * args->o_stride);
     }
 }
 
@@ -114,9 +135,9 @@ static void prefill(const struct attention_prefill_args *args) {
     for (size_t i = 0; i < args->query_count; i++)
         for (size_t head = 0; head < args->group; head++) {
             uint64_t position = args->position_first + i;
-            attend(layout, args->chunks, prefill_row_begin(position, args->window), position + 1,
-                   args->q + i * args->q_stride + head * layout->k_dimension, args->scale, args->softcap,
-                   &sum);
+            struct row_set seen = {NULL, prefill_row_begin(position, args->window), position + 1};
+            attend(layout, args->chunks, seen, args->q + i * args->q_stride + head * layout->k_dimension,
+                   args->scale, args->softcap, &sum, NULL);
             float *out = args->out + i * args->out_stride + head * layout->v_dimension;
             for (size_t d = 0; d < layout->v_dimension; d++)
                 out[d] = sum.s == 0 ? 0.0f : (float)(sum.o[d] / sum.s);
@@ -150,6 +171,8 @@ void attention_ref_install(struct attention_kernels *kernels) {
     *kernels = (struct attention_kernels){
         .decode = decode,
         .decode_scratch_bytes = scratch_bytes,
+        .gather = gather,
+        .gather_scratch_bytes = scratch_bytes,
         .merge = merge,
         .finish = finish,
         .prefill = prefill,

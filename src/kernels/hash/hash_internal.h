@@ -1,0 +1,12 @@
+/* hash_internal: what the variants of hash share. */
+#ifndef LOAM_KERNELS_HASH_INTERNAL_H
+#define LOAM_KERNELS_HASH_INTERNAL_H
+
+#include "kernels/hash/hash.h"
+
+/* Each overwrites the entries that it does better. */
+void hash_ref_install(struct hash_kernels *kernels);
+void hash_avx2_install(struct hash_kernels *kernels);
+void hash_avx512_install(struct hash_kernels *kernels);
+
+#endif

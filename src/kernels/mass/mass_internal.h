@@ -1,0 +1,12 @@
+/* mass_internal: what the variants of mass share. */
+#ifndef LOAM_KERNELS_MASS_INTERNAL_H
+#define LOAM_KERNELS_MASS_INTERNAL_H
+
+#include "kernels/mass/mass.h"
+
+/* Each overwrites the entries that it does better. */
+void mass_ref_install(struct mass_kernels *kernels);
+void mass_avx2_install(struct mass_kernels *kernels);
+void mass_avx512_install(struct mass_kernels *kernels);
+
+#endif

@@ -1,0 +1,31 @@
+/* project: x . A for vectors of one KV head (skewed partial queries and keys of InfiniGen).
+ *
+ *   out[i][j] = sum over d of x[i][d] * A[d][j]
+ *
+ * A may be the columns of the skew matrix that are kept, so that what comes out is the partial key.
+ */
+#ifndef LOAM_KERNELS_PROJECT_H
+#define LOAM_KERNELS_PROJECT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "platform/cpu.h"
+
+struct project_args {
+    const uint16_t *weights;   /* A: [dimension][columns] halves */
+    size_t dimension, columns; /* columns a multiple of 8 */
+    const float *x;            /* [count][x_stride], dimension each */
+    size_t x_stride, count;
+    float *out;           /* [count][out_stride], columns each; or NULL, and then: */
+    uint16_t *out_halves; /* the same rounded to halves */
+    size_t out_stride;    /* elements */
+};
+
+struct project_kernels {
+    void (*rows)(const struct project_args *args);
+};
+
+void project_kernels_init(struct project_kernels *kernels, cpu_mask mask);
+
+#endif

@@ -1,0 +1,12 @@
+/* project_internal: what the variants of project share. */
+#ifndef LOAM_KERNELS_PROJECT_INTERNAL_H
+#define LOAM_KERNELS_PROJECT_INTERNAL_H
+
+#include "kernels/project/project.h"
+
+/* Each overwrites the entries that it does better. */
+void project_ref_install(struct project_kernels *kernels);
+void project_avx2_install(struct project_kernels *kernels);
+void project_avx512_install(struct project_kernels *kernels);
+
+#endif

@@ -1,0 +1,41 @@
+/* score: rows of halves against the queries of a group, one score per row.
+ *
+ *   score(row) = max or sum over heads h of  q_h . row
+ *
+ * The rows are metadata: partial keys (lowrank), or abstracts of pages (abstract.h makes its scores of this).
+ * A NaN in a row or in a query gives NaN.
+ */
+#ifndef LOAM_KERNELS_SCORE_H
+#define LOAM_KERNELS_SCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "platform/cpu.h"
+
+/* How the scores of a group's query heads become one.  SCORE_MAX: a row that one head wants is kept for it;
+ * the default of page abstracts.  SCORE_SUM: the score of the summed query, one dot product per row. */
+enum score_aggregate { SCORE_MAX, SCORE_SUM };
+
+struct score_args {
+    const void *const *blocks; /* row r is row r % block_rows of blocks[r / block_rows] */
+    size_t block_offset;       /* bytes from the start of a block to its row 0; a multiple of 16 */
+    size_t block_rows;         /* rows of a block, one after the other */
+    size_t columns;            /* halves of a row; a multiple of 8 */
+    uint64_t row_begin, row_end;
+    const float *q;  /* [heads][q_stride], columns each */
+    size_t q_stride; /* floats */
+    size_t heads;    /* 1..64 */
+    enum score_aggregate aggregate;
+    float *scores; /* [row_end - row_begin] */
+    void *scratch; /* scratch_bytes(columns), aligned to 4 */
+};
+
+struct score_kernels {
+    void (*rows)(const struct score_args *args);
+    size_t (*scratch_bytes)(size_t columns);
+};
+
+void score_kernels_init(struct score_kernels *kernels, cpu_mask mask);
+
+#endif

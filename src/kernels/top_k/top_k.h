@@ -1,0 +1,31 @@
+/* top_k: the indices of the k largest of n scores, ascending; exact and deterministic.
+ *
+ * Equal scores: the lower index is taken.  Zeros of both signs are equal.  A NaN, whatever its sign, ranks above
+ * everything: what a broken score stands for is attended, and comes out.
+ */
+#ifndef LOAM_KERNELS_TOP_K_H
+#define LOAM_KERNELS_TOP_K_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "platform/cpu.h"
+
+struct top_k_args {
+    const float *scores; /* [count] */
+    size_t count;        /* at most 2^31 */
+    size_t k;            /* of which min(k, count) are taken */
+    uint32_t
+        index_first; /* added to every index: sinks and recent rows are the caller's, who gives the middle */
+    uint32_t *indices; /* out: [min(k, count)], ascending */
+    void *scratch;     /* scratch_bytes(count, k), aligned to 64 */
+};
+
+struct top_k_kernels {
+    void (*select)(const struct top_k_args *args);
+    size_t (*scratch_bytes)(size_t count, size_t k);
+};
+
+void top_k_kernels_init(struct top_k_kernels *kernels, cpu_mask mask);
+
+#endif

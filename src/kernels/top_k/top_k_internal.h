@@ -1,0 +1,20 @@
+/* top_k_internal: what the variants of top_k share. */
+#ifndef LOAM_KERNELS_TOP_K_INTERNAL_H
+#define LOAM_KERNELS_TOP_K_INTERNAL_H
+
+#include "kernels/top_k/top_k.h"
+#include "tensor/half.h"
+
+/* Each overwrites the entries that it does better. */
+void top_k_ref_install(struct top_k_kernels *kernels);
+void top_k_avx2_install(struct top_k_kernels *kernels);
+void top_k_avx512_install(struct top_k_kernels *kernels);
+
+/* The order of scores as that of unsigned integers. */
+static inline uint32_t top_k_key(float score) {
+    uint32_t bits = float_to_bits(score + 0.0f); /* -0 becomes +0 */
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return UINT32_MAX;
+    return bits ^ ((bits >> 31) != 0 ? UINT32_MAX : 0x80000000u);
+}
+
+#endif
