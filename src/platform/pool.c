@@ -13,6 +13,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -101,6 +102,20 @@ static void pool_choose_processors(struct pool *pool) {
         if (CPU_ISSET((size_t)cpu, &set)) pool->threads[next++].processor = cpu;
 }
 
+/* Signals from outside are for the thread that called: a handler on a compute thread would not wake the
+ * caller's poll, and two could run at once.  What a thread causes itself (SIGBUS of a file cut short) stays
+ * its own. */
+static int thread_start(struct pool_thread *thread) {
+    sigset_t outside, before;
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigfillset(&outside);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&outside, own[i]);
+    pthread_sigmask(SIG_BLOCK, &outside, &before);
+    int failed = pthread_create(&thread->handle, NULL, worker_main, thread); /* inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
 enum status pool_create(struct pool **result, size_t thread_count, struct error *error) {
     size_t processors = cpu_count();
     if (thread_count == 0) thread_count = processors;
@@ -118,7 +133,7 @@ enum status pool_create(struct pool **result, size_t thread_count, struct error 
         struct pool_thread *thread = &pool->threads[i];
         thread->worker = (struct pool_worker){i, thread_count, pool};
         if (i == 0) continue;
-        int failed = pthread_create(&thread->handle, NULL, worker_main, thread);
+        int failed = thread_start(thread);
         if (failed != 0) {
             pool->thread_count = i;
             pool_destroy(pool);

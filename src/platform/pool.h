@@ -2,7 +2,8 @@
  *
  * pool_run runs one function on every thread and returns when all are done; the
  * caller is thread 0.  Threads spin a short while between runs, then sleep on a
- * futex, so that an idle engine costs nothing.  One caller at a time.
+ * futex, so that an idle engine costs nothing.  One caller at a time.  Signals
+ * from outside (SIGINT, SIGTERM, SIGWINCH ...) never run on the other threads.
  */
 #ifndef LOAM_PLATFORM_POOL_H
 #define LOAM_PLATFORM_POOL_H

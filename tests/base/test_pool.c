@@ -1,5 +1,7 @@
 #include "testing.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -57,6 +59,27 @@ static void shares_cover_everything_once(void **state) {
         }
 }
 
+static void check_mask(void *context, const struct pool_worker *worker) {
+    _Atomic size_t *right = context;
+    sigset_t mask;
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    int caller = worker->index == 0;
+    if (sigismember(&mask, SIGINT) == !caller && sigismember(&mask, SIGWINCH) == !caller &&
+        !sigismember(&mask, SIGBUS))
+        atomic_fetch_add(right, 1);
+}
+
+static void signals_are_for_the_caller(void **state) {
+    (void)state;
+    struct pool *pool;
+    struct error error;
+    assert_ok(pool_create(&pool, 3, &error), error);
+    _Atomic size_t right = 0;
+    pool_run(pool, check_mask, &right);
+    assert_int_equal(right, 3);
+    pool_destroy(pool);
+}
+
 static void nothing(void *context, const struct pool_worker *worker) {
     (void)context;
     (void)worker;
@@ -78,6 +101,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_barriers_and_tickets),
         cmocka_unit_test(shares_cover_everything_once),
+        cmocka_unit_test(signals_are_for_the_caller),
         cmocka_unit_test(fork_join_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
