@@ -150,6 +150,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     return status;
 }
 
+/* STATUS_INTERRUPTED: Ctrl-C stopped the answer, the conversation can go on. */
 static enum status turn(struct chat *chat, const char *line, struct error *error) {
     size_t before = chat->message_count;
     TRY(message_add(chat, CHAT_USER, line, error));
@@ -170,7 +171,6 @@ static enum status turn(struct chat *chat, const char *line, struct error *error
         interrupt_clear();
         /* An answer that never began leaves no trace; one that was stopped stays as far as it came. */
         if (chat->answer.tokens.count == 0) messages_cut(chat, before);
-        status = STATUS_OK;
     }
     return status;
 }
@@ -202,7 +202,7 @@ static bool run_line_command(struct chat *chat, const char *line, bool *quits, s
 }
 
 static enum status converse(struct chat *chat, struct error *error) {
-    bool was_interrupted = false, quits = false;
+    bool was_interrupted = false, quits = false; /* was_interrupted: the last thing typed was Ctrl-C */
     enum status status = STATUS_OK;
     while (status == STATUS_OK && !quits) {
         const char *line = NULL;
@@ -218,6 +218,11 @@ static enum status converse(struct chat *chat, struct error *error) {
         was_interrupted = false;
         if (line[0] == '\0' || run_line_command(chat, line, &quits, error, &status)) continue;
         status = turn(chat, line, error);
+        if (status == STATUS_INTERRUPTED) { /* heard already: a second one now leaves */
+            was_interrupted = true;
+            status = STATUS_OK;
+            fputs("(Ctrl-C again leaves)\n", stderr);
+        }
     }
     return status;
 }

@@ -23,6 +23,7 @@ struct tiny_model {
     bool without_tokenizer;
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
+    bool never_ends;           /* the end token's logit is 0 everywhere, which is never the greatest of 320 */
     bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
 };
 
