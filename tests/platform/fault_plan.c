@@ -1,0 +1,50 @@
+#include "platform/fault_plan.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <unistd.h>
+
+static struct io_fault decide(void *context, enum io_call call, const char *path, uint64_t offset,
+                              size_t bytes) {
+    (void)path, (void)offset;
+    return fault_plan_decide(context, call, bytes);
+}
+
+void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t first, bool for_ever,
+                     uint32_t calls) {
+    *plan = (struct fault_plan){
+        .faults = {plan, decide}, .kind = kind, .first = first, .for_ever = for_ever, .calls = calls};
+}
+
+struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes) {
+    const struct io_fault let_through = {0, SIZE_MAX};
+    if (call == IO_CALL_READ) plan->read_bytes += bytes;
+    if (call == IO_CALL_WRITE) plan->written_bytes += bytes;
+    if (plan->calls != 0 && (plan->calls & 1u << call) == 0) return let_through;
+    uint64_t number = plan->count++;
+    if (plan->kind == FAULT_NONE || (plan->for_ever ? number < plan->first : number != plan->first))
+        return let_through;
+    bool moves = call == IO_CALL_READ || call == IO_CALL_WRITE;
+    switch (plan->kind) {
+    case FAULT_NONE:
+    case FAULT_KINDS: return let_through;
+    case FAULT_EIO: plan->hits++; return (struct io_fault){EIO, SIZE_MAX};
+    case FAULT_ENOSPC: plan->hits++; return (struct io_fault){ENOSPC, SIZE_MAX};
+    case FAULT_EINTR:
+        if (!moves && call != IO_CALL_SYNC) return let_through; /* the others do not give it for files */
+        plan->hits++;
+        return (struct io_fault){EINTR, SIZE_MAX};
+    case FAULT_SHORT_ONE: plan->hits += moves; return (struct io_fault){0, moves ? 1 : SIZE_MAX};
+    case FAULT_SHORT_HALF:
+        plan->hits += moves;
+        return (struct io_fault){0, moves ? (bytes + 1) / 2 : SIZE_MAX};
+    case FAULT_KILL: kill(getpid(), SIGKILL); return let_through;
+    }
+    return let_through;
+}
+
+const char *fault_name(enum fault_kind kind) {
+    static const char *const names[FAULT_KINDS] = {"none",         "EIO",        "ENOSPC", "EINTR",
+                                                   "short by one", "short half", "kill"};
+    return names[kind];
+}

@@ -1,0 +1,38 @@
+/* fault_plan: makes the n-th call to the system fail, once or from then on for ever (the way SQLite tests
+ * its I/O: raise n until everything goes through). */
+#ifndef LOAM_TESTS_PLATFORM_FAULT_PLAN_H
+#define LOAM_TESTS_PLATFORM_FAULT_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "platform/io_file.h"
+
+enum fault_kind {
+    FAULT_NONE,
+    FAULT_EIO,
+    FAULT_ENOSPC,
+    FAULT_EINTR,
+    FAULT_SHORT_ONE,  /* reads and writes move one byte (one block with O_DIRECT) */
+    FAULT_SHORT_HALF, /* ... half of what was asked for */
+    FAULT_KILL,       /* the process ends there, as by kill -9 */
+    FAULT_KINDS,
+};
+
+struct fault_plan {
+    struct io_faults faults; /* hand out &plan->faults */
+    enum fault_kind kind;
+    uint64_t first;                             /* the call that fails, from 0 */
+    bool for_ever;                              /* ... and all after it */
+    uint32_t calls;                             /* a set of 1 << enum io_call that count and fail; 0: all */
+    _Atomic uint64_t count;                     /* calls so far */
+    _Atomic uint64_t hits;                      /* of these the ones that were made to fail */
+    _Atomic uint64_t read_bytes, written_bytes; /* asked for */
+};
+
+void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t first, bool for_ever,
+                     uint32_t calls);
+struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes);
+const char *fault_name(enum fault_kind kind);
+
+#endif

@@ -1,0 +1,21 @@
+/* scratch: a folder for one test, on the disk the build lies on, and gone after it. */
+#ifndef LOAM_TESTS_PLATFORM_SCRATCH_H
+#define LOAM_TESTS_PLATFORM_SCRATCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct scratch {
+    char path[64]; /* relative to the working folder */
+};
+
+void scratch_create(struct scratch *scratch);
+void scratch_destroy(struct scratch *scratch); /* with everything in it */
+/* "path/name"; the text is good until the fourth call after it. */
+const char *scratch_name(const struct scratch *scratch, const char *name);
+size_t scratch_count(const struct scratch *scratch);        /* files in it */
+uint64_t scratch_disk_bytes(const struct scratch *scratch); /* blocks they take, in bytes */
+/* For one scratch folder after another: removes the files, keeps the folder. */
+void scratch_empty(struct scratch *scratch);
+
+#endif
