@@ -94,12 +94,36 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_sequences);
     free(forward->narrow_positions);
     free(forward->observed);
+    free(forward->observed_q);
     free(forward);
 }
 
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context) {
     forward->observer = observer;
     forward->observer_context = context;
+}
+
+enum status forward_set_query_observer(struct forward *forward, forward_query_observer *observer,
+                                       void *context, struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    if (observer != NULL && forward->observed_q == NULL)
+        forward->observed_q = calloc(forward->row_capacity,
+                                     config->head_count * config->k_dimension * sizeof *forward->observed_q);
+    if (observer != NULL && forward->observed_q == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the observer of queries");
+    forward->query_observer = observer;
+    forward->query_observer_context = context;
+    return STATUS_OK;
+}
+
+void forward_observe_queries(struct forward *forward, size_t layer_index, size_t row_count) {
+    const struct device_operations *operations = forward->model->device->operations;
+    const struct model_config *config = &forward->model->config;
+    operations->copy(forward->stream, forward->observed_q, forward->q,
+                     row_count * config->head_count * config->k_dimension * sizeof(float));
+    /* A device that broke says so again at the end of the run. */
+    if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
+    forward->query_observer(forward->query_observer_context, layer_index, forward->observed_q, row_count);
 }
 
 /* Tokens come from outside (a request, --ids); the rest of a batch is the engine's own. */
@@ -228,7 +252,7 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
                                    .weights = &model->layers[i],
                                    .layer_index = i,
                                    .narrow = i + 1 == layer_count && !all && !batch->keep_rows &&
-                                             forward->observer == NULL,
+                                             forward->observer == NULL && forward->query_observer == NULL,
                                    .residual = forward->hidden,
                                    .normed = forward->normed,
                                    .row_count = batch->row_count};

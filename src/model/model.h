@@ -105,6 +105,12 @@ struct forward_batch {
 typedef void forward_observer(void *context, size_t layer_index,
                               const float *hidden /* [row_count][hidden_size] */, size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
+/* Sees the queries that attention gets, all rows of all layers (calibration).  NULL: nobody. */
+typedef void forward_query_observer(
+    void *context, size_t layer_index,
+    const float *q /* [row_count][head_count][k_dimension], normed and rotated */, size_t row_count);
+enum status forward_set_query_observer(struct forward *forward, forward_query_observer *observer,
+                                       void *context, struct error *error) STATUS_CHECKED;
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
 /* After a forward_run with keep_rows: the logits of other rows of that batch, at most logit_row_capacity. */

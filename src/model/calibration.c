@@ -1,0 +1,274 @@
+#include "model/calibration.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/checked.h"
+#include "model/model_internal.h"
+#include "tensor/half.h"
+
+/* ---- the fingerprint: FNV-1a, 64 bits ---- */
+
+static uint64_t mix(uint64_t hash, const void *data, size_t size_bytes) {
+    const uint8_t *bytes = data;
+    for (size_t i = 0; i < size_bytes; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t mix_number(uint64_t hash, uint64_t number) {
+    uint8_t bytes[8];
+    for (size_t i = 0; i < 8; i++) bytes[i] = (uint8_t)(number >> 8 * i);
+    return mix(hash, bytes, sizeof bytes);
+}
+
+static uint64_t mix_float(uint64_t hash, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return mix_number(hash, bits);
+}
+
+static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
+    const uint64_t numbers[] = {
+        config->family,
+        config->layer_count,
+        config->hidden_size,
+        config->head_count,
+        config->kv_head_count,
+        config->k_dimension,
+        config->v_dimension,
+        config->ffn_size,
+        config->has_rope,
+        config->rope_order,
+        config->rope_dimension,
+        config->rope_scaling,
+        config->rope_original_context,
+    };
+    const float reals[] = {config->norm_epsilon, config->rope_base, config->rope_factor,
+                           config->rope_attention_factor, config->attention_scale};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) hash = mix_number(hash, numbers[i]);
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) hash = mix_float(hash, reals[i]);
+    return hash;
+}
+
+/* Sixteen pieces of 64 bytes, spread over the tensor. */
+static uint64_t mix_tensor(uint64_t hash, const struct gguf_tensor *tensor) {
+    enum { PIECES = 16, PIECE_BYTES = 64 };
+    hash = mix(hash, tensor->name.text, (size_t)tensor->name.length);
+    hash = mix_number(hash, tensor->type);
+    for (size_t i = 0; i < GGUF_DIMENSIONS_MOST; i++) hash = mix_number(hash, tensor->dimensions[i]);
+    if (tensor->size_bytes <= PIECES * PIECE_BYTES)
+        return mix(hash, tensor->data, (size_t)tensor->size_bytes);
+    uint64_t last = tensor->size_bytes - PIECE_BYTES;
+    for (uint64_t i = 0; i < PIECES; i++)
+        hash = mix(hash, tensor->data + (last / (PIECES - 1)) * i, PIECE_BYTES);
+    return hash;
+}
+
+void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FINGERPRINT_BYTES]) {
+    uint64_t hash = mix_config(UINT64_C(0xcbf29ce484222325), &model->config);
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++) hash = mix_tensor(hash, &model->gguf.tensors[i]);
+    snprintf(text, CALIBRATION_FINGERPRINT_BYTES, "%016llx", (unsigned long long)hash);
+}
+
+enum status calibration_path(const char *model_path, char **path, struct error *error) {
+    static const char ending[] = ".gguf", added[] = ".calib.gguf";
+    size_t length = strlen(model_path), cut = length;
+    if (length > sizeof ending - 1 && strcmp(model_path + length - (sizeof ending - 1), ending) == 0)
+        cut = length - (sizeof ending - 1);
+    *path = malloc(cut + sizeof added);
+    if (*path == NULL) return error_set(error, STATUS_MEMORY, "no memory for a path");
+    memcpy(*path, model_path, cut);
+    memcpy(*path + cut, added, sizeof added);
+    return STATUS_OK;
+}
+
+/* ---- reading ---- */
+
+struct calibration {
+    struct gguf gguf;
+    const struct model_config *config; /* borrowed from the model */
+};
+
+static enum status check_number(const struct calibration *c, const char *name, uint64_t expected,
+                                struct error *error) {
+    char key[64];
+    uint64_t found = UINT64_MAX;
+    snprintf(key, sizeof key, CALIBRATION_KEY "%s", name);
+    TRY(gguf_required(&c->gguf, key, error));
+    TRY(gguf_get_uint(&c->gguf, key, UINT32_MAX, &found, error));
+    if (found != expected)
+        return error_set(error, STATUS_MODEL, "%s: %s: found %llu, expected %llu", c->gguf.path, key,
+                         (unsigned long long)found, (unsigned long long)expected);
+    return STATUS_OK;
+}
+
+static enum status check_text(const struct calibration *c, const char *key, const char *expected,
+                              const char *meaning, struct error *error) {
+    struct gguf_string found = {"", 0};
+    TRY(gguf_required(&c->gguf, key, error));
+    TRY(gguf_get_string(&c->gguf, key, &found, error));
+    if (found.length != strlen(expected) || memcmp(found.text, expected, (size_t)found.length) != 0)
+        return error_set(error, STATUS_MODEL, "%s: %s: %s (expected %s)", c->gguf.path, key, meaning,
+                         expected);
+    return STATUS_OK;
+}
+
+/* expected[0] of 0: any that is not. */
+static enum status check_shape(const struct calibration *c, const struct gguf_tensor *tensor,
+                               enum tensor_type type, const uint64_t *expected, struct error *error) {
+    bool fits = tensor->type == type;
+    for (size_t i = 0; i < 3; i++)
+        fits = fits && (expected[i] == 0 ? tensor->dimensions[i] > 0 : tensor->dimensions[i] == expected[i]);
+    if (fits && tensor->dimensions[3] == 1) return STATUS_OK;
+    return error_set(error, STATUS_MODEL,
+                     "%s: %.*s: found %s of %llu x %llu x %llu, which is not this model's", c->gguf.path,
+                     (int)tensor->name.length, tensor->name.text, tensor_type_info(tensor->type)->name,
+                     (unsigned long long)tensor->dimensions[0], (unsigned long long)tensor->dimensions[1],
+                     (unsigned long long)tensor->dimensions[2]);
+}
+
+static enum status check_halves(const struct calibration *c, const struct gguf_tensor *tensor,
+                                struct error *error) {
+    const uint16_t *values = (const uint16_t *)(const void *)tensor->data;
+    for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
+        if (!isfinite(half_to_float(values[i])))
+            return error_set(error, STATUS_MODEL, "%s: %.*s: element %llu is not a finite number",
+                             c->gguf.path, (int)tensor->name.length, tensor->name.text,
+                             (unsigned long long)i);
+    return STATUS_OK;
+}
+
+static enum status check_scores(const struct calibration *c, const char *name, float least, float most,
+                                struct error *error) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, name);
+    if (tensor == NULL) return STATUS_OK;
+    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){c->config->head_count, c->config->layer_count, 1},
+                    error));
+    const float *values = (const float *)(const void *)tensor->data;
+    for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
+        if (!(values[i] >= least && values[i] <= most))
+            return error_set(error, STATUS_MODEL, "%s: %s: element %llu is %g, expected %g to %g",
+                             c->gguf.path, name, (unsigned long long)i, (double)values[i], (double)least,
+                             (double)most);
+    return STATUS_OK;
+}
+
+/* blk.N.skew: 0 (any number of columns), blk.N.hash_128: 128; UINT64_MAX: neither. */
+static uint64_t columns_named(const struct gguf_tensor *tensor) {
+    char name[GGUF_NAME_BYTES_MOST + 1];
+    snprintf(name, sizeof name, "%.*s", (int)tensor->name.length, tensor->name.text);
+    const char *part = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+    if (part == NULL) return UINT64_MAX;
+    if (strcmp(part, ".skew") == 0) return 0;
+    char *end;
+    if (strncmp(part, ".hash_", 6) != 0 || part[6] < '1' || part[6] > '9') return UINT64_MAX;
+    unsigned long bits = strtoul(part + 6, &end, 10);
+    return *end == '\0' && bits <= UINT32_MAX ? bits : UINT64_MAX;
+}
+
+static enum status check_tensors(const struct calibration *c, struct error *error) {
+    uint64_t k = c->config->k_dimension, heads = c->config->kv_head_count;
+    for (uint64_t i = 0; i < c->gguf.tensor_count; i++) {
+        const struct gguf_tensor *tensor = &c->gguf.tensors[i];
+        uint64_t columns = columns_named(tensor);
+        if (columns == UINT64_MAX) continue;
+        TRY(check_shape(c, tensor, TENSOR_F16, (uint64_t[]){columns, k, heads}, error));
+        TRY(check_halves(c, tensor, error));
+    }
+    TRY(check_scores(c, "head_importance", 0, 1, error));
+    return check_scores(c, "query_similarity", -1, 1, error);
+}
+
+static enum status check_file(struct calibration *c, const struct model *model, struct error *error) {
+    char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
+    TRY(check_text(c, "general.architecture", CALIBRATION_ARCHITECTURE, "this is no calibration", error));
+    TRY(check_number(c, "version", CALIBRATION_VERSION, error));
+    TRY(check_number(c, "layer_count", c->config->layer_count, error));
+    TRY(check_number(c, "head_count", c->config->head_count, error));
+    TRY(check_number(c, "kv_head_count", c->config->kv_head_count, error));
+    TRY(check_number(c, "k_dimension", c->config->k_dimension, error));
+    calibration_fingerprint(model, fingerprint);
+    TRY(check_text(c, CALIBRATION_KEY "fingerprint", fingerprint,
+                   "it was made for another model file; `loam calibrate` makes one for this", error));
+    return check_tensors(c, error);
+}
+
+enum status calibration_open(struct calibration **calibration, const struct model *model, const char *path,
+                             struct error *error) {
+    char *beside = NULL;
+    struct stat information;
+    *calibration = NULL;
+    if (path == NULL) {
+        TRY(calibration_path(model->gguf.path, &beside, error));
+        if (stat(beside, &information) != 0 && errno == ENOENT) {
+            free(beside);
+            return STATUS_OK;
+        }
+        path = beside;
+    }
+    enum status status = STATUS_OK;
+    struct calibration *c = calloc(1, sizeof *c);
+    if (c == NULL) status = error_set(error, STATUS_MEMORY, "no memory for a calibration");
+    if (status == STATUS_OK) {
+        c->config = &model->config;
+        status = gguf_open(&c->gguf, path, error);
+    }
+    if (status == STATUS_OK) status = check_file(c, model, error);
+    free(beside);
+    if (status != STATUS_OK) {
+        calibration_close(c);
+        return status;
+    }
+    *calibration = c;
+    return STATUS_OK;
+}
+
+void calibration_close(struct calibration *calibration) {
+    if (calibration == NULL) return;
+    gguf_close(&calibration->gguf);
+    free(calibration);
+}
+
+const char *calibration_file(const struct calibration *calibration) { return calibration->gguf.path; }
+
+static const struct gguf_tensor *find_hash(const struct calibration *c, size_t layer_index, size_t bits) {
+    static const size_t usual[] = {128, 256, 64, 512};
+    const struct gguf_tensor *tensor = NULL;
+    char name[GGUF_NAME_BYTES_MOST];
+    for (size_t i = 0; i < (bits != 0 ? 1 : sizeof usual / sizeof usual[0]) && tensor == NULL; i++) {
+        snprintf(name, sizeof name, "blk.%zu.hash_%zu", layer_index, bits != 0 ? bits : usual[i]);
+        tensor = gguf_find_tensor(&c->gguf, name);
+    }
+    return tensor;
+}
+
+const uint16_t *calibration_find(void *context, const char *kind, size_t layer_index, size_t *columns) {
+    const struct calibration *c = context;
+    const struct gguf_tensor *tensor = NULL;
+    char name[GGUF_NAME_BYTES_MOST];
+    if (strcmp(kind, "hash") == 0) tensor = find_hash(c, layer_index, *columns);
+    if (strcmp(kind, "skew") == 0) {
+        snprintf(name, sizeof name, "blk.%zu.skew", layer_index);
+        tensor = gguf_find_tensor(&c->gguf, name);
+    }
+    if (tensor == NULL || tensor->dimensions[0] < *columns) return NULL;
+    *columns = (size_t)tensor->dimensions[0];
+    return (const uint16_t *)(const void *)tensor->data;
+}
+
+static const float *scores(const struct calibration *calibration, const char *name) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(&calibration->gguf, name);
+    return tensor == NULL ? NULL : (const float *)(const void *)tensor->data;
+}
+
+const float *calibration_head_importance(const struct calibration *calibration) {
+    return scores(calibration, "head_importance");
+}
+
+const float *calibration_query_similarity(const struct calibration *calibration) {
+    return scores(calibration, "query_similarity");
+}
