@@ -9,7 +9,7 @@
 
 #if !defined(LOAM_SIMDE)
 #include <immintrin.h>
-#define VECTOR_TEXT(text) _Pragma(#text)
+#define VECTOR_TEXT(text)    _Pragma(#text)
 #define VECTOR_UNROLL(count) VECTOR_TEXT(GCC unroll count)
 #else
 #define VECTOR_UNROLL(count) /* emulated instructions unrolled take minutes to compile */
@@ -64,6 +64,10 @@ static inline simde__m512i vector_integer_pair(__m256i low, __m256i high) {
 #undef _mm512_cvtepi8_epi32
 #define _mm512_cvtepi8_epi32(x) \
     vector_integer_pair(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))
+#undef _mm512_cvtepu16_epi32
+#define _mm512_cvtepu16_epi32(x)                                          \
+    vector_integer_pair(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), \
+                        _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)))
 
 #endif
 

@@ -31,5 +31,9 @@ void hash_load(const struct hash_layout *layout, const void *block, size_t token
 
 void hash_kernels_init(struct hash_kernels *kernels, cpu_mask mask) {
     hash_ref_install(kernels);
+#if defined(__x86_64__)
+    if ((mask & CPU_AVX2) != 0) hash_avx2_install(kernels);
+    if ((mask & CPU_AVX512) != 0) hash_avx512_install(kernels);
+#endif
     (void)mask;
 }

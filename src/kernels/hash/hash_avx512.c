@@ -1,0 +1,69 @@
+/* hash on AVX-512: the tables of hash_tables.h over 64 tokens per register.
+ *
+ * Scores.  Mapping: a chunk's 64 tokens are one register of bytes per byte position, a cache line; 8 instructions for
+ * it whatever the group.  VPOPCNTDQ is not used: over codes of [token][bits / 8] it takes 3 instructions per
+ * head and 64 bytes, and sums across lanes after it, so it would win at group 1 only, where memory is the bound.
+ * Bytes: bits / 8 + 2 read per token, 4 written.  Bound: memory.
+ */
+#define FLOATS_512
+#include <string.h>
+
+#include "kernels/hash/hash_encode.h"
+#include "kernels/hash/hash_tables.h"
+
+/* distances of tokens 0 .. 63: lane i of [0] holds tokens 16i .. 16i + 7, of [1] the next 8 */
+FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const uint8_t *tables,
+                                 size_t heads, __m512i distance[2]) {
+    const __m512i nibble = _mm512_set1_epi8(15), zero = _mm512_setzero_si512();
+    const size_t positions = 255 / (8 * heads);
+    for (size_t byte = 0; byte < code_bytes;) {
+        __m512i sum = zero;
+        const size_t end = min_size(byte + positions, code_bytes);
+        for (; byte < end; byte++) {
+            const uint8_t *table = tables + byte * HASH_POSITION_BYTES;
+            __m512i low = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)table));
+            __m512i high = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)table + 1));
+            __m512i code = _mm512_loadu_si512(codes + byte * KV_CHUNK_TOKENS);
+            __m512i upper = _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble);
+            sum = _mm512_add_epi8(sum, _mm512_shuffle_epi8(low, _mm512_and_si512(code, nibble)));
+            sum = _mm512_add_epi8(sum, _mm512_shuffle_epi8(high, upper));
+        }
+        distance[0] = _mm512_add_epi16(distance[0], _mm512_unpacklo_epi8(sum, zero));
+        distance[1] = _mm512_add_epi16(distance[1], _mm512_unpackhi_epi8(sum, zero));
+    }
+}
+
+FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_args *args, const void *block,
+                               float *scores) {
+    const uint8_t *tables = args->scratch;
+    const uint16_t *norms =
+        (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
+    _Alignas(64) uint16_t halves[2][KV_CHUNK_TOKENS / 2]; /* [token / 8 % 2][] */
+    __m512i distance[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (size_t set = 0; set < hash_sets(args->group); set++)
+        distances_add(code_bytes, block, tables + set * code_bytes * HASH_POSITION_BYTES,
+                      hash_set_heads(args->group, set), distance);
+    _mm512_store_si512(halves[0], distance[0]);
+    _mm512_store_si512(halves[1], distance[1]);
+    const floats scale = floats_set(1.0f / (float)args->layout->bits);
+    const floats all = floats_set((float)(args->group * args->layout->bits));
+    FLOATS_UNROLL
+    for (size_t n = 0; n < 4; n++) {
+        __m256i sixteen = _mm256_set_m128i(_mm_load_si128((const __m128i *)(const void *)halves[1] + n),
+                                           _mm_load_si128((const __m128i *)(const void *)halves[0] + n));
+        floats h = _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(sixteen));
+        if (!args->use_norms) {
+            floats_store(scores + n * FLOATS, floats_subtract(floats_set(0), h));
+            continue;
+        }
+        floats agreement = floats_multiply(floats_fnma(floats_set(2), h, all), scale);
+        floats_store(scores + n * FLOATS, floats_multiply(agreement, floats_load_half(norms + n * FLOATS)));
+    }
+}
+
+#include "kernels/hash/hash_score.h"
+
+void hash_avx512_install(struct hash_kernels *kernels) {
+    *kernels = (struct hash_kernels){
+        .encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
+}

@@ -1,0 +1,57 @@
+/* The tables of the queries' codes; included by hash_avx2.c and hash_avx512.c.
+ *
+ * H(t), the Hamming distances of a key's code to the codes of a group, is a sum over the nibbles of the key's
+ * code: for each nibble position a table of 16 says what its value adds for all heads together.  Two
+ * shuffles of bytes then give 32 (64) keys' sums of one byte position, whatever the group.  Sums of bytes
+ * overflow after 255 / (8 heads) positions and are widened to 16 bits before; groups of more than 31 heads take
+ * several sets of tables.
+ */
+#ifndef LOAM_KERNELS_HASH_TABLES_H
+#define LOAM_KERNELS_HASH_TABLES_H
+
+#include "base/checked.h"
+#include "kernels/floats.h"
+#include "kernels/hash/hash_internal.h"
+
+enum {
+    HASH_SET_HEADS = 31,
+    HASH_POSITION_BYTES = 32, /* a byte position's tables: low nibble, high nibble, 16 each */
+    HASH_CHUNKS_AHEAD = 4     /* prefetched */
+};
+
+FLOATS_INLINE size_t hash_sets(size_t group) { return (group + HASH_SET_HEADS - 1) / HASH_SET_HEADS; }
+
+static size_t hash_tables_bytes(const struct hash_layout *layout, size_t group) {
+    return hash_sets(group) * layout->code_bytes * HASH_POSITION_BYTES;
+}
+
+/* Heads of set `set` when `group` is dealt out evenly. */
+FLOATS_INLINE size_t hash_set_heads(size_t group, size_t set) {
+    size_t sets = hash_sets(group);
+    return group * (set + 1) / sets - group * set / sets;
+}
+
+/* tables: [set][code_bytes][2][16] */
+static void hash_tables_build(const struct hash_score_args *args, uint8_t *tables) {
+    const __m128i value = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m128i ones = _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const uint8_t *codes = args->codes;
+    for (size_t set = 0; set < hash_sets(args->group); set++) {
+        size_t heads = hash_set_heads(args->group, set);
+        for (size_t byte = 0; byte < args->layout->code_bytes; byte++, tables += HASH_POSITION_BYTES) {
+            __m128i low = _mm_setzero_si128(), high = low;
+            for (size_t head = 0; head < heads; head++) {
+                int code = codes[head * args->layout->code_bytes + byte];
+                __m128i low_differs = _mm_xor_si128(value, _mm_set1_epi8((char)(code & 15)));
+                __m128i high_differs = _mm_xor_si128(value, _mm_set1_epi8((char)(code >> 4)));
+                low = _mm_add_epi8(low, _mm_shuffle_epi8(ones, low_differs));
+                high = _mm_add_epi8(high, _mm_shuffle_epi8(ones, high_differs));
+            }
+            _mm_store_si128((__m128i *)tables, low);
+            _mm_store_si128((__m128i *)tables + 1, high);
+        }
+        codes += heads * args->layout->code_bytes;
+    }
+}
+
+#endif

@@ -1,0 +1,4 @@
+#define LOAM_SIMDE
+#define hash_avx512_install emulated_hash_avx512_install
+#include "kernels/hash/hash_avx512.c"
+#include "selection_emulated.h"
