@@ -10,6 +10,10 @@ void top_k_ref_install(struct top_k_kernels *kernels);
 void top_k_avx2_install(struct top_k_kernels *kernels);
 void top_k_avx512_install(struct top_k_kernels *kernels);
 
+/* Exact for all: digit by digit.  What the others fall back on; needs TOP_K_REF_SCRATCH_BYTES of scratch. */
+enum { TOP_K_REF_SCRATCH_BYTES = 256 * sizeof(size_t) };
+void top_k_ref(const struct top_k_args *args);
+
 /* The order of scores as that of unsigned integers. */
 static inline uint32_t top_k_key(float score) {
     uint32_t bits = float_to_bits(score + 0.0f); /* -0 becomes +0 */

@@ -4,14 +4,14 @@
 
 #include "kernels/top_k/top_k_internal.h"
 
-enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+enum { DIGIT_BITS = 8, DIGITS = TOP_K_REF_SCRATCH_BYTES / sizeof(size_t) };
 
 static size_t scratch_bytes(size_t count, size_t k) {
     (void)count, (void)k;
-    return DIGITS * sizeof(size_t);
+    return TOP_K_REF_SCRATCH_BYTES;
 }
 
-static void select_largest(const struct top_k_args *args) {
+void top_k_ref(const struct top_k_args *args) {
     size_t *histogram = args->scratch, rest = args->k; /* how many are taken among those with the prefix */
     uint32_t prefix = 0, known = 0;                    /* the bits of the k-th key found so far */
     if (args->k >= args->count) {
@@ -40,5 +40,5 @@ static void select_largest(const struct top_k_args *args) {
 }
 
 void top_k_ref_install(struct top_k_kernels *kernels) {
-    *kernels = (struct top_k_kernels){.select = select_largest, .scratch_bytes = scratch_bytes};
+    *kernels = (struct top_k_kernels){.select = top_k_ref, .scratch_bytes = scratch_bytes};
 }

@@ -1,0 +1,122 @@
+/* The selection of top_k; included by top_k_avx2.c and top_k_avx512.c, which define collect and keep.
+ *
+ * Mapping: a sample of up to 2048 scores, spread evenly, gives a threshold that is very likely a little below the
+ * k-th largest score; one pass over all scores then compresses those that are not below it, with
+ * their indices, to the candidates (1.1 to 2 k of them); the k-th largest key of these comes from histograms, and a
+ * last pass keeps what is above it.  Where the threshold was too high or let too many pass (a third of
+ * all scores equal, say), the reference does the work: the result is exact in any case.
+ * Bytes: 4 per score, once, as they come out of the scoring: mostly from L2.
+ * Bound: the compression, 8 (16) scores in a fixed number of instructions without branches.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "kernels/floats.h"
+#include "kernels/top_k/top_k_internal.h"
+
+enum {
+    BIN_BITS = 10,
+    BINS = 1 << BIN_BITS,
+    SAMPLE_MOST = 2048,
+    COUNT_SMALL = 1024, /* from here on a sample is worth it */
+    SLACK = 64 /* a compressing store writes a whole register; the room is asked for once per SLACK */
+};
+
+struct candidates {
+    float *scores;     /* [room + SLACK] */
+    uint32_t *indices; /* [room + SLACK], ascending */
+    uint32_t *keys;    /* [room + SLACK] */
+    size_t room;
+};
+
+/* Scores not below the threshold (NaN too), with index_first + index; more than room: it stopped. */
+static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set);
+/* Moves the indices of candidates [begin, end) whose key is at least `least` to place `at` on; the place after. */
+static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at);
+
+FLOATS_INLINE size_t candidate_room(size_t count, size_t k) { return min_size(count, 4 * k + 8192); }
+
+static size_t scratch_bytes(size_t count, size_t k) {
+    size_t room = align_up(candidate_room(count, k) + SLACK, 16);
+    return sizeof(uint32_t) * (BINS + SAMPLE_MOST + 3 * room);
+}
+
+static float key_score(uint32_t key) {
+    if (key == UINT32_MAX) return NAN;
+    return bits_to_float((key >> 31) != 0 ? key ^ 0x80000000u : ~key);
+}
+
+/* The rank-th largest (from 1) of `count` keys, which it reorders; how many of those equal to it belong to the
+ * rank largest, and how many there are. */
+struct ranked_key {
+    uint32_t key;
+    size_t wanted, equal;
+};
+
+static struct ranked_key key_ranked(uint32_t *keys, size_t count, size_t rank, uint32_t *bins) {
+    for (;;) {
+        uint32_t low = UINT32_MAX, high = 0;
+        for (size_t i = 0; i < count; i++) {
+            low = keys[i] < low ? keys[i] : low;
+            high = keys[i] > high ? keys[i] : high;
+        }
+        if (low == high) return (struct ranked_key){low, rank, count};
+        int bits = 32 - __builtin_clz(high - low), shift = bits > BIN_BITS ? bits - BIN_BITS : 0;
+        uint32_t bin = (high - low) >> shift;
+        size_t kept = 0;
+        memset(bins, 0, (bin + 1) * sizeof *bins);
+        for (size_t i = 0; i < count; i++) bins[(keys[i] - low) >> shift]++;
+        while (bins[bin] < rank) rank -= bins[bin--];
+        if (shift == 0) return (struct ranked_key){low + bin, rank, bins[bin]};
+        for (size_t i = 0; i < count; i++) {
+            uint32_t key = keys[i];
+            keys[kept] = key;
+            kept += (key - low) >> shift == bin;
+        }
+        count = kept;
+    }
+}
+
+/* A score that about k of the scores, and a few more, are not below. */
+static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_t *sample) {
+    const size_t count = args->count, size = min_size(count / 16, SAMPLE_MOST);
+    if (count < COUNT_SMALL) return -INFINITY;
+    const double expected = (double)size * (double)args->k / (double)count;
+    const double rank = expected + 3 * sqrt(expected) + 4;
+    if (rank >= (double)size) return -INFINITY;
+    const uint64_t step = count / size;
+    for (size_t i = 0; i < size; i++) { /* one of every step scores, at a place that follows no period */
+        uint64_t place = (uint32_t)i * 2654435761u * step >> 32;
+        sample[i] = top_k_key(args->scores[i * step + place]);
+    }
+    return key_score(key_ranked(sample, size, (size_t)rank, bins).key);
+}
+
+static void select_largest(const struct top_k_args *args) {
+    uint32_t *bins = args->scratch, *sample = bins + BINS;
+    struct candidates set = {.room = candidate_room(args->count, args->k)};
+    size_t stride = align_up(set.room + SLACK, 16);
+    set.keys = sample + SAMPLE_MOST;
+    set.indices = set.keys + stride;
+    set.scores = (float *)(void *)(set.indices + stride);
+    if (args->k == 0 || args->k >= args->count) {
+        top_k_ref(args);
+        return;
+    }
+    size_t count = collect(args, threshold_of(args, bins, sample), &set);
+    if (count < args->k || count > set.room) {
+        top_k_ref(args);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) set.keys[i] = top_k_key(set.scores[i]);
+    uint32_t *ranked = (uint32_t *)(void *)set.scores; /* no longer needed as scores */
+    memcpy(ranked, set.keys, count * sizeof *ranked);
+    struct ranked_key least = key_ranked(ranked, count, args->k, bins);
+    size_t split = count; /* ties are taken up to here */
+    if (least.wanted < least.equal)
+        for (split = 0; least.wanted > 0; split++) least.wanted -= set.keys[split] == least.key;
+    size_t taken = keep(&set, 0, split, least.key, 0);
+    if (least.key != UINT32_MAX) keep(&set, split, count, least.key + 1, taken);
+    memcpy(args->indices, set.indices, args->k * sizeof *args->indices);
+}
