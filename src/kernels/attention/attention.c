@@ -6,10 +6,12 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
     if ((mask & CPU_AVX2) != 0) {
         attention_decode_avx2_install(kernels);
         attention_prefill_avx2_install(kernels);
+        attention_gather_avx2_install(kernels);
     }
     if ((mask & CPU_AVX512) != 0) {
         attention_decode_avx512_install(kernels);
         attention_prefill_avx512_install(kernels);
+        attention_gather_avx512_install(kernels);
     }
     if ((mask & CPU_AMX) != 0) attention_prefill_amx_install(kernels);
 #endif

@@ -1,0 +1,344 @@
+/* Gather attention over `floats`; included by attention_gather_avx2.c and attention_gather_avx512.c.
+ *
+ * Mapping: 16 selected rows at a time; while they are attended, the addresses of the next 16 are worked
+ * out and their K, V and scales prefetched, a few rows at a time so that no burst fills the miss queue: rows
+ * lie 128 to 512 bytes each at random, where the hardware's prefetchers see nothing.  Scores: up to 4 heads x 2 rows
+ * accumulate in registers; the softmax is online; values: 4 heads x 2 registers of the output over the rows.
+ * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
+ * kernel goes by whole blocks and is tuned for it.
+ * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
+ * Flops: 2 * group * (k_dimension + v_dimension) per row.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/attention/attention_internal.h"
+#include "kernels/floats.h"
+#include "tensor/half.h"
+
+enum { GATHER_ROWS = 16, GATHER_BATCH = 8, GATHER_LINE = 64 };
+
+/* The rows of a step, K or V. */
+struct gather_rows {
+    const uint8_t *row[GATHER_ROWS];
+    const uint16_t *halves[GATHER_ROWS]; /* Q8: the scales */
+    float *scales;                       /* Q8: [GATHER_ROWS][dimension / 32] */
+    size_t dimension;
+};
+
+struct gather_step {
+    struct gather_rows k, v;
+    size_t count; /* 1..GATHER_ROWS */
+};
+
+FLOATS_INLINE floats gather_load(const enum kv_type type, const uint8_t *row, size_t d, floats scale) {
+    if (type == KV_F16) return floats_load_half(row + d * sizeof(uint16_t));
+    return floats_multiply(floats_load_int8(row + d), scale);
+}
+
+/* scores[head][r] = q[head] . k[row + r] */
+FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
+                                     const struct gather_rows *k, size_t row, const float *q, size_t q_stride,
+                                     float *scores) {
+    floats sum[8];
+    const size_t scale_count = k->dimension / KV_SCALE_GROUP;
+    const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
+    const float *scales = k->scales + row * scale_count;
+    FLOATS_UNROLL
+    for (size_t i = 0; i < heads * row_count; i++) sum[i] = floats_set(0);
+    for (size_t part = 0; part < k->dimension; part += width) {
+        floats scale[8];
+        FLOATS_UNROLL
+        for (size_t r = 0; r < row_count; r++)
+            scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
+        FLOATS_UNROLL
+        for (size_t i = 0; i < width; i += FLOATS) {
+            const size_t d = part + i;
+            floats key[8];
+            FLOATS_UNROLL
+            for (size_t r = 0; r < row_count; r++) key[r] = gather_load(type, k->row[row + r], d, scale[r]);
+            FLOATS_UNROLL
+            for (size_t head = 0; head < heads; head++) {
+                floats query = floats_keep(floats_load(q + head * q_stride + d));
+                FLOATS_UNROLL
+                for (size_t r = 0; r < row_count; r++)
+                    sum[head * row_count + r] = floats_fma(query, key[r], sum[head * row_count + r]);
+            }
+        }
+    }
+    FLOATS_UNROLL
+    for (size_t i = 0; i < heads * row_count; i += 4) {
+        __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+        float *target = scores + i / row_count * GATHER_ROWS + row + i % row_count;
+        if (row_count == 2) {
+            _mm_storel_pi((__m64 *)target, four);
+            _mm_storeh_pi((__m64 *)(target + GATHER_ROWS), four);
+        } else {
+            _mm_storeu_ps(target, four);
+        }
+    }
+}
+
+/* The 8 rows from `row` on. */
+FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, const struct gather_rows *k,
+                                      size_t row, const float *q, size_t q_stride, float *scores) {
+    size_t head = 0;
+#define SCORE_HEADS(heads, rows)                                                    \
+    for (size_t r = 0; r < GATHER_BATCH; r += (rows))                               \
+    gather_score_tile(type, rows, heads, k, row + r, q + head * q_stride, q_stride, \
+                      scores + head * GATHER_ROWS)
+    for (; head + 4 <= group; head += 4) SCORE_HEADS(4, 2);
+    for (; head + 2 <= group; head += 2) SCORE_HEADS(2, 4);
+    for (; head < group; head++) SCORE_HEADS(1, 8);
+#undef SCORE_HEADS
+}
+
+/* o[head][vectors registers] += weights[head][row] * v[row] over the step's rows */
+FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads, const size_t vectors,
+                                     const struct gather_rows *v, size_t d, size_t count,
+                                     const float *weights, float *o, size_t o_stride) {
+    floats sum[8];
+    const size_t scale_count = v->dimension / KV_SCALE_GROUP;
+    FLOATS_UNROLL
+    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
+    for (size_t n = 0; n < vectors; n++)
+        sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
+    for (size_t row = 0; row < count; row++) {
+        const uint8_t *base = v->row[row];
+        const float *scales = v->scales + row * scale_count;
+        floats weight[4];
+        FLOATS_UNROLL
+        for (size_t head = 0; head < heads; head++)
+            weight[head] = floats_set(weights[head * GATHER_ROWS + row]);
+        FLOATS_UNROLL
+        for (size_t n = 0; n < vectors; n++) {
+            floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
+            floats value = gather_load(type, base, d + n * FLOATS, scale);
+            FLOATS_UNROLL
+            for (size_t head = 0; head < heads; head++)
+                sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
+        }
+    }
+    FLOATS_UNROLL
+    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
+    for (size_t n = 0; n < vectors; n++)
+        floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
+}
+
+FLOATS_INLINE void gather_value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
+                                      const struct gather_rows *v, size_t count, const float *weights,
+                                      float *o, size_t o_stride) {
+    size_t d = 0;
+    for (; d + vectors * FLOATS <= v->dimension; d += vectors * FLOATS)
+        gather_value_tile(type, heads, vectors, v, d, count, weights, o, o_stride);
+    for (; d < v->dimension; d += FLOATS)
+        gather_value_tile(type, heads, 1, v, d, count, weights, o, o_stride);
+}
+
+FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, const struct gather_rows *v,
+                                      size_t count, const float *weights, float *o, size_t o_stride) {
+    size_t head = 0;
+#define VALUE_HEADS(heads, vectors)                                                                       \
+    gather_value_heads(type, heads, vectors, v, count, weights + head * GATHER_ROWS, o + head * o_stride, \
+                       o_stride)
+    for (; head + 4 <= group; head += 4) VALUE_HEADS(4, 2);
+    for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
+    for (; head < group; head++) VALUE_HEADS(1, 8);
+#undef VALUE_HEADS
+}
+
+/* Scaled, soft-capped, and -INFINITY from `count` on. */
+FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, floats x, size_t at,
+                                   size_t count) {
+    x = floats_multiply(x, floats_set(args->scale));
+    if (args->softcap != 0) x = floats_softcap(x, args->softcap);
+    if (count == GATHER_ROWS) return x;
+    floats lane = floats_add(floats_index(), floats_set((float)at));
+    return floats_if_less(lane, floats_set((float)count), x, floats_set(-INFINITY));
+}
+
+/* One head's online softmax over a step: scores become weights relative to *m; when the maximum rises, s
+ * and o shrink to it.  `out`: where the scores go, or NULL. */
+FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_t head, size_t count,
+                                 float *scores, float *s, float *out) {
+    enum { COUNT = GATHER_ROWS / FLOATS };
+    floats x[COUNT];
+    floats m = floats_set(args->m[head]);
+    int greater = 0;
+    FLOATS_UNROLL
+    for (size_t i = 0; i < COUNT; i++) {
+        x[i] = gather_scaled(args, floats_load(scores + i * FLOATS), i * FLOATS, count);
+        floats_store(scores + i * FLOATS, x[i]);
+        greater |= floats_any_greater(x[i], m);
+    }
+    if (out != NULL) memcpy(out, scores, count * sizeof *out);
+    if (greater) {
+        floats top = x[0];
+        FLOATS_UNROLL
+        for (size_t i = 1; i < COUNT; i++) top = floats_max(top, x[i]);
+        float before = args->m[head], after = floats_greatest(top);
+        if (!(after > before)) after = before; /* NaN: the sum will say it */
+        floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
+        float *o = args->o + head * args->o_stride;
+        for (size_t d = 0; d < args->layout->v_dimension; d += FLOATS)
+            floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
+        floats_store(s, floats_multiply(floats_load(s), shrink));
+        args->m[head] = after;
+        m = floats_set(after);
+    }
+    if (args->m[head] == -INFINITY) m = floats_set(0); /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
+    floats sum = floats_load(s);
+    FLOATS_UNROLL
+    for (size_t i = 0; i < COUNT; i++) {
+        floats weight = floats_exp(floats_subtract(x[i], m));
+        floats_store(scores + i * FLOATS, weight);
+        sum = floats_add(sum, weight);
+    }
+    floats_store(s, sum);
+}
+
+/* Row `i` of the step that `row` is in, its memory on the way. */
+FLOATS_INLINE void gather_place(const enum kv_type type, const size_t dimension, const uint8_t *row,
+                                const uint16_t *halves, size_t i, struct gather_rows *rows) {
+    const size_t row_bytes = type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
+    rows->row[i] = row;
+    rows->halves[i] = halves;
+    for (size_t line = 0; line < row_bytes; line += GATHER_LINE)
+        _mm_prefetch((const char *)row + line, _MM_HINT_T0);
+    if (row_bytes % GATHER_LINE != 0) _mm_prefetch((const char *)row + row_bytes - 1, _MM_HINT_T0);
+    if (type == KV_Q8) _mm_prefetch((const char *)halves, _MM_HINT_T0);
+}
+
+/* A row's dimension and type: constants where the caller knows them. */
+struct gather_shape {
+    enum kv_type k_type, v_type;
+    size_t k_dimension, v_dimension;
+};
+
+/* Rows [begin, end) of the step that starts at index `first` of the list. */
+FLOATS_INLINE void gather_prepare(const struct gather_shape shape, const struct attention_gather_args *args,
+                                  size_t first, size_t begin, size_t end, struct gather_step *step) {
+    const struct kv_layout *layout = args->layout;
+    for (size_t i = begin; i < end; i++) {
+        const uint32_t row = args->rows[first + i];
+        const uint8_t *block = kv_block(layout, args->chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS);
+        const size_t token = row % KV_BLOCK_TOKENS;
+        const size_t k_bytes = shape.k_type == KV_Q8 ? shape.k_dimension : shape.k_dimension * 2;
+        const size_t v_bytes = shape.v_type == KV_Q8 ? shape.v_dimension : shape.v_dimension * 2;
+        const uint8_t *k_scales = block + layout->k_scales_offset,
+                      *v_scales = block + layout->v_scales_offset;
+        gather_place(shape.k_type, shape.k_dimension, block + token * k_bytes,
+                     (const uint16_t *)(const void *)k_scales + token * (shape.k_dimension / KV_SCALE_GROUP),
+                     i, &step->k);
+        gather_place(shape.v_type, shape.v_dimension, block + layout->v_offset + token * v_bytes,
+                     (const uint16_t *)(const void *)v_scales + token * (shape.v_dimension / KV_SCALE_GROUP),
+                     i, &step->v);
+    }
+}
+
+/* The step's scales as floats. */
+FLOATS_INLINE void gather_scales(const struct gather_rows *rows, const size_t dimension, size_t count) {
+    const size_t scale_count = dimension / KV_SCALE_GROUP;
+    for (size_t row = 0; row < count; row++) {
+        float *scales = rows->scales + row * scale_count;
+        size_t i = 0;
+        for (; i + 4 <= scale_count; i += 4)
+            _mm_storeu_ps(scales + i, _mm_cvtph_ps(_mm_loadl_epi64(
+                                          (const __m128i *)(const void *)(rows->halves[row] + i))));
+        for (; i < scale_count; i++) scales[i] = half_to_float(rows->halves[row][i]);
+    }
+}
+
+struct gather_scratch {
+    float *scores;   /* [group][GATHER_ROWS] */
+    float *s;        /* [group][FLOATS] */
+    float *k_scales; /* [GATHER_ROWS][k_dimension / 32] */
+    float *v_scales;
+};
+
+static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout) {
+    size_t scales = layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP;
+    return sizeof(float) * (group * (GATHER_ROWS + FLOATS) + GATHER_ROWS * scales);
+}
+
+/* Attends a step while the next one, of `next_count` rows from index `next_first` of the list, is prepared. */
+FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct attention_gather_args *args,
+                                 struct gather_step *step, struct gather_step *next, size_t first,
+                                 struct gather_scratch scratch) {
+    const size_t count = step->count, next_first = first + count;
+    if (shape.k_type == KV_Q8) gather_scales(&step->k, shape.k_dimension, count);
+    for (size_t row = count; row % GATHER_BATCH != 0; row++) { /* their scores are masked */
+        step->k.row[row] = step->k.row[count - 1];
+        if (shape.k_type == KV_Q8)
+            for (size_t i = 0; i < shape.k_dimension / KV_SCALE_GROUP; i++)
+                step->k.scales[row * (shape.k_dimension / KV_SCALE_GROUP) + i] = 0;
+    }
+    for (size_t row = 0; row < count; row += GATHER_BATCH) {
+        size_t end = row + GATHER_BATCH < next->count ? row + GATHER_BATCH : next->count;
+        if (row < end) gather_prepare(shape, args, next_first, row, end, next);
+        gather_score_group(shape.k_type, args->group, &step->k, row, args->q, args->q_stride, scratch.scores);
+    }
+    for (size_t head = 0; head < args->group; head++)
+        gather_soften(args, head, count, scratch.scores + head * GATHER_ROWS, scratch.s + head * FLOATS,
+                      args->scores != NULL ? args->scores + head * args->scores_stride + first : NULL);
+    if (shape.v_type == KV_Q8) gather_scales(&step->v, shape.v_dimension, count);
+    gather_value_group(shape.v_type, args->group, &step->v, count, scratch.scores, args->o, args->o_stride);
+}
+
+FLOATS_INLINE size_t gather_count(const struct attention_gather_args *args, size_t first) {
+    if (first >= args->row_count) return 0;
+    return args->row_count - first < GATHER_ROWS ? args->row_count - first : GATHER_ROWS;
+}
+
+FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct attention_gather_args *args) {
+    struct gather_scratch scratch = {.scores = args->scratch};
+    struct gather_step steps[2];
+    scratch.s = scratch.scores + args->group * GATHER_ROWS;
+    scratch.k_scales = scratch.s + args->group * FLOATS;
+    scratch.v_scales = scratch.k_scales + GATHER_ROWS * (shape.k_dimension / KV_SCALE_GROUP);
+    for (size_t i = 0; i < 2; i++) {
+        steps[i].k.scales = scratch.k_scales;
+        steps[i].v.scales = scratch.v_scales;
+        steps[i].k.dimension = shape.k_dimension;
+        steps[i].v.dimension = shape.v_dimension;
+    }
+    for (size_t head = 0; head < args->group; head++) {
+        args->m[head] = -INFINITY;
+        floats_store(scratch.s + head * FLOATS, floats_set(0));
+        for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
+    }
+    steps[0].count = gather_count(args, 0);
+    gather_prepare(shape, args, 0, 0, steps[0].count, &steps[0]);
+    for (size_t first = 0, at = 0; first < args->row_count; at ^= 1) {
+        struct gather_step *step = &steps[at], *next = &steps[at ^ 1];
+        next->count = gather_count(args, first + step->count);
+        gather_attend(shape, args, step, next, first, scratch);
+        first += step->count;
+    }
+    for (size_t head = 0; head < args->group; head++)
+        args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
+}
+
+/* The dimensions of most models as constants; others, and mixed types, as they come. */
+FLOATS_INLINE void gather_typed(const enum kv_type k_type, const enum kv_type v_type,
+                                const struct attention_gather_args *args) {
+    const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
+    if (k_type == v_type && k == 64 && v == 64)
+        gather_shaped((struct gather_shape){k_type, v_type, 64, 64}, args);
+    else if (k_type == v_type && k == 128 && v == 128)
+        gather_shaped((struct gather_shape){k_type, v_type, 128, 128}, args);
+    else
+        gather_shaped((struct gather_shape){k_type, v_type, k, v}, args);
+}
+
+static void gather_f16(const struct attention_gather_args *args) { gather_typed(KV_F16, KV_F16, args); }
+static void gather_q8(const struct attention_gather_args *args) { gather_typed(KV_Q8, KV_Q8, args); }
+static void gather_f16_q8(const struct attention_gather_args *args) { gather_typed(KV_F16, KV_Q8, args); }
+static void gather_q8_f16(const struct attention_gather_args *args) { gather_typed(KV_Q8, KV_F16, args); }
+
+static void gather_floats(const struct attention_gather_args *args) {
+    if (args->layout->k_type == KV_F16)
+        (args->layout->v_type == KV_F16 ? gather_f16 : gather_f16_q8)(args);
+    else
+        (args->layout->v_type == KV_F16 ? gather_q8_f16 : gather_q8)(args);
+}
