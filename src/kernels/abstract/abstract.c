@@ -66,5 +66,9 @@ void abstract_score_over(const struct score_kernels *kernels, const struct abstr
 void abstract_kernels_init(struct abstract_kernels *kernels, cpu_mask mask) {
     abstract_ref_install(kernels);
     kernels->score_scratch_bytes = score_scratch_bytes;
+#if defined(__x86_64__)
+    if ((mask & CPU_AVX2) != 0) abstract_avx2_install(kernels);
+    if ((mask & CPU_AVX512) != 0) abstract_avx512_install(kernels);
+#endif
     (void)mask;
 }
