@@ -1,4 +1,4 @@
-"""A llama in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embeddings.
+"""A llama in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU, an output matrix of its own.
 
 Parameter names are those of transformers' LlamaForCausalLM, so that a saved state is a Hugging Face model."""
 from dataclasses import dataclass
@@ -10,31 +10,38 @@ from torch import nn
 
 @dataclass
 class Shape:
-    vocab_size: int = 2048
-    hidden_size: int = 256
-    num_hidden_layers: int = 4
+    vocab_size: int = 5120
+    hidden_size: int = 384
+    num_hidden_layers: int = 6
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
-    intermediate_size: int = 640
+    intermediate_size: int = 384
     head_dim: int = 64
-    rope_theta: float = 500000.0
+    rope_theta: float = 1e14
     rms_norm_eps: float = 1e-5
-    max_position_embeddings: int = 4096
+    max_position_embeddings: int = 65536
 
     def config(self):
         """config.json of the same model."""
         return dict(vars(self), architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
-                    tie_word_embeddings=True, torch_dtype="float32", attention_bias=False,
+                    tie_word_embeddings=False, torch_dtype="float32", attention_bias=False,
                     bos_token_id=0, eos_token_id=1)
 
+    def frequencies(self):
+        half = self.head_dim // 2
+        return self.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
 
-def rotate(x, positions, theta):
+
+def rotation(positions, shape):
+    """positions [batch, time] -> cosines and sines [batch, 1, time, head_dim / 2]."""
+    angle = positions[:, None, :, None].double() * shape.frequencies().to(positions.device)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x, turn):
     """Rotates x [batch, heads, time, head_dim] in split-half order."""
-    half = x.shape[-1] // 2
-    frequency = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = positions[:, None, :, None].float() * frequency
-    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x[..., :half], x[..., half:]
+    cosine, sine = turn
+    a, b = x.chunk(2, -1)
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
 
@@ -48,13 +55,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(d, shape.num_key_value_heads * h, bias=False)
         self.o_proj = nn.Linear(shape.num_attention_heads * h, d, bias=False)
 
-    def forward(self, x, positions):
+    def heads(self, x, turn):
         batch, time, _ = x.shape
         split = lambda y: y.view(batch, time, -1, self.shape.head_dim).transpose(1, 2)
-        q, k, v = split(self.q_proj(x)), split(self.k_proj(x)), split(self.v_proj(x))
-        q, k = rotate(q, positions, self.shape.rope_theta), rotate(k, positions, self.shape.rope_theta)
+        return rotate(split(self.q_proj(x)), turn), rotate(split(self.k_proj(x)), turn), split(self.v_proj(x))
+
+    def forward(self, x, turn):
+        batch, time, _ = x.shape
+        q, k, v = self.heads(x, turn)
         group = self.shape.num_attention_heads // self.shape.num_key_value_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        if group > 1:
+            k, v = (y[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for y in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(y.transpose(1, 2).reshape(batch, time, -1))
 
@@ -78,8 +89,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x, positions):
-        x = x + self.self_attn(self.input_layernorm(x), positions)
+    def forward(self, x, turn):
+        x = x + self.self_attn(self.input_layernorm(x), turn)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -91,15 +102,21 @@ class Llama(nn.Module):
         self.model.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.model.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.model.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, tokens, positions=None):
-        """tokens [batch, time] -> logits [batch, time, vocabulary]."""
+    def hidden(self, tokens, positions=None):
+        """tokens [batch, time] -> what the output matrix reads, [batch, time, hidden]."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        turn = rotation(positions, self.shape)
         x = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
-            x = layer(x, positions)
-        return self.model.norm(x) @ self.model.embed_tokens.weight.T
+            x = layer(x, turn)
+        return self.model.norm(x)
+
+    def forward(self, tokens, positions=None):
+        """tokens [batch, time] -> logits [batch, time, vocabulary]."""
+        return self.lm_head(self.hidden(tokens, positions))

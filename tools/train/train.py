@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the small llama on text files; resumable; writes a Hugging Face folder into --data.
+"""Trains the small llama on retrieval and English; resumable; writes a Hugging Face folder into --out.
 
-Every step takes --batch windows of --time tokens from random places.  AdamW with a cosine schedule over
---steps; stops early after --minutes of its own processor-bound time, saving where it stands."""
+The stages (STAGES) grow the length of a row; positions are spread over 64 K from the first step on.  Every step is
+made from its own number, so a resumed run is the same run.  Stops after --minutes, saving where it stands."""
 import argparse
 import csv
 import json
@@ -16,93 +16,146 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from data import TASKS, Maker, Source
 from model import Llama, Shape
+from structure import Structure
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", required=True, help="folder with tokenizer.json; the model is written there")
-parser.add_argument("--steps", type=int, default=6000)
-parser.add_argument("--minutes", type=float, default=30)
-parser.add_argument("--batch", type=int, default=8)
-parser.add_argument("--time", type=int, default=256)
-parser.add_argument("--rate", type=float, default=3e-3)
-parser.add_argument("--seed", type=int, default=1)
-parser.add_argument("--threads", type=int, default=0)
-parser.add_argument("texts", nargs="+")
-arguments = parser.parse_args()
-
-torch.manual_seed(arguments.seed)
-if arguments.threads:
-    torch.set_num_threads(arguments.threads)
-tokenizer = Tokenizer.from_file(os.path.join(arguments.data, "tokenizer.json"))
-tokens = []
-for path in arguments.texts:
-    tokens += tokenizer.encode(open(path, encoding="utf-8").read()).ids
-tokens = torch.from_numpy(numpy.array(tokens, dtype=numpy.int64))
-held_out = tokens[-len(tokens) // 50:]  # the last 2%: never trained on
-tokens = tokens[:-len(tokens) // 50]
-
-shape = Shape(vocab_size=tokenizer.get_vocab_size())
-model = Llama(shape)
-optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.rate, betas=(0.9, 0.95), weight_decay=0.05)
-first, checkpoint = 0, os.path.join(arguments.data, "checkpoint.pt")
-if os.path.exists(checkpoint):
-    state = torch.load(checkpoint)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    first = state["step"]
+# until this share of the tokens: row length, rows per step, share of rows with spread positions
+STAGES = ((.25, 256, 16, .7), (.6, 512, 8, .7), (.9, 1024, 4, .7), (1.0, 2048, 2, .6))
+SPAN = 65536
 
 
-def windows(source, generator):
-    starts = torch.randint(0, len(source) - arguments.time - 1, (arguments.batch,), generator=generator)
-    rows = torch.stack([source[s:s + arguments.time + 1] for s in starts.tolist()])
-    return rows[:, :-1], rows[:, 1:]
+def arguments_of():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, help="folder with tokenizer.json; the model is written there")
+    parser.add_argument("--tokens", type=float, default=10e6, help="length of the whole schedule")
+    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--language", type=float, default=.05, help="weight of a token that is not an answer")
+    parser.add_argument("texts", nargs="+")
+    return parser.parse_args()
 
 
-def loss_of(batch):
-    inputs, targets = batch
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+def batch_of(maker, count, length, share, background, task=None):
+    rows = [maker.row(length, SPAN if maker.random.random() < share else 0, task, background) for _ in range(count)]
+    return [torch.from_numpy(numpy.stack(column)) for column in zip(*rows)]
 
 
-def save(step):
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, checkpoint)
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()},
-              os.path.join(arguments.data, "model.safetensors"), metadata={"format": "pt"})
-    with open(os.path.join(arguments.data, "config.json"), "w") as file:
-        json.dump(shape.config(), file, indent=1)
+def loss_of(model, batch, generator=None, keep=.35):
+    """Weighted cross entropy; logits only for answers and a random share of the other tokens."""
+    tokens, positions, weights = batch
+    hidden = model.hidden(tokens, positions)[:, :-1]
+    weights, targets = weights[:, 1:], tokens[:, 1:]
+    chosen = (weights >= 1) | ((torch.rand(weights.shape, generator=generator) < keep) & (weights > 0))
+    logits, targets, weights = model.lm_head(hidden[chosen]), targets[chosen], weights[chosen]
+    each = F.cross_entropy(logits, targets, reduction="none")
+    return (each * weights).sum() / weights.sum(), logits, targets, weights
 
 
 @torch.no_grad()
-def held_out_loss():
-    generator = torch.Generator().manual_seed(0)
-    return sum(loss_of(windows(held_out, generator)).item() for _ in range(8)) / 8
+def answers(model, source, lengths=((1024, 0), (1024, SPAN)), rows=3):
+    """Share of answer tokens guessed right, by task and (row length, span), on held-out text and a fixed seed."""
+    result = {}
+    for length, span in lengths:
+        maker = Maker(source, 99)
+        for task in TASKS:
+            batch = batch_of(maker, rows, length, span > 0, .05, task)
+            _, logits, targets, weights = loss_of(model, batch, torch.Generator().manual_seed(1), 1.0)
+            right, answer = logits.argmax(-1) == targets, weights >= 1
+            if task == "text":
+                result[f"{task}@{length}+{span // 1024}K"] = F.cross_entropy(logits, targets).item()
+            else:
+                result[f"{task}@{length}+{span // 1024}K"] = right[answer].float().mean().item()
+    return result
 
 
-print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokens)} tokens, from step {first}", flush=True)
-log = open(os.path.join(arguments.data, "loss.csv"), "a", newline="")
-if first == 0:
-    log.write(f"# train.py {vars(arguments) | {'texts': [os.path.basename(t) for t in arguments.texts], 'data': ''}}\n")
-    log.write("step,tokens,train_loss,held_out_loss\n")
-rows = csv.writer(log)
-began = saved = time.process_time()
-for step in range(first, arguments.steps):
-    generator = torch.Generator().manual_seed(arguments.seed * 1000003 + step)  # so that a resumed run is the same run
-    warm = min(1.0, (step + 1) / 100)
-    rate = arguments.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / arguments.steps)))
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    loss = loss_of(windows(tokens, generator))
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    if step % 100 == 0:
-        rows.writerow([step, (step + 1) * arguments.batch * arguments.time, f"{loss.item():.4f}", f"{held_out_loss():.4f}"])
-        log.flush()
-    now = time.process_time()
-    if now - saved > 120:
-        save(step + 1)
-        saved = now
-    if now - began > arguments.minutes * 60 * torch.get_num_threads():
-        break
-save(step + 1)
-rows.writerow([step + 1, (step + 1) * arguments.batch * arguments.time, "", f"{held_out_loss():.4f}"])
+def save(model, optimizer, folder, step, tokens):
+    path = os.path.join(folder, "checkpoint.pt")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "tokens": tokens},
+               path + ".new")
+    os.replace(path + ".new", path)
+    export(model, folder)
+
+
+def export(model, folder):
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()},
+              os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(model.shape.config(), file, indent=1)
+
+
+def fresh(source, tokenizer, seed):
+    torch.manual_seed(seed)
+    model = Llama(Shape(vocab_size=tokenizer.get_vocab_size()))
+    batch = batch_of(Maker(source, seed), 8, 512, .5, .05)
+    Structure(model, tokenizer, seed).build(batch[:2])
+    return model
+
+
+def groups(model, rate):
+    """Vectors and the embedding learn without decay."""
+    plain = [p for n, p in model.named_parameters() if p.dim() < 2 or "embed" in n]
+    return [{"params": plain, "weight_decay": 0.0},
+            {"params": [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]}]
+
+
+def main():
+    arguments = arguments_of()
+    torch.set_num_threads(arguments.threads)
+    tokenizer = Tokenizer.from_file(os.path.join(arguments.out, "tokenizer.json"))
+    source = Source(arguments.out, arguments.texts, False)
+    held_out = Source(arguments.out, arguments.texts, True)
+    model = fresh(source, tokenizer, arguments.seed)
+    optimizer = torch.optim.AdamW(groups(model, arguments.rate), lr=arguments.rate, betas=(.9, .98), weight_decay=.01)
+    step, seen, checkpoint = 0, 0, os.path.join(arguments.out, "checkpoint.pt")
+    if os.path.exists(checkpoint):
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, seen = state["step"], state["tokens"]
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, from step {step}, {seen} tokens", flush=True)
+    log = open(os.path.join(arguments.out, "loss.csv"), "a", newline="")
+    rows = csv.writer(log)
+    if step == 0:
+        log.write(f"# train.py {vars(arguments) | {'texts': [os.path.basename(t) for t in arguments.texts], 'out': ''}}\n")
+        rows.writerow(["step", "tokens", "seconds", "length", "loss", "answer_loss", "answer_accuracy"])
+    began = saved = tested = time.time()
+    total, means = arguments.tokens, []
+    while seen < total and time.time() - began < arguments.minutes * 60:
+        if time.time() - tested > 420:
+            print(step, seen, " ".join(f"{k}={v:.2f}" for k, v in answers(model, held_out).items()), flush=True)
+            tested = time.time()
+        share = seen / total
+        _, length, count, spread = next(s for s in STAGES if share < s[0])
+        maker = Maker(source, arguments.seed * 1000003 + step)
+        batch = batch_of(maker, count, length, spread, arguments.language)
+        warm = min(1.0, (step + 1) / 60)
+        for group in optimizer.param_groups:
+            group["lr"] = arguments.rate * warm * (.05 + .95 * .5 * (1 + math.cos(math.pi * share)))
+        loss, logits, targets, weights = loss_of(model, batch, torch.Generator().manual_seed(step))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step, seen = step + 1, seen + batch[0].numel()
+        with torch.no_grad():
+            answer = weights > 5
+            means.append((loss.item(), F.cross_entropy(logits[answer], targets[answer]).item() if answer.any() else 0,
+                          (logits[answer].argmax(-1) == targets[answer]).float().mean().item() if answer.any() else 0))
+        if step % 20 == 0:
+            mean = [f"{sum(m) / len(m):.4f}" for m in zip(*means)]
+            rows.writerow([step, seen, int(time.time() - began), length] + mean)
+            log.flush()
+            print(step, seen, int(time.time() - began), length, *mean, flush=True)
+            means = []
+        if time.time() - saved > 180:
+            save(model, optimizer, arguments.out, step, seen)
+            saved = time.time()
+    save(model, optimizer, arguments.out, step, seen)
+    print(step, seen, " ".join(f"{k}={v:.2f}" for k, v in answers(model, held_out).items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
