@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "eval/divergence.h"
 
 enum { HEAD_BYTES = 40, VERSION = 1, CODE_MOST = 65535 };
 static const char magic[8] = {'L', 'O', 'A', 'M', 'B', 'A', 'S', 'E'};
@@ -23,15 +24,6 @@ static uint64_t head_checksum(const struct logits_base_head *head) {
         head->adds_bos};
     uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), &head->fingerprint, sizeof head->fingerprint);
     return fnv1a(hash, fields, sizeof fields);
-}
-
-void log_softmax(const float *logits, uint32_t count, float *log_probabilities) {
-    float most = logits[0];
-    for (uint32_t i = 1; i < count; i++) most = logits[i] > most ? logits[i] : most;
-    double sum = 0;
-    for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - most);
-    float offset = most + (float)log(sum);
-    for (uint32_t i = 0; i < count; i++) log_probabilities[i] = logits[i] - offset;
 }
 
 /* ---- writing ---- */

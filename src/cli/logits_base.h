@@ -70,7 +70,4 @@ bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
 void logits_base_read(const struct logits_base *base, uint64_t place,
                       float *log_probabilities /* [vocabulary_size] */);
 
-/* Log-probabilities of a row of logits, which may be the same array. */
-void log_softmax(const float *logits, uint32_t count, float *log_probabilities);
-
 #endif

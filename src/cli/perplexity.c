@@ -17,26 +17,8 @@
 #include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "eval/divergence.h"
 #include "platform/clock.h"
-
-/* Sum and sum of squares: mean, its standard error, root of the mean square. */
-struct tally {
-    double sum, square;
-    uint64_t count;
-};
-
-static void tally_add(struct tally *tally, double value) {
-    tally->sum += value;
-    tally->square += value * value;
-    tally->count++;
-}
-
-static double tally_mean(const struct tally *tally) { return tally->sum / (double)tally->count; }
-
-static double tally_error(const struct tally *tally) {
-    double mean = tally_mean(tally), variance = tally->square / (double)tally->count - mean * mean;
-    return tally->count > 1 && variance > 0 ? sqrt(variance / (double)(tally->count - 1)) : 0;
-}
 
 struct perplexity {
     const struct options *options;
@@ -48,35 +30,19 @@ struct perplexity {
     bool saves, compares;
     struct logits_base_writer writer;
     struct logits_base base;
-    uint64_t place;                                       /* scored places so far */
-    float *own, *theirs;                                  /* [vocabulary_size] log-probabilities, owned */
-    struct tally loss, base_loss, divergence, difference; /* difference: of the true token's probability */
-    uint64_t same_top;
-    float *divergences; /* [places] owned, for the median and the maximum */
+    uint64_t place;            /* scored places so far */
+    float *own, *theirs;       /* [vocabulary_size] log-probabilities, owned */
+    struct divergence figures; /* without a base only the loss */
+    float *divergences;        /* [places] owned, for the median and the maximum */
     double began;
 };
 
 /* ---- scoring ---- */
 
-static uint32_t top_of(const float *values, size_t count) {
-    size_t best = 0;
-    for (size_t i = 1; i < count; i++)
-        if (values[i] > values[best]) best = i;
-    return (uint32_t)best;
-}
-
 static void compare(struct perplexity *p, token_id next) {
     logits_base_read(&p->base, p->place, p->theirs);
-    double divergence = 0;
-    for (size_t i = 0; i < p->vocabulary_size; i++)
-        if (p->theirs[i] > -40) /* below that a term is less than 1e-16 */
-            divergence += exp((double)p->theirs[i]) * ((double)p->theirs[i] - (double)p->own[i]);
-    if (divergence < 0) divergence = 0; /* rounding */
-    tally_add(&p->divergence, divergence);
-    p->divergences[p->place] = (float)divergence;
-    tally_add(&p->difference, exp((double)p->own[next]) - exp((double)p->theirs[next]));
-    tally_add(&p->base_loss, -(double)p->theirs[next]);
-    p->same_top += top_of(p->own, p->vocabulary_size) == top_of(p->theirs, p->vocabulary_size);
+    p->divergences[p->place] =
+        (float)divergence_add(&p->figures, p->theirs, p->own, p->vocabulary_size, (uint32_t)next);
 }
 
 /* An engine_each_logits over the second half of a window: index 0 is place first_scored. */
@@ -87,9 +53,11 @@ static enum status score(void *context, uint64_t index, const float *logits, str
     if (!isfinite(p->own[next]))
         return error_set(error, STATUS_FAILED, "the model gives no probability at place %llu",
                          (unsigned long long)p->place);
-    tally_add(&p->loss, -(double)p->own[next]);
     if (p->saves) TRY(logits_base_write(&p->writer, logits, error));
-    if (p->compares) compare(p, next);
+    if (p->compares)
+        compare(p, next);
+    else
+        tally_add(&p->figures.loss, -(double)p->own[next]);
     p->place++;
     return STATUS_OK;
 }
@@ -123,14 +91,14 @@ static enum status score_window(struct perplexity *p, size_t index, struct error
 
 static enum status print_window(const struct perplexity *p, size_t index, struct error *error) {
     if (!p->compares) {
-        output_text("[%zu]%.4f,", index + 1, exp(tally_mean(&p->loss)));
+        output_text("[%zu]%.4f,", index + 1, exp(tally_mean(&p->figures.loss)));
         return output_flush(error);
     }
     if (index == 0)
         output_text("chunk             PPL    ln(PPL(Q)/PPL(base))          KL Divergence    Same top p\n");
-    output_text("%5zu  %14.4f  %22.5f  %21.5f  %10.3f %%\n", index + 1, exp(tally_mean(&p->loss)),
-                tally_mean(&p->loss) - tally_mean(&p->base_loss), tally_mean(&p->divergence),
-                100 * (double)p->same_top / (double)p->place);
+    output_text("%5zu  %14.4f  %22.5f  %21.5f  %10.3f %%\n", index + 1, exp(tally_mean(&p->figures.loss)),
+                tally_mean(&p->figures.loss) - tally_mean(&p->figures.base_loss), tally_mean(&p->figures.kld),
+                100 * (double)p->figures.same_top / (double)p->place);
     return output_flush(error);
 }
 
@@ -141,33 +109,35 @@ static int compare_floats(const void *a, const void *b) {
 
 static void print_comparison(struct perplexity *p) {
     qsort(p->divergences, p->place, sizeof *p->divergences, compare_floats);
-    double same = (double)p->same_top / (double)p->place, count = (double)p->place;
-    double rms = sqrt(p->difference.square / count);
+    double same = (double)p->figures.same_top / (double)p->place, count = (double)p->place;
+    double rms = sqrt(p->figures.delta_p.square / count);
     output_text("\n====== Perplexity statistics ======\n");
-    output_text("Mean PPL(Q)                   : %10.6f \xc2\xb1 %10.6f\n", exp(tally_mean(&p->loss)),
-                exp(tally_mean(&p->loss)) * tally_error(&p->loss));
-    output_text("Mean PPL(base)                : %10.6f \xc2\xb1 %10.6f\n", exp(tally_mean(&p->base_loss)),
-                exp(tally_mean(&p->base_loss)) * tally_error(&p->base_loss));
-    output_text("Mean ln(PPL(Q)/PPL(base))     : %10.6f\n", tally_mean(&p->loss) - tally_mean(&p->base_loss));
+    output_text("Mean PPL(Q)                   : %10.6f \xc2\xb1 %10.6f\n", exp(tally_mean(&p->figures.loss)),
+                exp(tally_mean(&p->figures.loss)) * tally_error(&p->figures.loss));
+    output_text("Mean PPL(base)                : %10.6f \xc2\xb1 %10.6f\n",
+                exp(tally_mean(&p->figures.base_loss)),
+                exp(tally_mean(&p->figures.base_loss)) * tally_error(&p->figures.base_loss));
+    output_text("Mean ln(PPL(Q)/PPL(base))     : %10.6f\n",
+                tally_mean(&p->figures.loss) - tally_mean(&p->figures.base_loss));
     output_text("\n====== KL divergence statistics ======\n");
-    output_text("Mean    KLD: %10.6f \xc2\xb1 %10.6f\n", tally_mean(&p->divergence),
-                tally_error(&p->divergence));
+    output_text("Mean    KLD: %10.6f \xc2\xb1 %10.6f\n", tally_mean(&p->figures.kld),
+                tally_error(&p->figures.kld));
     output_text("Maximum KLD: %10.6f\n", (double)p->divergences[p->place - 1]);
     output_text("99.0%%   KLD: %10.6f\n", (double)p->divergences[(size_t)(0.99 * (count - 1))]);
     output_text("Median  KLD: %10.6f\n", (double)p->divergences[(p->place - 1) / 2]);
     output_text("\n====== Token probability statistics ======\n");
-    output_text("Mean    \xce\x94p: %6.3f \xc2\xb1 %5.3f %%\n", 100 * tally_mean(&p->difference),
-                100 * tally_error(&p->difference));
+    output_text("Mean    \xce\x94p: %6.3f \xc2\xb1 %5.3f %%\n", 100 * tally_mean(&p->figures.delta_p),
+                100 * tally_error(&p->figures.delta_p));
     output_text("RMS \xce\x94p    : %6.3f %%\n", 100 * rms);
     output_text("Same top p: %6.3f \xc2\xb1 %5.3f %%\n", 100 * same,
                 count > 1 ? 100 * sqrt(same * (1 - same) / (count - 1)) : 0);
 }
 
 static enum status print_estimate(struct perplexity *p, size_t window_count, struct error *error) {
-    double estimate = exp(tally_mean(&p->loss));
+    double estimate = exp(tally_mean(&p->figures.loss));
     if (!p->compares) output_text("\n");
     output_text("Final estimate: PPL over %zu chunks for n_ctx=%zu = %.4f +/- %.5f\n", window_count,
-                p->window_size, estimate, estimate * tally_error(&p->loss));
+                p->window_size, estimate, estimate * tally_error(&p->figures.loss));
     if (p->compares) print_comparison(p);
     return output_flush(error);
 }

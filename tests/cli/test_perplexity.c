@@ -9,6 +9,7 @@
 #include "cli/logits_base.h"
 #include "cli/process.h"
 #include "cli/tiny_model.h"
+#include "eval/divergence.h"
 
 static char model_path[200], other_path[200], bytes_path[200], text_path[200], base_path[200];
 
