@@ -38,6 +38,18 @@ const struct command command_table[COMMAND_COUNT] = {
          "token "
          "is the same, and by how much the right token's probability differs.",
          0, 0, perplexity_command},
+    [COMMAND_EVAL] = {COMMAND_EVAL, "eval", "ruler|kl|recall -m MODEL [options]",
+                      "what approximate attention costs in accuracy",
+                      "ruler asks the questions of RULER's thirteen tasks, with words and texts of our own, "
+                      "at prompts of exact "
+                      "length, and counts the answers found.  kl reads a text and compares the next-token "
+                      "distributions of each "
+                      "preset with those of full attention, by position.  recall measures, per layer and "
+                      "head, how much of the "
+                      "attention mass and of the true top tokens a selection caught.  Several presets answer "
+                      "the same samples, "
+                      "and each sample is prefilled once.",
+                      1, 1, eval_command},
     [COMMAND_INSPECT] =
         {COMMAND_INSPECT, "inspect", "FILE [--json]",
          "what a model file holds, and the memory that running it takes",

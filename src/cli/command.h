@@ -31,6 +31,7 @@ enum status run_command(const struct options *options, struct error *error) STAT
 enum status chat_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status bench_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status eval_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status inspect_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status tokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;

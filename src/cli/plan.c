@@ -70,9 +70,14 @@ static enum status read_keep(const char *text, struct error *error) {
 }
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {
-    *plan = (struct plan){.preset = "full"};
     const char *preset = option_text(options, OPTION_PRESET);
-    if (preset != NULL && strcmp(preset, "full") != 0)
+    return plan_read_preset(plan, options, preset != NULL ? preset : "full", error);
+}
+
+enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
+                             struct error *error) {
+    *plan = (struct plan){.preset = "full"};
+    if (strcmp(preset, "full") != 0)
         return error_set(error, STATUS_USAGE, "--preset %.40s: this build has only: full", preset);
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));

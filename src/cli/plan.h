@@ -22,6 +22,9 @@ struct plan {
 };
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+/* The same with a preset of this name instead of --preset. */
+enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
+                             struct error *error) STATUS_CHECKED;
 
 /* Tokens per sequence: what -c asks for if the budget holds it for sequence_count sequences (else
  * STATUS_MEMORY, with what would fit), or without -c the model's context, cut to the budget. */

@@ -1,0 +1,239 @@
+/* loam eval: what an approximate attention costs in answers (ruler), in probabilities (kl), and in attention mass
+ * (recall). */
+#include "cli/eval.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/prompt.h"
+#include "cli/utf8.h"
+
+enum { RULER = 1, KL = 2, RECALL = 4 };
+
+static const struct {
+    const char *name;
+    unsigned bit;
+    enum status (*run)(struct evaluation *evaluation, struct error *error);
+} kinds[] = {{"ruler", RULER, eval_ruler}};
+enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
+
+/* Options that not every evaluation has. */
+static const struct {
+    enum option_id id;
+    unsigned kinds;
+} restricted[] = {
+    {OPTION_EVAL_TASKS, RULER}, {OPTION_EVAL_SAMPLES, RULER}, {OPTION_SEED, RULER},
+    {OPTION_EVAL_SVG, RULER},   {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_STRETCH, KL | RECALL},
+};
+
+static enum status find_kind(const struct options *options, size_t *index, struct error *error) {
+    const char *name = options->positionals[0];
+    for (*index = 0; *index < KIND_COUNT; ++*index)
+        if (strcmp(kinds[*index].name, name) == 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler", name);
+}
+
+static const char *option_name(enum option_id id) {
+    for (size_t i = 0; i < option_table_count; i++)
+        if (option_table[i].id == id) return option_table[i].name;
+    return "";
+}
+
+static enum status check_options(const struct options *options, size_t kind, struct error *error) {
+    for (size_t i = 0; i < sizeof restricted / sizeof restricted[0]; i++) {
+        const struct option_value *value = &options->values[restricted[i].id];
+        if (value->source == SOURCE_ARGUMENT && value->present &&
+            (restricted[i].kinds & kinds[kind].bit) == 0)
+            return error_set(error, STATUS_USAGE, "eval %s: --%s belongs to another evaluation",
+                             kinds[kind].name, option_name(restricted[i].id));
+    }
+    return STATUS_OK;
+}
+
+/* ---- presets ---- */
+
+static enum status add_preset(struct evaluation *evaluation, const char *name, struct error *error) {
+    for (size_t i = 0; i < evaluation->preset_count; i++)
+        if (strcmp(evaluation->plans[i].preset, name) == 0)
+            return error_set(error, STATUS_USAGE, "--preset: %.40s is there twice", name);
+    if (evaluation->preset_count == EVAL_PRESETS_MOST)
+        return error_set(error, STATUS_USAGE, "--preset: more than %d", EVAL_PRESETS_MOST);
+    return plan_read_preset(&evaluation->plans[evaluation->preset_count++], evaluation->options, name, error);
+}
+
+static enum status read_presets(struct evaluation *evaluation, struct error *error) {
+    evaluation->preset_names = strdup(option_text(evaluation->options, OPTION_PRESET));
+    if (evaluation->preset_names == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    char *rest = evaluation->preset_names;
+    for (char *name; (name = strsep(&rest, ",")) != NULL;) TRY(add_preset(evaluation, name, error));
+    return STATUS_OK;
+}
+
+enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error) {
+    (void)evaluation, (void)index, (void)error;
+    return STATUS_OK;
+}
+
+/* ---- opening ---- */
+
+enum status evaluation_read(struct evaluation *evaluation, const struct options *options,
+                            struct error *error) {
+    *evaluation = (struct evaluation){.options = options,
+                                      .output = (enum eval_output)option_count(options, OPTION_EVAL_OUTPUT)};
+    if (option_list(options, OPTION_EVAL_LENGTHS)->list_count > EVAL_LENGTHS_MOST)
+        return error_set(error, STATUS_USAGE, "--lengths: more than %d", EVAL_LENGTHS_MOST);
+    TRY(read_presets(evaluation, error));
+    static const enum option_id paths[] = {OPTION_JSON_FILE, OPTION_EVAL_SVG, OPTION_EVAL_EMIT};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        if (option_text(options, paths[i]) != NULL)
+            TRY(json_file_check(option_text(options, paths[i]), error));
+    const char *jsonl = option_text(options, OPTION_EVAL_JSONL);
+    return jsonl != NULL ? output_file_open(&evaluation->jsonl, jsonl, error) : STATUS_OK;
+}
+
+enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error) {
+    const struct options *options = evaluation->options;
+    const char *path = option_text(options, OPTION_MODEL);
+    if (path == NULL) return error_set(error, STATUS_USAGE, "eval: which model?  -m FILE");
+    struct gguf gguf = {0};
+    enum status status = gguf_open(&gguf, path, error);
+    if (status == STATUS_OK)
+        status = tokenizer_create(&evaluation->session.tokenizer, &gguf,
+                                  option_flag(options, OPTION_FORCE_PRE), error);
+    gguf_close(&gguf);
+    return status;
+}
+
+enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) {
+    const struct options *options = evaluation->options;
+    TRY(session_open(&evaluation->session, options, option_count(options, OPTION_THREADS), error));
+    return session_open_tokenizer(&evaluation->session, options, error);
+}
+
+enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size,
+                                   struct error *error) {
+    struct session *session = &evaluation->session;
+    const struct plan *plan = &evaluation->plans[0];
+    if (context_size > session->model->config.context_length &&
+        !option_flag(evaluation->options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: %llu tokens, the model was trained for %llu\n",
+                (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
+    TRY(plan_check_memory(plan, &session->model->config, context_size, error));
+    struct engine_options engine_options = {.context_size = context_size,
+                                            .sequence_capacity = 1,
+                                            .batch_size = session_batch_size(evaluation->options),
+                                            .k_type = plan->k_type,
+                                            .v_type = plan->v_type};
+    TRY(session_create_engine(session, &engine_options, error));
+    return sequence_create(&evaluation->sequence, session->engine, error);
+}
+
+void evaluation_close(struct evaluation *evaluation) {
+    sequence_destroy(evaluation->sequence);
+    session_close(&evaluation->session);
+    output_file_abort(&evaluation->jsonl);
+    free(evaluation->preset_names);
+}
+
+enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
+                            const char **name, struct error *error) {
+    *name = option_text(evaluation->options, OPTION_FILE);
+    if (*name != NULL) return prompt_read_file(*name, text, length, error);
+    *name = "the text in the binary";
+    *length = essay_builtin_length;
+    *text = malloc(*length + 1);
+    if (*text == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    memcpy(*text, essay_builtin, *length);
+    (*text)[*length] = '\0';
+    return STATUS_OK;
+}
+
+/* ---- reporting ---- */
+
+bool evaluation_wants_lines(const struct evaluation *evaluation) {
+    return evaluation->output == EVAL_OUTPUT_JSONL || evaluation->jsonl.stream != NULL;
+}
+
+enum status evaluation_line(struct evaluation *evaluation, json_t *object, struct error *error) {
+    char *line = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    json_decref(object);
+    if (line == NULL) return error_set(error, STATUS_MEMORY, "no memory for the JSON");
+    enum status status = STATUS_OK;
+    if (evaluation->jsonl.stream != NULL) {
+        status = output_file_put(&evaluation->jsonl, line, strlen(line), error);
+        if (status == STATUS_OK) status = output_file_put(&evaluation->jsonl, "\n", 1, error);
+    }
+    if (evaluation->output == EVAL_OUTPUT_JSONL) {
+        output_text("%s\n", line);
+        if (status == STATUS_OK) status = output_flush(error);
+    }
+    free(line);
+    return status;
+}
+
+json_t *eval_work_json(struct eval_work work) {
+    json_t *object = json_object();
+    json_add_uint(object, "tokens", work.tokens);
+    json_add_number(object, "seconds", work.seconds);
+    json_add_number(object, "tokens_per_second", work.seconds > 0 ? (double)work.tokens / work.seconds : 0);
+    return object;
+}
+
+json_t *evaluation_json(const struct evaluation *evaluation) {
+    json_t *root = json_object(), *presets = json_array();
+    const char *name = evaluation->session.model->config.name;
+    json_add(root, "evaluation", json_string(evaluation->options->positionals[0]));
+    json_add(root, "model", json_bytes(name, strlen(name)));
+    for (size_t i = 0; i < evaluation->preset_count; i++) {
+        json_t *preset = json_object();
+        json_add(preset, "preset", json_string(evaluation->plans[i].preset));
+        json_add(preset, "plan", plan_json(&evaluation->plans[i]));
+        json_array_append_new(presets, preset);
+    }
+    json_add(root, "presets", presets);
+    return root;
+}
+
+static enum status print_table(const struct evaluation *evaluation, const struct table *table,
+                               const char *note, struct error *error) {
+    struct text text = {0};
+    table_write(table, &text);
+    if (note[0] != '\0') text_format(&text, "\n%s\n", note);
+    if (text.failed) return error_set(error, STATUS_MEMORY, "out of memory for the table");
+    if (evaluation->output == EVAL_OUTPUT_MD)
+        output_bytes(text.bytes, text.length);
+    else if (!option_flag(evaluation->options, OPTION_QUIET))
+        fputs(text.bytes, stderr);
+    text_deinit(&text);
+    return output_flush(error);
+}
+
+enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
+                              json_t *root, struct error *error) {
+    const char *path = option_text(evaluation->options, OPTION_JSON_FILE);
+    enum status status = print_table(evaluation, table, note, error);
+    if (status == STATUS_OK && evaluation->output == EVAL_OUTPUT_JSON)
+        status = json_print(root, JSON_INDENT(1), error);
+    if (status == STATUS_OK && path != NULL) status = json_file_write(root, path, error);
+    json_decref(root);
+    if (status == STATUS_OK && evaluation->jsonl.stream != NULL)
+        status = output_file_commit(&evaluation->jsonl, error);
+    return status;
+}
+
+enum status eval_command(const struct options *options, struct error *error) {
+    size_t kind;
+    TRY(find_kind(options, &kind, error));
+    TRY(check_options(options, kind, error));
+    interrupt_install();
+    struct evaluation *evaluation = calloc(1, sizeof *evaluation);
+    if (evaluation == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    enum status status = evaluation_read(evaluation, options, error);
+    if (status == STATUS_OK) status = kinds[kind].run(evaluation, error);
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    evaluation_close(evaluation);
+    free(evaluation);
+    return status;
+}

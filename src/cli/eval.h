@@ -1,0 +1,70 @@
+/* eval: what the three evaluations of `loam eval` share. */
+#ifndef LOAM_CLI_EVAL_H
+#define LOAM_CLI_EVAL_H
+
+#include <stdio.h>
+
+#include "cli/command.h"
+#include "cli/json_file.h"
+#include "cli/output_file.h"
+#include "cli/plan.h"
+#include "cli/progress.h"
+#include "cli/session.h"
+#include "cli/table.h"
+#include "eval/essay.h"
+
+enum { EVAL_PRESETS_MOST = 16, EVAL_LENGTHS_MOST = 32 };
+enum eval_output { EVAL_OUTPUT_MD, EVAL_OUTPUT_JSON, EVAL_OUTPUT_JSONL }; /* choices of -o */
+
+struct evaluation {
+    const struct options *options;
+    struct session session;
+    struct sequence *sequence;
+    struct plan plans[EVAL_PRESETS_MOST];
+    char *preset_names; /* owned: the texts that plans[].preset point to */
+    size_t preset_count;
+    enum eval_output output;
+    struct output_file jsonl; /* of --jsonl; stream NULL: none */
+};
+
+/* Refuses options that belong to another evaluation, reads the presets, checks that what is to be written can be. */
+enum status evaluation_read(struct evaluation *evaluation, const struct options *options, struct error *error)
+    STATUS_CHECKED;
+/* Model and tokenizer; then an engine with one sequence of context_size tokens. */
+enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error)
+    STATUS_CHECKED; /* only */
+enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
+enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size, struct error *error)
+    STATUS_CHECKED;
+/* From here on steps attend as preset number `index` says.  What is in the sequence stays. */
+enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error)
+    STATUS_CHECKED;
+void evaluation_close(struct evaluation *evaluation);
+
+/* The text of -f; the one in the binary without it.  *text is owned by the caller. */
+enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
+                            const char **name, struct error *error) STATUS_CHECKED;
+
+/* One line of JSON to -o jsonl and to --jsonl, whichever there is; takes the object. */
+enum status evaluation_line(struct evaluation *evaluation, json_t *object, struct error *error)
+    STATUS_CHECKED;
+bool evaluation_wants_lines(const struct evaluation *evaluation);
+/* The table (-o md: standard output, else standard error unless -q), the JSON of -o json and --json FILE; commits
+ * --jsonl.  Takes the root. */
+enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
+                              json_t *root, struct error *error) STATUS_CHECKED;
+/* What every report begins with: model, evaluation, seed, presets. */
+json_t *evaluation_json(const struct evaluation *evaluation);
+
+/* "1,024 tokens in 3.2 s" of a kind of work, for reports. */
+struct eval_work {
+    uint64_t tokens;
+    double seconds;
+};
+json_t *eval_work_json(struct eval_work work);
+
+enum status eval_ruler(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
+enum status eval_kl(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
+enum status eval_recall(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
+
+#endif

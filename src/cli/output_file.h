@@ -1,0 +1,24 @@
+/* output_file: a text file written whole or not at all, through a temporary file beside it; a device or a pipe
+ * (/dev/stdout) is written directly. */
+#ifndef LOAM_CLI_OUTPUT_FILE_H
+#define LOAM_CLI_OUTPUT_FILE_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/status.h"
+#include "platform/file.h"
+
+struct output_file {
+    FILE *stream;              /* NULL: not open */
+    const char *path;          /* borrowed */
+    struct file_writer writer; /* stream NULL: written directly */
+};
+
+enum status output_file_open(struct output_file *file, const char *path, struct error *error) STATUS_CHECKED;
+enum status output_file_put(struct output_file *file, const char *bytes, size_t length, struct error *error)
+    STATUS_CHECKED;
+enum status output_file_commit(struct output_file *file, struct error *error) STATUS_CHECKED;
+void output_file_abort(struct output_file *file); /* safe after commit, and on a file never opened */
+
+#endif

@@ -1,0 +1,31 @@
+/* answer: a model's greedy answer to a prompt, as the tasks score it.
+ *
+ * A prompt is prefilled once, without its last token; each answer then begins by decoding that token, so that
+ * every token of the answer is read through the attention that decoding uses, and the sequence is cut back to
+ * where it was.  Thread: the engine's. */
+#ifndef LOAM_EVAL_ANSWER_H
+#define LOAM_EVAL_ANSWER_H
+
+#include "engine/engine.h"
+#include "eval/text.h"
+#include "token/tokenizer.h"
+
+/* Puts all but the last of the tokens [token_count] into an empty sequence. token_count is 2 at least. */
+enum status answer_prefill(struct engine *engine, struct sequence *sequence, const token_id *tokens,
+                           size_t token_count, engine_progress *progress, void *progress_context,
+                           struct error *error) STATUS_CHECKED;
+
+struct answer_request {
+    struct engine *engine;
+    struct sequence *sequence; /* holds the prompt but its last token, and does again afterwards */
+    const struct tokenizer *tokenizer;
+    token_id last_token;      /* of the prompt */
+    size_t token_budget;      /* most tokens to answer with */
+    bool (*stop_asked)(void); /* may be NULL; true: STATUS_INTERRUPTED */
+};
+/* Greedy, until the budget, an end token, or a token with a line end in it (which is not part of the answer).
+ * *text: the answer's bytes; cleared first.  *token_count: decode steps made. */
+enum status answer_greedy(const struct answer_request *request, struct text *text, uint64_t *step_count,
+                          struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,42 @@
+#include "eval/match.h"
+
+#include <ctype.h>
+#include <math.h>
+
+bool match_contains(const char *text, size_t length, const char *part, size_t part_length) {
+    for (size_t i = 0; i + part_length <= length; i++) {
+        size_t same = 0;
+        while (same < part_length &&
+               tolower((unsigned char)text[i + same]) == tolower((unsigned char)part[same]))
+            same++;
+        if (same == part_length) return true;
+    }
+    return false;
+}
+
+static size_t held(const char *answer, size_t length, const char *const *references, size_t count) {
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t part_length = 0;
+        while (references[i][part_length] != '\0') part_length++;
+        found += match_contains(answer, length, references[i], part_length);
+    }
+    return found;
+}
+
+double match_all(const char *answer, size_t length, const char *const *references, size_t count) {
+    return (double)held(answer, length, references, count) / (double)count;
+}
+
+double match_part(const char *answer, size_t length, const char *const *references, size_t count) {
+    return held(answer, length, references, count) > 0 ? 1 : 0;
+}
+
+struct interval match_wilson(double sum, size_t count) {
+    if (count == 0) return (struct interval){0, 1};
+    const double z = 1.959963984540054;
+    double n = (double)count, p = sum / n, z2 = z * z / n;
+    double centre = (p + z2 / 2) / (1 + z2);
+    double half = z / (1 + z2) * sqrt(p * (1 - p) / n + z2 / (4 * n));
+    return (struct interval){fmax(0, centre - half), fmin(1, centre + half)};
+}

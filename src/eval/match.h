@@ -1,0 +1,24 @@
+/* match: did the answer hold what was asked for, and how sure is a mean of such scores. */
+#ifndef LOAM_EVAL_MATCH_H
+#define LOAM_EVAL_MATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Is part[part_length] in text[length]?  ASCII letters match in either case. */
+bool match_contains(const char *text, size_t length, const char *part, size_t part_length);
+
+/* RULER's string_match_all: the fraction of the references that the answer holds. */
+double match_all(const char *answer, size_t length, const char *const *references, size_t count);
+/* RULER's string_match_part: 1 when it holds any of them, else 0. */
+double match_part(const char *answer, size_t length, const char *const *references, size_t count);
+
+/* Wilson's score interval for a proportion, 95% (z = 1.959964), clipped to [0, 1].  `sum` may be a sum of
+ * fractions (string_match_all with several answers): the interval is then at least as wide as it need be, for a
+ * value in [0, 1] varies most when it is 0 or 1. */
+struct interval {
+    double low, high;
+};
+struct interval match_wilson(double sum, size_t count);
+
+#endif

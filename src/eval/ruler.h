@@ -1,0 +1,75 @@
+/* ruler: samples of RULER's thirteen tasks (Hsieh et al. 2024, arXiv 2404.06654), made from a seed.
+ *
+ * The construction is RULER's, the text our own (eval/ruler_text.h says what a prompt looks like), and so are
+ * these differences:
+ *   - qa_1 and qa_2 ask about made-up people and towns (one document, two documents) instead of SQuAD and HotpotQA;
+ *   - no worked example stands before vt and cwe;
+ *   - the asked needle of sample i lies at depth frac(u + i * 0.618...) instead of one of 40 random depths, so that
+ *     few samples cover all depths evenly; u depends on seed, task and length;
+ *   - cwe below 4096 tokens: 10 times and once instead of 30 and 3.
+ * Results are RULER-style, never RULER scores.
+ *
+ * A prompt is exact in tokens of the model's own tokenizer: the haystack has as many units (sentences, needles,
+ * words, documents) as fit so that tokens(prompt, BOS included) + token_budget <= length; one unit more would not
+ * fit.  The essay is read from a random sentence on; when it is used up it begins anew with its sentences shuffled.
+ *
+ * Sample i of a task at a length depends on the seed, the task, the length, i, the essay and the tokenizer, and on
+ * nothing else (base/random: xoshiro256**). */
+#ifndef LOAM_EVAL_RULER_H
+#define LOAM_EVAL_RULER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "eval/essay.h"
+#include "token/tokenizer.h"
+
+enum ruler_task {
+    RULER_NIAH_SINGLE_1,
+    RULER_NIAH_SINGLE_2,
+    RULER_NIAH_SINGLE_3,
+    RULER_NIAH_MULTIKEY_1,
+    RULER_NIAH_MULTIKEY_2,
+    RULER_NIAH_MULTIKEY_3,
+    RULER_NIAH_MULTIVALUE,
+    RULER_NIAH_MULTIQUERY,
+    RULER_VT,
+    RULER_CWE,
+    RULER_FWE,
+    RULER_QA_1,
+    RULER_QA_2,
+    RULER_TASK_COUNT
+};
+
+enum { RULER_ANSWERS_MOST = 10, RULER_ANSWER_BYTES = 48, RULER_LENGTH_LEAST = 256 };
+
+const char *ruler_task_name(enum ruler_task task); /* "niah_single_1" */
+bool ruler_task_is_part(enum ruler_task task);     /* scored by string_match_part (qa) instead of _all */
+bool ruler_task_is_needle(enum ruler_task task);   /* has one asked needle: belongs on the heat map */
+
+struct ruler_options {
+    uint64_t seed;
+    const struct essay *essay;         /* borrowed */
+    const struct tokenizer *tokenizer; /* borrowed */
+};
+
+struct ruler_sample {
+    char *prompt; /* owned, zero-terminated */
+    size_t prompt_bytes;
+    struct token_list tokens; /* of the prompt, with what the vocabulary puts before a text */
+    char answers[RULER_ANSWERS_MOST][RULER_ANSWER_BYTES];
+    size_t answer_count;
+    char *answer_text;   /* owned: what a perfect model goes on with, " 1234567." */
+    double depth;        /* of the asked needle or document, 0 (start) to 1; -1: the task has more than one */
+    size_t token_budget; /* of the answer: RULER's, or what answer_text takes and 8 more if that is larger */
+};
+
+/* STATUS_USAGE names the length a task needs, or that the word lists are too short for it. */
+enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options,
+                                enum ruler_task task, uint64_t length, uint64_t index, struct error *error)
+    STATUS_CHECKED;
+void ruler_sample_deinit(struct ruler_sample *sample);
+
+#endif

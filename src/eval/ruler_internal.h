@@ -1,0 +1,122 @@
+/* ruler: what the files that build prompts share.
+ *
+ * A sample is drawn once (ruler_draw: keys, values, names, places) and then written at several sizes until it fits
+ * (ruler_write).  Writing takes its random numbers from a copy of one generator, so that a size always gives the
+ * same text. */
+#ifndef LOAM_EVAL_RULER_INTERNAL_H
+#define LOAM_EVAL_RULER_INTERNAL_H
+
+#include "base/random.h"
+#include "eval/ruler.h"
+#include "eval/ruler_text.h"
+#include "eval/text.h"
+
+enum ruler_template {
+#define X(name, text) TEMPLATE_##name,
+    RULER_TEMPLATES(X)
+#undef X
+};
+enum ruler_separator {
+#define X(name, text) SEPARATOR_##name,
+    RULER_SEPARATORS(X)
+#undef X
+};
+enum ruler_kind {
+#define X(name, singular, plural) KIND_##name,
+    RULER_KINDS(X)
+#undef X
+};
+
+struct word_list {
+    const char *const *words;
+    size_t count;
+};
+extern const struct word_list ruler_noise, ruler_adjectives, ruler_nouns, ruler_first_names, ruler_surnames,
+    ruler_town_starts, ruler_town_ends, ruler_regions, ruler_jobs;
+
+const char *ruler_separator_text(enum ruler_separator separator);
+const char *ruler_kind_text(enum ruler_kind kind, bool plural);
+
+/* A place {name} in a template, and what goes there. */
+struct field {
+    const char *name, *value;
+};
+/* Appends the template; a {name} without a field is a bug. */
+void ruler_fill(struct text *text, enum ruler_template template, const struct field *fields, size_t count);
+#define FILL(text, template, ...)                                   \
+    ruler_fill(text, template, (const struct field[]){__VA_ARGS__}, \
+               sizeof((const struct field[]){__VA_ARGS__}) / sizeof(struct field))
+
+/* "a, b and c" */
+void ruler_join_keys(struct text *text, const char (*keys)[RULER_ANSWER_BYTES], size_t count);
+
+/* Draws without replacement from [0, count). */
+struct urn {
+    uint64_t *drawn; /* bits, owned */
+    size_t count, left;
+};
+enum { URN_EMPTY = -1 };
+bool urn_init(struct urn *urn, size_t count); /* false: no memory */
+void urn_deinit(struct urn *urn);
+void urn_refill(struct urn *urn);
+void urn_remove(struct urn *urn, size_t index);
+int64_t urn_draw(struct urn *urn, struct random *random); /* URN_EMPTY when nothing is left */
+
+enum { NEEDLES_MOST = 4, VT_NAMES = 5, CWE_COMMON = 10, FWE_ASKED = 3 };
+
+struct needle {
+    char key[RULER_ANSWER_BYTES], value[RULER_ANSWER_BYTES];
+    double depth;
+};
+
+/* What is fixed for a sample whatever its size. */
+struct ruler_draft {
+    const struct ruler_options *options;
+    enum ruler_task task;
+    uint64_t length;
+    struct random random; /* for writing; copied each time */
+    double depth;         /* of the asked needle */
+    struct needle needles[NEEDLES_MOST];
+    size_t needle_count, key_index; /* key_index: of needles[0], when keys are words */
+    enum ruler_kind key_kind, value_kind;
+    char names[VT_NAMES][8], vt_value[8];
+    double places[VT_NAMES];
+    bool pairs;                  /* cwe: the words are adjective-noun because there are too few single ones */
+    struct urn urn;              /* keys, words or people; refilled for each writing */
+    struct urn towns;            /* qa_2 */
+    size_t question;             /* qa_1: what is asked */
+    size_t person, town, region; /* qa: asked */
+};
+
+/* A sample as written at one size. */
+struct ruler_page {
+    struct text prompt;
+    char answers[RULER_ANSWERS_MOST][RULER_ANSWER_BYTES];
+    size_t answer_count;
+    double depth;
+    bool exhausted; /* the word lists do not give so many units */
+};
+
+void ruler_word_pair(char *target, size_t index); /* adjective-noun number index, RULER_ANSWER_BYTES */
+size_t ruler_word_pair_count(void);
+void ruler_word(char *target, enum ruler_kind kind, struct random *random);
+void ruler_page_answer(struct ruler_page *page, const char *answer);
+
+/* The families of tasks.  draw: false when there is no memory. */
+bool ruler_niah_draw(struct ruler_draft *draft);
+void ruler_niah_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);
+bool ruler_vt_draw(struct ruler_draft *draft);
+void ruler_vt_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);
+bool ruler_cwe_draw(struct ruler_draft *draft);
+void ruler_cwe_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);
+bool ruler_fwe_draw(struct ruler_draft *draft);
+void ruler_fwe_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);
+bool ruler_qa_draw(struct ruler_draft *draft);
+void ruler_qa_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);
+
+/* Noise of sentence_count sentences, five to a line, with lines[i] as a line of its own behind noise line
+ * floor(places[i] * (line count + 1)); places ascend. */
+void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines,
+                       const double *places, size_t count);
+
+#endif

@@ -1,0 +1,199 @@
+/* The needle tasks: keys and values hidden in noise, in an essay, or among needles of other keys. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "eval/ruler_internal.h"
+
+enum haystack { HAYSTACK_NOISE, HAYSTACK_ESSAY, HAYSTACK_NEEDLES };
+
+/* RULER's configurations; needles = keys * values. */
+static const struct niah_shape {
+    enum haystack haystack;
+    enum ruler_kind key_kind, value_kind;
+    size_t key_count, value_count, asked_count;
+} shapes[] = {
+    [RULER_NIAH_SINGLE_1] = {HAYSTACK_NOISE, KIND_word, KIND_number, 1, 1, 1},
+    [RULER_NIAH_SINGLE_2] = {HAYSTACK_ESSAY, KIND_word, KIND_number, 1, 1, 1},
+    [RULER_NIAH_SINGLE_3] = {HAYSTACK_ESSAY, KIND_word, KIND_uuid, 1, 1, 1},
+    [RULER_NIAH_MULTIKEY_1] = {HAYSTACK_ESSAY, KIND_word, KIND_number, 4, 1, 1},
+    [RULER_NIAH_MULTIKEY_2] = {HAYSTACK_NEEDLES, KIND_word, KIND_number, 1, 1, 1},
+    [RULER_NIAH_MULTIKEY_3] = {HAYSTACK_NEEDLES, KIND_uuid, KIND_uuid, 1, 1, 1},
+    [RULER_NIAH_MULTIVALUE] = {HAYSTACK_ESSAY, KIND_word, KIND_number, 1, 4, 1},
+    [RULER_NIAH_MULTIQUERY] = {HAYSTACK_ESSAY, KIND_word, KIND_number, 4, 1, 4},
+};
+
+static void draw_key(struct ruler_draft *draft, struct urn *urn, char *key, struct random *random) {
+    if (draft->key_kind != KIND_word) {
+        ruler_word(key, draft->key_kind, random);
+        return;
+    }
+    int64_t index = urn_draw(urn, random);
+    ASSERT(index != URN_EMPTY);
+    if (draft->needle_count == 0) draft->key_index = (size_t)index;
+    ruler_word_pair(key, (size_t)index);
+}
+
+static bool has_value(const struct ruler_draft *draft, const char *value) {
+    for (size_t i = 0; i < draft->needle_count; i++)
+        if (strcmp(draft->needles[i].value, value) == 0) return true;
+    return false;
+}
+
+bool ruler_niah_draw(struct ruler_draft *draft) {
+    const struct niah_shape *shape = &shapes[draft->task];
+    draft->key_kind = shape->key_kind;
+    draft->value_kind = shape->value_kind;
+    if (!urn_init(&draft->urn, ruler_word_pair_count())) return false;
+    for (size_t k = 0; k < shape->key_count; k++) {
+        char key[RULER_ANSWER_BYTES];
+        draw_key(draft, &draft->urn, key, &draft->random);
+        for (size_t v = 0; v < shape->value_count; v++) {
+            struct needle needle = {.depth = random_double(&draft->random)};
+            memcpy(needle.key, key, sizeof key);
+            do ruler_word(needle.value, draft->value_kind, &draft->random);
+            while (has_value(draft, needle.value));
+            draft->needles[draft->needle_count++] = needle;
+        }
+    }
+    /* The first key is asked for; where it has one value that lies at the sample's depth. */
+    if (shape->asked_count == 1 && shape->value_count == 1) draft->needles[0].depth = draft->depth;
+    return true;
+}
+
+static int by_depth(const void *a, const void *b) {
+    double x = ((const struct needle *)a)->depth, y = ((const struct needle *)b)->depth;
+    return (x > y) - (x < y);
+}
+
+static void write_needle(const struct ruler_draft *draft, struct text *text, const struct needle *needle) {
+    FILL(text, TEMPLATE_needle, {"kinds", ruler_kind_text(draft->value_kind, true)}, {"key", needle->key},
+         {"value", needle->value});
+}
+
+static size_t place_of(double depth, size_t unit_count) {
+    size_t place = (size_t)(depth * (double)(unit_count + 1));
+    return place < unit_count ? place : unit_count;
+}
+
+/* unit_count sentences of an endless text: the essay from a random sentence on, then again and again, each further
+ * time with its sentences shuffled.  The caller frees the array; NULL: no memory. */
+static const struct essay_sentence **read_essay(const struct essay *essay, size_t unit_count,
+                                                struct random *random) {
+    size_t count = essay->sentence_count, first = (size_t)random_below(random, count);
+    const struct essay_sentence **read = malloc((unit_count + count) * sizeof *read);
+    if (read == NULL) return NULL;
+    for (size_t i = 0; i < count; i++) read[i] = &essay->sentences[(first + i) % count];
+    for (size_t begin = count; begin < unit_count; begin += count) {
+        memcpy(read + begin, read + begin - count, count * sizeof *read);
+        for (size_t i = count - 1; i > 0; i--) {
+            size_t j = (size_t)random_below(random, i + 1);
+            const struct essay_sentence *kept = read[begin + i];
+            read[begin + i] = read[begin + j];
+            read[begin + j] = kept;
+        }
+    }
+    return read;
+}
+
+/* Sentences differ in length by a factor of twenty, so depth is measured in bytes. */
+static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count,
+                        const struct needle *needles, struct text *text) {
+    const struct essay_sentence **sentences = read_essay(draft->options->essay, unit_count, random);
+    if (sentences == NULL) {
+        text->failed = true;
+        return;
+    }
+    size_t total = 0, before = 0, next = 0;
+    for (size_t i = 0; i < unit_count; i++) total += sentences[i]->length + 1;
+    for (size_t i = 0; i <= unit_count; i++) {
+        while (next < draft->needle_count &&
+               (i == unit_count || needles[next].depth * (double)total <= (double)before)) {
+            if (i + next > 0) text_add(text, " ");
+            write_needle(draft, text, &needles[next++]);
+        }
+        if (i == unit_count) break;
+        if (i + next > 0) text_add(text, " ");
+        text_append(text, sentences[i]->bytes, sentences[i]->length);
+        before += sentences[i]->length + 1;
+    }
+    free(sentences);
+}
+
+static void write_needles(struct ruler_draft *draft, struct random *random, size_t unit_count,
+                          struct ruler_page *page) {
+    struct text *text = &page->prompt;
+    size_t place = place_of(draft->needles[0].depth, unit_count);
+    urn_refill(&draft->urn);
+    if (draft->key_kind == KIND_word) urn_remove(&draft->urn, draft->key_index);
+    for (size_t i = 0; i <= unit_count; i++) {
+        if (i > 0) text_add(text, "\n");
+        if (i == place) {
+            write_needle(draft, text, &draft->needles[0]);
+            continue;
+        }
+        if (draft->key_kind == KIND_word && draft->urn.left == 0) {
+            page->exhausted = true;
+            return;
+        }
+        struct needle other;
+        draw_key(draft, &draft->urn, other.key, random);
+        do ruler_word(other.value, draft->value_kind, random);
+        while (has_value(draft, other.value));
+        write_needle(draft, text, &other);
+    }
+}
+
+static void write_noise(const struct ruler_draft *draft, size_t unit_count, struct text *text) {
+    struct text line = {0};
+    write_needle(draft, &line, &draft->needles[0]);
+    if (line.failed)
+        text->failed = true;
+    else
+        ruler_write_noise(text, unit_count, &(const char *){line.bytes}, &draft->needles[0].depth, 1);
+    text_deinit(&line);
+}
+
+/* The question and the answers that belong to it. */
+static void write_question(const struct ruler_draft *draft, const struct needle *in_order,
+                           struct ruler_page *page) {
+    const struct niah_shape *shape = &shapes[draft->task];
+    bool many = shape->asked_count * shape->value_count > 1;
+    struct text keys = {0};
+    char asked[NEEDLES_MOST][RULER_ANSWER_BYTES];
+    for (size_t i = 0; i < shape->asked_count; i++) memcpy(asked[i], draft->needles[i].key, sizeof asked[i]);
+    ruler_join_keys(&keys, (const char(*)[RULER_ANSWER_BYTES])asked, shape->asked_count);
+    if (keys.failed) {
+        page->prompt.failed = true;
+        return;
+    }
+    const struct field fields[] = {{"kind", ruler_kind_text(draft->value_kind, false)},
+                                   {"kinds", ruler_kind_text(draft->value_kind, true)},
+                                   {"keys", keys.bytes}};
+    text_add(&page->prompt, "\n");
+    ruler_fill(&page->prompt, many ? TEMPLATE_question_many : TEMPLATE_question_one, fields, 3);
+    text_add(&page->prompt, "\n");
+    ruler_fill(&page->prompt, many ? TEMPLATE_prefix_many : TEMPLATE_prefix_one, fields, 3);
+    text_deinit(&keys);
+    if (shape->value_count > 1)
+        for (size_t i = 0; i < draft->needle_count; i++) ruler_page_answer(page, in_order[i].value);
+    else
+        for (size_t i = 0; i < shape->asked_count; i++) ruler_page_answer(page, draft->needles[i].value);
+}
+
+void ruler_niah_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page) {
+    const struct niah_shape *shape = &shapes[draft->task];
+    struct random random = draft->random;
+    struct needle in_order[NEEDLES_MOST];
+    memcpy(in_order, draft->needles, sizeof in_order);
+    qsort(in_order, draft->needle_count, sizeof in_order[0], by_depth);
+    FILL(&page->prompt, TEMPLATE_intro_niah, {"kinds", ruler_kind_text(draft->value_kind, true)});
+    text_add(&page->prompt, "\n");
+    switch (shape->haystack) {
+    case HAYSTACK_NOISE: write_noise(draft, unit_count, &page->prompt); break;
+    case HAYSTACK_ESSAY: write_essay(draft, &random, unit_count, in_order, &page->prompt); break;
+    case HAYSTACK_NEEDLES: write_needles(draft, &random, unit_count, page); break;
+    }
+    write_question(draft, in_order, page);
+    page->depth = ruler_task_is_needle(draft->task) ? draft->depth : -1;
+}

@@ -1,0 +1,21 @@
+/* text: a string that grows.  A failed allocation is remembered instead of returned at every append; who made
+ * the string asks once at the end. */
+#ifndef LOAM_EVAL_TEXT_H
+#define LOAM_EVAL_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct text {
+    char *bytes; /* owned, zero-terminated once something was appended */
+    size_t length, capacity;
+    bool failed;
+};
+
+void text_deinit(struct text *text);
+void text_clear(struct text *text); /* keeps the memory */
+void text_append(struct text *text, const char *bytes, size_t length);
+void text_add(struct text *text, const char *string);
+void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

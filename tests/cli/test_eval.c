@@ -1,0 +1,153 @@
+/* loam eval as a user runs it: exit codes, files, the same samples and answers every time. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+static char model_path[200], vocabulary_path[200], text_path[200], jsonl_path[200], json_path[200],
+    svg_path[200];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(vocabulary_path, sizeof vocabulary_path, "%s", scratch_path("vocabulary.gguf"));
+    snprintf(text_path, sizeof text_path, "%s", scratch_path("text.txt"));
+    snprintf(jsonl_path, sizeof jsonl_path, "%s", scratch_path("out.jsonl"));
+    snprintf(json_path, sizeof json_path, "%s", scratch_path("out.json"));
+    snprintf(svg_path, sizeof svg_path, "%s", scratch_path("out.svg"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 1, .context = 2048});
+    tiny_model_write(vocabulary_path, &(struct tiny_model){.seed = 1, .vocabulary_only = true});
+    FILE *file = fopen(text_path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 200; i++) fprintf(file, "Line %d tells of fox number %d. ", i, i * 7 % 31);
+    fclose(file);
+    return 0;
+}
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 20);
+    text[fread(text, 1, (1 << 20) - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+static json_t *read_json(const char *path) {
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL) fail_msg("%s: %s", path, error.text);
+    return root;
+}
+
+static void check(struct process_result result, int code, const char *says) {
+    if (result.code != code || strstr(result.complaints, says) == NULL)
+        fail_msg("exit %d, expected %d and '%s': %s", result.code, code, says, result.complaints);
+    process_deinit(&result);
+}
+
+static void usage(void **state) {
+    (void)state;
+    check(LOAM("eval"), 2, "too few arguments");
+    check(LOAM("eval", "rulr", "-m", model_path), 2, "expected ruler");
+    check(LOAM("eval", "ruler"), 2, "which model?");
+    check(LOAM("eval", "ruler", "-m", model_path, "--tasks", "niah_single_9"), 2, "niah_single_1|");
+    check(LOAM("eval", "ruler", "-m", model_path, "--lengths", "100"), 2, "needs a length of");
+    check(LOAM("eval", "ruler", "-m", model_path, "--preset", "ful"), 2, "--preset ful");
+    check(LOAM("eval", "ruler", "-m", model_path, "--preset", "full,full"), 2, "there twice");
+    check(LOAM("eval", "ruler", "-m", model_path, "--stretch", "3"), 2, "belongs to another");
+    check(LOAM("eval", "ruler", "-m", "/nonexistent"), 6, "/nonexistent");
+    check(LOAM("eval", "ruler", "-m", text_path), 3, "");
+    check(LOAM("eval", "ruler", "-m", model_path, "--svg", "/nonexistent/x.svg"), 6, "/nonexistent/x.svg");
+    check(LOAM("eval", "ruler", "-m", model_path, "--text", "/nonexistent/t"), 6, "/nonexistent/t");
+    check(LOAM("eval", "ruler", "-m", model_path, "--lengths", "1T"), 2, "--lengths");
+}
+
+static void samples_without_a_model(void **state) {
+    (void)state;
+    struct process_result made = LOAM("eval", "ruler", "-m", vocabulary_path, "--emit", jsonl_path,
+                                      "--samples", "2", "--lengths", "2048", "--seed", "9");
+    if (made.code != 0) fail_msg("%s", made.complaints);
+    char *first = read_file(jsonl_path), *rest = first;
+    struct process_result again = LOAM("eval", "ruler", "-m", vocabulary_path, "--emit", "/dev/stdout",
+                                       "--samples", "2", "--lengths", "2048", "--seed", "9");
+    assert_string_equal(again.output, first);
+    size_t lines = 0;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && *line != '\0'; lines++) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        json_int_t used = json_integer_value(json_object_get(object, "prompt_tokens")) +
+                          json_integer_value(json_object_get(object, "token_budget"));
+        assert_in_range(used, 1000, 2048);
+        assert_true(json_array_size(json_object_get(object, "answers")) > 0);
+        assert_true(json_string_length(json_object_get(object, "prompt")) > 500);
+        json_decref(object);
+    }
+    assert_int_equal(lines, 13 * 2);
+    free(first);
+    process_deinit(&made);
+    process_deinit(&again);
+}
+
+/* A model of random weights finds nothing; everything around it is as with any model. */
+static void a_run_reports(void **state) {
+    (void)state;
+    struct process_result run = LOAM(
+        "eval", "ruler", "-m", model_path, "--tasks", "niah_single_1,niah_multivalue,qa_1", "--samples", "2",
+        "--lengths", "700,1024", "--jsonl", jsonl_path, "--json", json_path, "--svg", svg_path, "-q");
+    if (run.code != 0) fail_msg("%s", run.complaints);
+    assert_string_equal(run.complaints, "");
+    assert_non_null(strstr(run.output, "| niah_multivalue |   1024 |       2 | 0.0 [0.0, 65.8] |"));
+    assert_non_null(strstr(run.output, "| mean            |    700 |"));
+    assert_non_null(strstr(run.output, "seed 42"));
+    json_t *root = read_json(json_path);
+    assert_int_equal(json_array_size(json_object_get(root, "results")), 3 * 2);
+    assert_string_equal(json_string_value(json_object_get(root, "evaluation")), "ruler");
+    json_decref(root);
+    char *lines = read_file(jsonl_path), *svg = read_file(svg_path);
+    size_t count = 0;
+    for (const char *c = lines; (c = strchr(c, '\n')) != NULL; c++) count++;
+    assert_int_equal(count, 3 * 2 * 2);
+    assert_non_null(strstr(lines, "\"preset\":\"full\""));
+    assert_non_null(strstr(lines, "\"score\":0.0"));
+    assert_memory_equal(svg, "<?xml", 5);
+    assert_non_null(strstr(svg, "700 tokens, depth "));
+    struct process_result again =
+        LOAM("eval", "ruler", "-m", model_path, "--tasks", "niah_single_1,niah_multivalue,qa_1", "--samples",
+             "2", "--lengths", "700,1024", "-o", "jsonl", "-t", "1", "-ub", "64");
+    assert_int_equal(again.code, 0);
+    assert_string_equal(again.output, lines); /* the answers, too: on another number of threads */
+    assert_non_null(strstr(again.complaints, "| task"));
+    free(lines);
+    free(svg);
+    process_deinit(&run);
+    process_deinit(&again);
+}
+
+static void what_was_measured_is_reported_after_an_interrupt(void **state) {
+    (void)state;
+    struct process_result run = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"eval", "ruler", "-m", model_path, "--tasks", "niah_single_1,vt",
+                                           "--samples", "100000", "--lengths", "512", "-o", "jsonl", NULL},
+        .interrupt_after = "\"index\":1,",
+        .interrupt_count = 1});
+    assert_int_equal(run.code, 130);
+    assert_non_null(strstr(run.complaints, "| niah_single_1 |"));
+    process_deinit(&run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(usage),
+        cmocka_unit_test(samples_without_a_model),
+        cmocka_unit_test(a_run_reports),
+        cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
