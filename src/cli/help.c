@@ -13,21 +13,28 @@ static const char *const group_titles[GROUP_COUNT] = {
     [GROUP_GENERAL] = "General",
 };
 
-/* Words of text from column on, wrapped at HELP_WIDTH. */
+/* Words of text from column on, wrapped at HELP_WIDTH; a list of choices that fits no line may
+ * also be broken behind a '|'. */
 static void print_wrapped(const char *text, size_t column, size_t indent) {
+    bool glued = false; /* to what was printed before: no blank between them */
     while (*text != '\0') {
-        size_t length = strcspn(text, " \n");
+        size_t length = strcspn(text, " \n"), choice = strcspn(text, " \n|");
+        bool is_choice = text[choice] == '|' && (glued || length > HELP_WIDTH - indent);
+        if (is_choice) length = choice + 1;
         if (length == 0 && *text == ' ') { /* the second blank after a sentence */
             text++;
             continue;
         }
-        if (column > indent && column + 1 + length > HELP_WIDTH) {
+        if (column > indent && column + !glued + length > HELP_WIDTH) {
             output_text("\n%*s", (int)indent, "");
             column = indent;
         }
-        output_text("%s%.*s", column > indent ? " " : "", (int)length, text);
-        column += length + (column > indent);
+        bool blank = column > indent && !glued;
+        output_text("%s%.*s", blank ? " " : "", (int)length, text);
+        column += length + blank;
         text += length;
+        glued = is_choice;
+        if (is_choice) continue;
         if (*text == '\n') {
             output_text("\n%*s", (int)indent, "");
             column = indent;
