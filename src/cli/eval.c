@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     unsigned bit;
     enum status (*run)(struct evaluation *evaluation, struct error *error);
-} kinds[] = {{"ruler", RULER, eval_ruler}};
+} kinds[] = {{"ruler", RULER, eval_ruler}, {"kl", KL, eval_kl}};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* Options that not every evaluation has. */
@@ -32,7 +32,7 @@ static enum status find_kind(const struct options *options, size_t *index, struc
     const char *name = options->positionals[0];
     for (*index = 0; *index < KIND_COUNT; ++*index)
         if (strcmp(kinds[*index].name, name) == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler", name);
+    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler or kl", name);
 }
 
 static const char *option_name(enum option_id id) {

@@ -4,6 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Characters of UTF-8 text. */
+static size_t width_of(const char *text) {
+    size_t width = 0;
+    for (; *text != '\0'; text++) width += ((unsigned char)*text & 0xc0) != 0x80;
+    return width;
+}
+
 void table_deinit(struct table *table) { text_deinit(&table->cells); }
 
 void table_cell(struct table *table, const char *format, ...) {
@@ -12,9 +19,9 @@ void table_cell(struct table *table, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(cell, sizeof cell, format, arguments);
     va_end(arguments);
-    size_t column = table->cell_count++ % table->column_count, width = strlen(cell);
+    size_t column = table->cell_count++ % table->column_count, width = width_of(cell);
     if (width > table->widths[column]) table->widths[column] = width;
-    text_append(&table->cells, cell, width + 1);
+    text_append(&table->cells, cell, strlen(cell) + 1);
 }
 
 static void add_blanks(struct text *text, size_t count, char blank) {
@@ -26,7 +33,7 @@ void table_write(const struct table *table, struct text *text) {
     if (table->cells.failed) text->failed = true;
     if (text->failed) return;
     for (size_t i = 0; i < table->cell_count; i++, cell += strlen(cell) + 1) {
-        size_t column = i % table->column_count, blanks = table->widths[column] - strlen(cell);
+        size_t column = i % table->column_count, blanks = table->widths[column] - width_of(cell);
         text_add(text, "| ");
         if (table->is_number[column]) add_blanks(text, blanks, ' ');
         text_add(text, cell);

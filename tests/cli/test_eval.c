@@ -142,11 +142,46 @@ static void what_was_measured_is_reported_after_an_interrupt(void **state) {
     process_deinit(&run);
 }
 
+static double column(const char *row, size_t index) {
+    for (size_t i = 0; i <= index && row != NULL; i++) row = strchr(row, '|') + 1;
+    return strtod(row, NULL);
+}
+
+/* Full attention against itself, and the perplexity that loam perplexity finds at the same places: windows of 65
+ * tokens whose last 32 are predicted. */
+static void kl_of_full(void **state) {
+    (void)state;
+    struct process_result kl = LOAM("eval", "kl", "-m", model_path, "-f", text_path, "--lengths", "64",
+                                    "--stretch", "32", "--json", json_path, "-q"),
+                          same = LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "65", "-q");
+    if (kl.code != 0) fail_msg("%s", kl.complaints);
+    const char *row = strstr(kl.output, "| full");
+    assert_non_null(row);
+    assert_true(column(row, 5) == 0 && column(row, 6) == 0 && column(row, 7) == 100);
+    double expected = strtod(strstr(same.output, "n_ctx=65 = ") + 11, NULL), found = column(row, 3);
+    if (!(found > expected - 2e-4 && found < expected + 2e-4))
+        fail_msg("PPL %f, expected %f", found, expected);
+    json_t *root = read_json(json_path), *result = json_array_get(json_object_get(root, "results"), 0);
+    assert_int_equal(json_integer_value(json_object_get(result, "length")), 64);
+    assert_int_equal(json_integer_value(json_object_get(result, "tokens")) % 32, 0);
+    assert_true(json_real_value(json_object_get(result, "same_top")) == 1);
+    json_decref(root);
+    process_deinit(&kl);
+    process_deinit(&same);
+    check(LOAM("eval", "kl", "-m", model_path, "-f", text_path, "--lengths", "1M"), 2,
+          "the longest of --lengths");
+    check(LOAM("eval", "kl", "-m", model_path, "-f", text_path, "--lengths", "64,64", "--stretch", "8"), 2,
+          "--lengths");
+    check(LOAM("eval", "kl", "-m", model_path, "-f", text_path, "--lengths", "64"), 2, "above --stretch 64");
+    check(LOAM("eval", "kl", "-m", model_path, "--samples", "3"), 2, "belongs to another");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usage),
         cmocka_unit_test(samples_without_a_model),
         cmocka_unit_test(a_run_reports),
+        cmocka_unit_test(kl_of_full),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

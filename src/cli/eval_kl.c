@@ -1,0 +1,158 @@
+/* loam eval kl: how far a preset's next-token distributions are from those of full attention, by position.
+ *
+ * A text is read into the context with full attention.  At each length L of --lengths the last --stretch tokens before
+ * L are read again and again from the same prefix: with full attention, which is the base, and with each preset,
+ * every token attending as in a decode step of its own. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "cli/eval_reader.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "eval/divergence.h"
+#include "platform/clock.h"
+
+struct kl_run {
+    struct evaluation *evaluation;
+    struct eval_reader reader;
+    size_t vocabulary_size;
+    float *base; /* [stretch][vocabulary_size] log-probabilities, owned */
+    float *own;  /* [vocabulary_size], owned */
+    const struct eval_place *place;
+    size_t preset; /* being read; preset_count: the base */
+    struct divergence figures[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
+    double largest[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* KLD */
+};
+
+/* An engine_each_logits: token `index` of the stretch has been read, its logits predict the next one. */
+static enum status each(void *context, uint64_t index, const float *logits, struct error *error) {
+    struct kl_run *run = context;
+    float *base = run->base + index * run->vocabulary_size;
+    token_id next = run->place->next[index];
+    bool is_base = run->preset == run->evaluation->preset_count;
+    float *row = is_base ? base : run->own;
+    log_softmax(logits, (uint32_t)run->vocabulary_size, row);
+    if (!isfinite(row[next]))
+        return error_set(error, STATUS_FAILED,
+                         "the model gives no probability at token %" PRIu64 " of %" PRIu64, index,
+                         run->place->length);
+    if (is_base) return STATUS_OK;
+    double kld = divergence_add(&run->figures[run->preset][run->place->length_index], base, row,
+                                run->vocabulary_size, (uint32_t)next);
+    double *largest = &run->largest[run->preset][run->place->length_index];
+    if (kld > *largest) *largest = kld;
+    return STATUS_OK;
+}
+
+static enum status read_base(void *context, const struct eval_place *place, struct error *error) {
+    struct kl_run *run = context;
+    run->place = place;
+    run->preset = run->evaluation->preset_count;
+    return eval_reader_stretch(&run->reader, place, false, each, run, error);
+}
+
+static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
+                               struct error *error) {
+    struct kl_run *run = context;
+    run->place = place;
+    run->preset = preset;
+    return eval_reader_stretch(&run->reader, place, true, each, run, error);
+}
+
+static void row_cells(const struct kl_run *run, struct table *table, size_t preset, size_t length) {
+    const struct divergence *d = &run->figures[preset][length];
+    double same = d->kld.count > 0 ? (double)d->same_top / (double)d->kld.count : 0;
+    table_cell(table, "%s", run->evaluation->plans[preset].preset);
+    table_cell(table, "%" PRIu64, run->reader.lengths[length]);
+    table_cell(table, "%" PRIu64, d->kld.count);
+    table_cell(table, "%.4f \xc2\xb1 %.4f", exp(tally_mean(&d->loss)),
+               exp(tally_mean(&d->loss)) * tally_error(&d->loss));
+    table_cell(table, "%.5f", tally_mean(&d->loss) - tally_mean(&d->base_loss));
+    table_cell(table, "%.6f \xc2\xb1 %.6f", tally_mean(&d->kld), tally_error(&d->kld));
+    table_cell(table, "%.4f", run->largest[preset][length]);
+    table_cell(table, "%.2f", 100 * same);
+    table_cell(table, "%.2f", 100 * sqrt(d->delta_p.square / (double)d->delta_p.count));
+}
+
+static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
+    const struct divergence *d = &run->figures[preset][length];
+    json_t *row = json_object();
+    json_add(row, "preset", json_string(run->evaluation->plans[preset].preset));
+    json_add_uint(row, "length", run->reader.lengths[length]);
+    json_add_uint(row, "tokens", d->kld.count);
+    json_add_number(row, "perplexity", exp(tally_mean(&d->loss)));
+    json_add_number(row, "perplexity_base", exp(tally_mean(&d->base_loss)));
+    json_add_number(row, "kld", tally_mean(&d->kld));
+    json_add_number(row, "kld_error", tally_error(&d->kld));
+    json_add_number(row, "kld_largest", run->largest[preset][length]);
+    json_add_number(row, "same_top", (double)d->same_top / (double)d->kld.count);
+    json_add_number(row, "delta_p_mean", tally_mean(&d->delta_p));
+    json_add_number(row, "delta_p_rms", sqrt(d->delta_p.square / (double)d->delta_p.count));
+    return row;
+}
+
+static enum status report(struct kl_run *run, struct error *error) {
+    static const char *const heads[] = {"preset",      "length",       "tokens",
+                                        "PPL",         "ln(PPL/base)", "KLD",
+                                        "largest KLD", "same top %",   "RMS \xce\x94p %"};
+    struct table table = {.column_count = sizeof heads / sizeof heads[0]};
+    json_t *root = evaluation_json(run->evaluation), *results = json_array();
+    for (size_t i = 0; i < table.column_count; i++) {
+        table.is_number[i] = i > 0;
+        table_cell(&table, "%s", heads[i]);
+    }
+    for (size_t length = 0; length < run->reader.length_count; length++)
+        for (size_t preset = 0; preset < run->evaluation->preset_count; preset++) {
+            if (run->figures[preset][length].kld.count == 0) continue;
+            row_cells(run, &table, preset, length);
+            json_array_append_new(results, row_json(run, preset, length));
+        }
+    json_add(root, "results", results);
+    char note[200];
+    snprintf(note, sizeof note,
+             "%s: the %" PRIu64 " tokens before each length, of %zu windows; base: full attention; nats",
+             run->reader.text_name, run->reader.stretch, run->reader.windows_done);
+    enum status status = evaluation_report(run->evaluation, &table, note, root, error);
+    table_deinit(&table);
+    return status;
+}
+
+static enum status open_run(struct kl_run *run, struct error *error) {
+    TRY(eval_reader_open(&run->reader, run->evaluation, error));
+    run->vocabulary_size = run->evaluation->session.model->config.vocabulary_size;
+    uint64_t bytes;
+    if (!checked_multiply(run->reader.stretch * sizeof(float), run->vocabulary_size, &bytes) ||
+        bytes > 1u << 30)
+        return error_set(error, STATUS_USAGE,
+                         "--stretch %" PRIu64
+                         ": the base's probabilities over %zu tokens of vocabulary would take more "
+                         "than 1 GiB",
+                         run->reader.stretch, run->vocabulary_size);
+    run->base = malloc(bytes);
+    run->own = malloc(run->vocabulary_size * sizeof *run->own);
+    if (run->base == NULL || run->own == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    return STATUS_OK;
+}
+
+enum status eval_kl(struct evaluation *evaluation, struct error *error) {
+    struct kl_run *run = calloc(1, sizeof *run);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    run->evaluation = evaluation;
+    enum status status = open_run(run, error);
+    if (status == STATUS_OK) {
+        status = eval_reader_run(&run->reader, read_base, read_preset, run, error);
+        struct error later;
+        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
+            enum status reported = report(run, status == STATUS_OK ? error : &later);
+            if (status == STATUS_OK) status = reported;
+        }
+    }
+    eval_reader_close(&run->reader);
+    free(run->base);
+    free(run->own);
+    free(run);
+    return status;
+}
