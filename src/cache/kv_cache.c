@@ -11,20 +11,25 @@ struct kv_cache {
     struct kv_layout layout;
     uint8_t *slab; /* owned; [layer][column][kv head] chunks */
     size_t slab_bytes;
+    uint8_t *metadata; /* owned; [layer from metadata_layer_first][column][kv head] blocks; NULL: none */
+    size_t metadata_slab_bytes;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
     uint64_t free_count;
     uint64_t used_columns; /* in sequences */
     size_t sequence_count;
+    struct kv_sequence *sequences; /* all that live, a list */
 };
 
 struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
-    uint64_t length;        /* tokens stored */
+    struct kv_sequence *next, *previous;
+    uint64_t length; /* tokens stored */
     uint64_t column_count, column_capacity;
     uint64_t *columns; /* owned; [column_capacity] */
     void **chunks;     /* owned; [layer][kv head][column_capacity] */
+    void **metadata;   /* owned; the same for the blocks beside them; NULL: none */
 };
 
 static uint64_t columns_of(uint64_t token_count) {
@@ -39,14 +44,35 @@ static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) 
            checked_multiply(*bytes, layout.chunk_bytes, bytes);
 }
 
+static size_t metadata_layers(const struct kv_cache_config *config) {
+    if (config->metadata_bytes == 0 || config->metadata_layer_first >= config->layer_count) return 0;
+    return config->layer_count - config->metadata_layer_first;
+}
+
+/* Bytes of metadata beside a column; false when they do not fit. */
+static bool column_metadata_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
+    return checked_multiply(metadata_layers(config), config->kv_head_count, bytes) &&
+           checked_multiply(*bytes, config->metadata_bytes, bytes);
+}
+
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
-    uint64_t bytes;
-    return column_bytes(config, &bytes) ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
+    uint64_t bytes, metadata;
+    bool fits = column_bytes(config, &bytes) && column_metadata_bytes(config, &metadata) &&
+                checked_add(bytes, metadata, &bytes);
+    return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
 }
 
 /* Tables that are touched only where they are used (the heap gives such sizes fresh pages). */
 static void *table_create(uint64_t count, size_t element_bytes) {
     return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
+}
+
+static void release_metadata(struct kv_cache *cache) {
+    if (cache->metadata != NULL)
+        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->metadata,
+                                           cache->metadata_slab_bytes);
+    cache->metadata = NULL;
+    cache->config.metadata_bytes = 0;
 }
 
 enum status kv_cache_create(struct kv_cache **result, struct device *device,
@@ -59,6 +85,7 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
     if (cache == NULL) return error_set(error, STATUS_MEMORY, "KV cache: out of memory");
     cache->device = device;
     cache->config = *config;
+    cache->config.metadata_bytes = 0; /* until there is memory for it */
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
     void *slab;
@@ -77,6 +104,11 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
         return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
                          (unsigned long long)column_count);
     }
+    status = kv_cache_set_metadata(cache, config->metadata_bytes, config->metadata_layer_first, error);
+    if (status != STATUS_OK) {
+        kv_cache_destroy(cache);
+        return status;
+    }
     *result = cache;
     return STATUS_OK;
 }
@@ -84,6 +116,7 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
 void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
+    release_metadata(cache);
     if (cache->slab != NULL)
         cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
     free(cache->free_columns);
@@ -91,7 +124,8 @@ void kv_cache_destroy(struct kv_cache *cache) {
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
-    return cache->layout.chunk_bytes * cache->config.kv_head_count * cache->config.layer_count;
+    return cache->config.kv_head_count * (cache->layout.chunk_bytes * cache->config.layer_count +
+                                          cache->config.metadata_bytes * metadata_layers(&cache->config));
 }
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
@@ -124,6 +158,72 @@ static void column_give_back(struct kv_cache *cache, uint64_t column) {
     cache->used_columns--;
 }
 
+/* Enters the addresses of the blocks beside column number `index` of the sequence. */
+static void metadata_enter(struct kv_sequence *sequence, uint64_t index) {
+    const struct kv_cache *cache = sequence->cache;
+    size_t heads = cache->config.kv_head_count, bytes = cache->config.metadata_bytes;
+    size_t layer_count = metadata_layers(&cache->config), first = cache->config.metadata_layer_first;
+    for (size_t layer = 0; layer < layer_count; layer++)
+        for (size_t head = 0; head < heads; head++) {
+            uint64_t block = (layer * cache->column_count + sequence->columns[index]) * heads + head;
+            ASSERT((block + 1) * bytes <= cache->metadata_slab_bytes);
+            sequence->metadata[((layer + first) * heads + head) * sequence->column_capacity + index] =
+                cache->metadata + block * bytes;
+        }
+}
+
+/* The sequence's table of metadata, for the columns that it has; false: no memory. */
+static bool metadata_table(struct kv_sequence *sequence) {
+    const struct kv_cache *cache = sequence->cache;
+    uint64_t count;
+    free(sequence->metadata);
+    sequence->metadata = NULL;
+    if (cache->metadata == NULL) return true;
+    if (!checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
+                          &count))
+        return false;
+    sequence->metadata = table_create(count, sizeof *sequence->metadata);
+    if (sequence->metadata == NULL) return false;
+    for (uint64_t i = 0; i < sequence->column_count; i++) metadata_enter(sequence, i);
+    return true;
+}
+
+/* The tables of all sequences; false: no memory. */
+static bool metadata_tables(struct kv_cache *cache) {
+    for (struct kv_sequence *sequence = cache->sequences; sequence != NULL; sequence = sequence->next)
+        if (!metadata_table(sequence)) return false;
+    return true;
+}
+
+enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes, size_t metadata_layer_first,
+                                  struct error *error) {
+    ASSERT(metadata_bytes % 64 == 0);
+    release_metadata(cache);
+    (void)metadata_tables(cache); /* of none */
+    struct kv_cache_config config = cache->config;
+    config.metadata_bytes = metadata_bytes;
+    config.metadata_layer_first = metadata_layer_first;
+    if (metadata_layers(&config) == 0) return STATUS_OK;
+    uint64_t column, bytes;
+    if (!column_metadata_bytes(&config, &column) || !checked_multiply(column, cache->column_count, &bytes))
+        return error_set(error, STATUS_MEMORY, "metadata of %llu tokens do not fit any memory",
+                         (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
+    void *slab;
+    enum status status =
+        cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)bytes, &slab, error);
+    if (status != STATUS_OK) {
+        if (error != NULL) error_prefix(error, "metadata");
+        return status;
+    }
+    cache->metadata = slab;
+    cache->metadata_slab_bytes = (size_t)bytes;
+    cache->config = config;
+    if (metadata_tables(cache)) return STATUS_OK;
+    release_metadata(cache);
+    (void)metadata_tables(cache);
+    return error_set(error, STATUS_MEMORY, "metadata: no memory for the tables of addresses");
+}
+
 enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cache, uint64_t token_capacity,
                                struct error *error) {
     if (cache->sequence_count == cache->config.sequence_capacity)
@@ -139,8 +239,12 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
                          &chunk_count))
         sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
+    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && metadata_table(sequence);
+    sequence->next = cache->sequences;
+    if (sequence->next != NULL) sequence->next->previous = sequence;
+    cache->sequences = sequence;
     cache->sequence_count++;
-    if (sequence->columns == NULL || sequence->chunks == NULL) {
+    if (!has_tables) {
         kv_sequence_destroy(sequence);
         return error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
                          (unsigned long long)token_capacity);
@@ -160,8 +264,14 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
+    if (sequence->next != NULL) sequence->next->previous = sequence->previous;
+    if (sequence->previous != NULL)
+        sequence->previous->next = sequence->next;
+    else
+        sequence->cache->sequences = sequence->next;
     free(sequence->columns);
     free(sequence->chunks);
+    free(sequence->metadata);
     free(sequence);
 }
 
@@ -177,6 +287,7 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
             sequence->chunks[(layer * heads + head) * sequence->column_capacity + index] =
                 cache->slab + chunk * chunk_bytes;
         }
+    if (sequence->metadata != NULL) metadata_enter(sequence, index);
 }
 
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
@@ -214,8 +325,10 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
 struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index) {
     const struct kv_cache *cache = sequence->cache;
     ASSERT(layer_index < cache->config.layer_count);
-    size_t heads = cache->config.kv_head_count;
-    return (struct kv_view){&cache->layout,
-                            sequence->chunks + layer_index * heads * sequence->column_capacity,
-                            (size_t)sequence->column_capacity};
+    size_t offset = layer_index * cache->config.kv_head_count * (size_t)sequence->column_capacity;
+    bool has_metadata = sequence->metadata != NULL && layer_index >= cache->config.metadata_layer_first;
+    return (struct kv_view){.layout = &cache->layout,
+                            .chunks = sequence->chunks + offset,
+                            .chunk_stride = (size_t)sequence->column_capacity,
+                            .metadata = has_metadata ? sequence->metadata + offset : NULL};
 }

@@ -18,6 +18,9 @@
  *   5  Bytes of a column just taken may be those of a sequence that is gone; nobody reads rows at or
  *      beyond a sequence's length before it has written them.
  *
+ * What selection keeps beside a chunk lies in a slab of its own, cut into the same columns: a block per chunk,
+ * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
+ *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
  */
@@ -41,13 +44,21 @@ struct kv_cache_config {
     enum kv_type k_type, v_type;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
+    /* Beside every chunk of the layers from metadata_layer_first on lies a block of so many bytes (a multiple of
+     * 64) for selection; 0: none. */
+    size_t metadata_bytes, metadata_layer_first;
 };
 
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);
-/* Bytes of KV for one token over all layers, chunk layout included; UINT64_MAX when that does not fit. */
+/* Bytes of KV and metadata for one token over all layers, chunk layout included; UINT64_MAX when that does not
+ * fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
+/* Another kind of metadata: the blocks of the sequences that live must be built anew.  Views become invalid.  When
+ * it fails there is no metadata (metadata_bytes is 0). */
+enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes, size_t metadata_layer_first,
+                                  struct error *error) STATUS_CHECKED;
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 

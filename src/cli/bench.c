@@ -23,6 +23,7 @@ enum { FILL_SEED = 1, TESTS_MOST = 4096 };
 
 struct bench {
     const struct options *options;
+    struct plan plan;
     struct session session;
     struct bench_model model;
     struct bench_printer printer;
@@ -111,6 +112,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
                           test->generate_count > 0 ? 1 : 0, error));
         TRY(set_depth(bench, test, error));
     }
+    struct select *select = engine_select(bench->session.engine);
+    if (select != NULL) select_reset_statistics(select);
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
     test->time = time(NULL);
     for (uint64_t r = 0; r < repetitions; r++) {
@@ -120,6 +123,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->samples_ns[test->sample_count++] = clock_ns() - began;
         TRY(check_interrupt(error));
     }
+    if (select != NULL) test->select = select_statistics(select);
     return bench_print_row(&bench->printer, test, error);
 }
 
@@ -193,7 +197,8 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
                              struct error *error) {
     struct engine_options engine_options = {.batch_size = min_size(settings.batch, settings.ubatch),
                                             .k_type = settings.k_type,
-                                            .v_type = settings.v_type};
+                                            .v_type = settings.v_type,
+                                            .select = bench->plan.select};
     TRY(reserve_tokens(bench, list, &engine_options, error));
     TRY(session_create_engine(&bench->session, &engine_options, error));
     settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
@@ -206,6 +211,8 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
         test->generate_count = list->tests[i].generate_count;
         test->depth = list->tests[i].depth;
         test->sequence_count = list->tests[i].sequence_count;
+        uint64_t middle = test->depth + test->prompt_count + test->generate_count / 2;
+        test->kv_step_bytes = engine_step_bytes(bench->session.engine, middle);
         status = run_test(bench, test, error);
     }
     free(test);
@@ -240,7 +247,8 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
                               *v_types = option_list(options, OPTION_BENCH_CACHE_V);
     TRY(open_model(bench, threads, error));
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
-    struct bench_test settings = {.random_depth = option_flag(options, OPTION_FILL_RANDOM),
+    struct bench_test settings = {.plan = &bench->plan,
+                                  .random_depth = option_flag(options, OPTION_FILL_RANDOM),
                                   .threads = bench->session.thread_count,
                                   .bandwidth = bench->bandwidth};
     for (size_t k = 0; k < k_types->list_count; k++)
@@ -263,6 +271,9 @@ enum status bench_command(const struct options *options, struct error *error) {
     enum status status = bench == NULL || list.tests == NULL
                              ? error_set(error, STATUS_MEMORY, "out of memory")
                              : list_tests(&list, options, error);
+    if (status == STATUS_OK)
+        status = plan_read_axes(&bench->plan, option_text(options, OPTION_PRESET),
+                                option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
     if (status == STATUS_OK) {
         bench->options = options;
         bench->quiet = option_flag(options, OPTION_QUIET);

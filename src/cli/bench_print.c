@@ -37,13 +37,12 @@ struct bench_statistics bench_statistics(const struct bench_test *test) {
 }
 
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test) {
-    uint64_t middle = test->depth + test->prompt_count + test->generate_count / 2;
-    return model->weight_bytes_per_token + test->sequence_count * middle * test->kv_bytes_per_token;
+    return model->weight_bytes_per_token + test->sequence_count * test->kv_step_bytes;
 }
 
 /* "pp512", "tg128", "pp512+tg128", "tg128 x8", then " @ d4096". */
 static const char *test_name(const struct bench_test *test, char *buffer, size_t buffer_bytes) {
-    char name[96] = "";
+    char name[160] = "";
     size_t used = 0;
     if (test->prompt_count > 0) used += (size_t)snprintf(name, sizeof name, "pp%" PRIu64, test->prompt_count);
     if (test->generate_count > 0)
@@ -54,6 +53,10 @@ static const char *test_name(const struct bench_test *test, char *buffer, size_t
     if (test->depth > 0)
         snprintf(name + used, sizeof name - used, " @ d%" PRIu64 "%s", test->depth,
                  test->random_depth ? " (random KV)" : "");
+    char plan[64];
+    plan_text(test->plan, plan, sizeof plan);
+    used = strlen(name);
+    if (strcmp(plan, "full") != 0) snprintf(name + used, sizeof name - used, " %s", plan);
     snprintf(buffer, buffer_bytes, "%s", name);
     return buffer;
 }
@@ -115,7 +118,7 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
 static void print_md_row(const struct bench_printer *p, const struct bench_test *test) {
     const struct bench_model *model = p->model;
     struct bench_statistics s = bench_statistics(test);
-    char size[32], params[32], rate[64], name[96];
+    char size[32], params[32], rate[64], name[160];
     if (model->parameter_count >= 1000000000)
         snprintf(params, sizeof params, "%.2f B", (double)model->parameter_count * 1e-9);
     else
@@ -150,9 +153,23 @@ static json_t *samples_json(const struct bench_test *test, bool rates) {
     return list;
 }
 
+/* What is read, and where the time of attention goes (seconds of all repetitions). */
+static void add_selection(json_t *row, const struct bench_test *test) {
+    const struct select_statistics *s = &test->select;
+    char keep[32];
+    json_add(row, "preset", json_string(test->plan->preset));
+    json_add(row, "select", json_string(test->plan->select.method->name));
+    json_add(row, "keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep)));
+    json_add_number(row, "kept_ratio", s->visible > 0 ? (double)s->kept / (double)s->visible : 1);
+    json_add_number(row, "select_score_seconds", (double)s->times.score_ns * 1e-9);
+    json_add_number(row, "select_top_k_seconds", (double)s->times.top_k_ns * 1e-9);
+    json_add_number(row, "select_attend_seconds", (double)s->times.attend_ns * 1e-9);
+    json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
+}
+
 static void add_test(json_t *row, const struct bench_test *test) {
     struct bench_statistics s = bench_statistics(test);
-    char when[32] = "", name[96];
+    char when[32] = "", name[160];
     struct tm utc;
     if (gmtime_r(&test->time, &utc) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_add_uint(row, "n_batch", test->batch);
@@ -167,6 +184,7 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "n_depth", test->depth);
     json_add(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
     json_add_uint(row, "n_parallel", test->sequence_count);
+    add_selection(row, test);
     json_add(row, "test_time", json_string(when));
     json_add_uint(row, "avg_ns", (uint64_t)s.mean_ns);
     json_add_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);

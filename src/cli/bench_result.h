@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "base/status.h"
-#include "kernels/attention/kv_layout.h"
+#include "cli/plan.h"
 
 enum { BENCH_SAMPLES_MOST = 1000 };
 
@@ -27,7 +27,10 @@ struct bench_test {
     bool random_depth; /* the depth is filled with made-up KV */
     uint64_t batch, ubatch, threads;
     enum kv_type k_type, v_type;
-    uint64_t kv_bytes_per_token;
+    const struct plan *plan;
+    uint64_t kv_bytes_per_token;     /* metadata included */
+    uint64_t kv_step_bytes;          /* what a step of one sequence reads of them, at mid test */
+    struct select_statistics select; /* of all repetitions */
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MOST];
@@ -40,7 +43,8 @@ struct bench_statistics {
 
 struct bench_statistics bench_statistics(const struct bench_test *test);
 double bench_sample_rate(const struct bench_test *test, size_t index);
-/* Bytes that a decode step must read: the weights once and the KV of every sequence, at mid test; per step. */
+/* Bytes that a decode step must read: the weights once and, of every sequence at mid test, the KV that is attended
+ * to and the metadata that are scored; per step. */
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test);
 
 struct bench_printer {

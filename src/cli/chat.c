@@ -252,7 +252,8 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     struct engine_options engine_options = {.sequence_capacity = 1,
                                             .batch_size = session_batch_size(options),
                                             .k_type = chat->plan.k_type,
-                                            .v_type = chat->plan.v_type};
+                                            .v_type = chat->plan.v_type,
+                                            .select = chat->plan.select};
     TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
                      error));
     TRY(session_create_engine(&chat->session, &engine_options, error));

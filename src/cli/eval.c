@@ -72,7 +72,15 @@ static enum status read_presets(struct evaluation *evaluation, struct error *err
 }
 
 enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error) {
-    (void)evaluation, (void)index, (void)error;
+    if (evaluation->preset_in_use == index + 1) return STATUS_OK;
+    struct engine *engine = evaluation->session.engine;
+    evaluation->preset_in_use = 0;
+    TRY(engine_set_select(engine, &evaluation->plans[index].select, error));
+    evaluation->preset_in_use = index + 1;
+    const char *note = engine_select(engine) != NULL ? select_fallback(engine_select(engine)) : NULL;
+    if (note != NULL && (evaluation->noticed >> index & 1) == 0 && !evaluation->session.quiet)
+        fprintf(stderr, "loam: note: %s\n", note);
+    evaluation->noticed |= 1u << index;
     return STATUS_OK;
 }
 

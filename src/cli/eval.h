@@ -25,6 +25,8 @@ struct evaluation {
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
+    size_t preset_in_use;     /* index + 1; 0: none yet */
+    uint32_t noticed;         /* bits: presets whose fallback was told */
 };
 
 /* Refuses options that belong to another evaluation, reads the presets, checks that what is to be written can be. */

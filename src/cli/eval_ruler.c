@@ -147,6 +147,18 @@ static enum status take_answer(struct ruler_run *run, size_t preset, struct plac
     return evaluation_line(evaluation, object, error);
 }
 
+static enum status read_prompt(struct ruler_run *run, const struct ruler_sample *sample,
+                               struct error *error) {
+    struct evaluation *evaluation = run->evaluation;
+    sequence_truncate(evaluation->sequence, 0);
+    double began = clock_seconds();
+    enum status status = answer_prefill(evaluation->session.engine, evaluation->sequence, sample->tokens.ids,
+                                        sample->tokens.count, progress_engine, &run->progress, error);
+    run->prefill.tokens += sample->tokens.count - 1;
+    run->prefill.seconds += clock_seconds() - began;
+    return status;
+}
+
 static enum status run_sample(struct ruler_run *run, struct place place, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     struct ruler_sample sample;
@@ -154,16 +166,18 @@ static enum status run_sample(struct ruler_run *run, struct place place, struct 
     TRY(ruler_sample_create(&sample, &run->ruler, run->tasks[place.task], run->lengths[place.length],
                             place.sample, error));
     run->generate_seconds += clock_seconds() - began;
-    sequence_truncate(evaluation->sequence, 0);
     run->progress.label = ruler_task_name(run->tasks[place.task]);
     run->progress.offset = run->tokens_done;
-    began = clock_seconds();
-    enum status status = answer_prefill(evaluation->session.engine, evaluation->sequence, sample.tokens.ids,
-                                        sample.tokens.count, progress_engine, &run->progress, error);
-    run->prefill.tokens += sample.tokens.count - 1;
-    run->prefill.seconds += clock_seconds() - began;
-    for (size_t preset = 0; preset < evaluation->preset_count && status == STATUS_OK; preset++)
-        status = take_answer(run, preset, place, &sample, error);
+    enum status status = evaluation_use_preset(evaluation, 0, error);
+    if (status == STATUS_OK) status = read_prompt(run, &sample, error);
+    for (size_t preset = 0; preset < evaluation->preset_count && status == STATUS_OK; preset++) {
+        /* A method that watches the queries of a prompt needs it once more. */
+        if (preset > 0 && evaluation->plans[preset].select.method->watches_prefill) {
+            status = evaluation_use_preset(evaluation, preset, error);
+            if (status == STATUS_OK) status = read_prompt(run, &sample, error);
+        }
+        if (status == STATUS_OK) status = take_answer(run, preset, place, &sample, error);
+    }
     run->tokens_done += run->lengths[place.length];
     ruler_sample_deinit(&sample);
     return status;

@@ -22,6 +22,7 @@
 
 struct perplexity {
     const struct options *options;
+    struct plan plan;
     struct session session;
     struct sequence *sequence;
     struct token_list text;
@@ -80,7 +81,8 @@ static enum status score_window(struct perplexity *p, size_t index, struct error
                                      .token_count = p->window_size - 1 - p->first_scored,
                                      .progress = stop_asked,
                                      .each = score,
-                                     .each_context = p};
+                                     .each_context = p,
+                                     .selects = true};
     const float *logits;
     if (before.token_count > 0) TRY(engine_prefill(p->session.engine, p->sequence, &before, &logits, error));
     TRY(engine_prefill(p->session.engine, p->sequence, &scored, &logits, error));
@@ -203,6 +205,7 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
         return error_set(error, STATUS_USAGE, "--kl-divergence: with which?  --kl-divergence-base FILE");
     if (!p->compares && option_text(options, OPTION_FILE) == NULL)
         return error_set(error, STATUS_USAGE, "perplexity: which text?  -f FILE");
+    TRY(plan_read(&p->plan, options, error));
     TRY(session_open(&p->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&p->session, options, error));
     p->vocabulary_size = p->session.model->config.vocabulary_size;
@@ -214,12 +217,12 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     int64_t chunks = option_integer(options, OPTION_CHUNKS);
     if (chunks >= 0 && (uint64_t)chunks < p->window_count) p->window_count = (size_t)chunks;
     if (p->window_count == 0) return error_set(error, STATUS_USAGE, "--chunks: found 0, expected 1 or more");
-    struct engine_options engine_options = {
-        .context_size = p->window_size,
-        .sequence_capacity = 1,
-        .batch_size = session_batch_size(options),
-        .k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K)),
-        .v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V))};
+    struct engine_options engine_options = {.context_size = p->window_size,
+                                            .sequence_capacity = 1,
+                                            .batch_size = session_batch_size(options),
+                                            .k_type = p->plan.k_type,
+                                            .v_type = p->plan.v_type,
+                                            .select = p->plan.select};
     TRY(session_create_engine(&p->session, &engine_options, error));
     TRY(sequence_create(&p->sequence, p->session.engine, error));
     p->window = calloc(p->window_size, sizeof *p->window);

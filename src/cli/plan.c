@@ -8,86 +8,92 @@
 #include "cli/model_size.h"
 #include "cli/output.h"
 
-/* The row of preset full in the table of axes; the codec is the one axis with a choice today. */
-static const struct {
-    const char *name, *methods;
-} axes[] = {
-    {"select", "all"},  {"reuse", "none"},   {"speculate", "none"}, {"place", "even"},
-    {"move", "direct"}, {"codec", "f16|q8"}, {"rebuild", "none"},   {"schedule", "row"},
-};
-enum { AXIS_COUNT = sizeof axes / sizeof axes[0] };
-
 enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : KV_Q8; }
 
 const char *kv_type_name(enum kv_type type) { return type == KV_F16 ? "f16" : "q8_0"; }
 
-static bool method_exists(const char *methods, const char *name, size_t length) {
-    for (const char *m = methods; *m != '\0';) {
-        size_t n = strcspn(m, "|");
-        if (n == length && strncmp(m, name, n) == 0) return true;
-        m += n + (m[n] == '|');
-    }
-    return false;
+/* A number of the select axis: "bits=256". */
+static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
+                               struct error *error) {
+    char name[16], number[24];
+    uint64_t value;
+    size_t name_length = strcspn(text, "="), number_length = length - name_length - 1;
+    *found = false;
+    if (name_length >= sizeof name || number_length >= sizeof number) return STATUS_OK;
+    memcpy(name, text, name_length);
+    name[name_length] = '\0';
+    memcpy(number, text + name_length + 1, number_length);
+    number[number_length] = '\0';
+    struct select_options unused = plan->select;
+    if (!select_option_set(&unused, name, 0)) return STATUS_OK;
+    *found = true;
+    if (!size_parse(number, &value) || value > 1 << 20)
+        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
+                         number);
+    (void)select_option_set(&plan->select, name, value);
+    return STATUS_OK;
 }
 
-static enum status refuse_axis(const char *text, size_t length, struct error *error) {
-    char names[160] = "";
-    for (size_t i = 0; i < AXIS_COUNT; i++) {
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", axes[i].name);
-    }
-    return error_set(error, STATUS_USAGE, "--set: no axis '%.*s'; the axes are %s", (int)length, text, names);
-}
-
-/* "AXIS=METHOD,..." */
+/* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
 static enum status read_set(struct plan *plan, const char *text, struct error *error) {
     for (const char *c = text; *c != '\0';) {
-        size_t length = strcspn(c, ","), axis_length = strcspn(c, "=,");
-        if (length > 40) length = 40;
-        if (c[axis_length] != '=')
-            return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected AXIS=METHOD", (int)length,
-                             c);
-        size_t a = 0;
-        while (a < AXIS_COUNT &&
-               !(strlen(axes[a].name) == axis_length && strncmp(axes[a].name, c, axis_length) == 0))
-            a++;
-        if (a == AXIS_COUNT) return refuse_axis(c, axis_length < 40 ? axis_length : 40, error);
-        const char *method = c + axis_length + 1;
-        size_t method_length = length - axis_length - 1;
-        if (!method_exists(axes[a].methods, method, method_length))
-            return error_set(error, STATUS_USAGE, "--set %s: no method '%.*s' in this build, only %s",
-                             axes[a].name, (int)method_length, method, axes[a].methods);
-        if (strcmp(axes[a].name, "codec") == 0) plan->k_type = plan->v_type = *method == 'q' ? KV_Q8 : KV_F16;
+        size_t length = strcspn(c, ","), method_length;
+        if (strcspn(c, "=") >= length)
+            return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected AXIS=METHOD",
+                             (int)(length < 40 ? length : 40), c);
+        bool is_number;
+        TRY(read_number(plan, c, length, &is_number, error));
+        enum axis axis;
+        const char *method;
+        if (!is_number) {
+            TRY(axis_method_parse(c, length, &axis, &method, &method_length, error));
+            plan->methods[axis] = method;
+            if (axis == AXIS_CODEC) plan->k_type = plan->v_type = *method == 'q' ? KV_Q8 : KV_F16;
+        }
         c += length + (c[length] == ',');
     }
     return STATUS_OK;
 }
 
-static enum status read_keep(const char *text, struct error *error) {
-    if (strcmp(text, "100%") == 0 || strcmp(text, "1") == 0 || strcmp(text, "1.0") == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE,
-                     "--keep %.40s: preset full keeps 100%%; this build has no other preset", text);
+/* A method of the plan as a text of its own. */
+static const char *method_text(const struct plan *plan, enum axis axis, char *buffer, size_t buffer_bytes) {
+    snprintf(buffer, buffer_bytes, "%.*s", (int)strcspn(plan->methods[axis], "|"), plan->methods[axis]);
+    return buffer;
+}
+
+enum status plan_read_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
+                           struct error *error) {
+    const struct preset *preset;
+    char name[32];
+    TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
+    plan->preset = preset->name;
+    memcpy(plan->methods, preset->methods, sizeof plan->methods);
+    plan->select = select_options_default();
+    if (set != NULL) TRY(read_set(plan, set, error));
+    plan->select.method = select_method_find(method_text(plan, AXIS_SELECT, name, sizeof name));
+    TRY(select_keep_parse(&plan->select.keep, keep != NULL ? keep : preset->keep, error));
+    bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;
+    if (plan->select.method == &select_all && !everything)
+        return error_set(error, STATUS_USAGE,
+                         "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD",
+                         keep);
+    return STATUS_OK;
 }
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {
-    const char *preset = option_text(options, OPTION_PRESET);
-    return plan_read_preset(plan, options, preset != NULL ? preset : "full", error);
+    return plan_read_preset(plan, options, option_text(options, OPTION_PRESET), error);
 }
 
 enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
                              struct error *error) {
-    *plan = (struct plan){.preset = "full"};
-    if (strcmp(preset, "full") != 0)
-        return error_set(error, STATUS_USAGE, "--preset %.40s: this build has only: full", preset);
+    *plan = (struct plan){0};
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
-    if (option_text(options, OPTION_SET) != NULL)
-        TRY(read_set(plan, option_text(options, OPTION_SET), error));
-    if (option_text(options, OPTION_KEEP) != NULL) TRY(read_keep(option_text(options, OPTION_KEEP), error));
+    TRY(plan_read_axes(plan, preset, option_text(options, OPTION_SET), option_text(options, OPTION_KEEP),
+                       error));
     if (option_given(options, OPTION_KV_DISK))
-        return error_set(
-            error, STATUS_USAGE,
-            "--kv-disk: preset full keeps the context in memory; this build has no other preset");
+        return error_set(error, STATUS_USAGE,
+                         "--kv-disk: the presets of this build keep the context in memory");
     static const enum option_id budgets[] = {OPTION_KV_DEVICE, OPTION_KV_HOST};
     for (size_t i = 0; i < 2; i++) {
         if (!option_given(options, budgets[i])) continue;
@@ -99,10 +105,23 @@ enum status plan_read_preset(struct plan *plan, const struct options *options, c
     return STATUS_OK;
 }
 
+/* The cache of one token, metadata included. */
+static enum status cache_config(const struct plan *plan, const struct model_config *config,
+                                struct kv_cache_config *cache, struct error *error) {
+    const struct select_shape shape = {.layer_count = config->layer_count,
+                                       .head_count = config->head_count,
+                                       .kv_head_count = config->kv_head_count,
+                                       .k_dimension = config->k_dimension};
+    *cache = model_cache_config(config, plan->k_type, plan->v_type);
+    cache->metadata_layer_first = plan->select.dense_layers;
+    return select_options_metadata_bytes(&plan->select, &shape, &cache->metadata_bytes, error);
+}
+
 enum status plan_context(const struct plan *plan, const struct options *options,
                          const struct model_config *config, size_t sequence_count, uint64_t *context_size,
                          struct error *error) {
-    struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+    struct kv_cache_config cache;
+    TRY(cache_config(plan, config, &cache, error));
     uint64_t wanted = option_count(options, OPTION_CONTEXT);
     *context_size = wanted != 0 ? wanted : config->context_length;
     if (!plan->has_budget) return STATUS_OK;
@@ -139,7 +158,8 @@ static uint64_t available_bytes(void) {
 
 enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
                               uint64_t token_count, struct error *error) {
-    struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+    struct kv_cache_config cache;
+    TRY(cache_config(plan, config, &cache, error));
     uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = available_bytes();
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
     if (bytes <= available) return STATUS_OK;
@@ -151,11 +171,31 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
         plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
 }
 
+const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes) {
+    const struct preset *preset = NULL;
+    char keep[32], usual[32], method[32];
+    struct select_keep usual_keep;
+    struct error unused;
+    if (preset_find(&preset, plan->preset, &unused) != STATUS_OK) return plan->preset;
+    size_t used = (size_t)snprintf(buffer, buffer_bytes, "%s", plan->preset);
+    method_text(plan, AXIS_SELECT, method, sizeof method);
+    if (strcmp(method, preset->methods[AXIS_SELECT]) != 0)
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, " select=%s", method);
+    if (select_keep_parse(&usual_keep, preset->keep, &unused) != STATUS_OK) return buffer;
+    select_keep_text(plan->select.keep, keep, sizeof keep);
+    if (strcmp(keep, select_keep_text(usual_keep, usual, sizeof usual)) != 0)
+        snprintf(buffer + used, buffer_bytes - used, " keep %s", keep);
+    return buffer;
+}
+
 json_t *plan_json(const struct plan *plan) {
     json_t *object = json_object();
-    for (size_t i = 0; i < AXIS_COUNT; i++)
-        if (strcmp(axes[i].name, "codec") != 0) json_add(object, axes[i].name, json_string(axes[i].methods));
+    char text[32];
+    for (enum axis axis = 0; axis < AXIS_COUNT; axis++)
+        if (axis != AXIS_CODEC)
+            json_add(object, axis_table[axis].name, json_string(method_text(plan, axis, text, sizeof text)));
     json_add(object, "codec_k", json_string(kv_type_name(plan->k_type)));
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
+    json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;
 }

@@ -1,7 +1,6 @@
-/* plan: the options about the context's memory, checked and resolved.
+/* plan: the options about the context's memory and about what a token reads of it, checked and resolved.
  *
- * This build has one preset, full: every token attends to all tokens before it, and their K and V are in
- * memory.  What asks for more than that is refused, with the names that exist. */
+ * --preset gives the axes, --set changes one (or a number of the select axis), --keep how much is read. */
 #ifndef LOAM_CLI_PLAN_H
 #define LOAM_CLI_PLAN_H
 
@@ -13,10 +12,13 @@
 #include "cli/option.h"
 #include "kernels/attention/kv_layout.h"
 #include "model/model.h"
+#include "plan/presets.h"
 
 struct plan {
     const char *preset;
+    const char *methods[AXIS_COUNT]; /* words of axis_table: they end at '|' or the end; see plan_method */
     enum kv_type k_type, v_type;
+    struct select_options select;
     bool has_budget;
     uint64_t budget_bytes; /* of KV, device and host together: one memory on a CPU */
 };
@@ -25,6 +27,11 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
 /* The same with a preset of this name instead of --preset. */
 enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
                              struct error *error) STATUS_CHECKED;
+/* The same from texts: preset NULL is full; set and keep NULL: not given. */
+enum status plan_read_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
+                           struct error *error) STATUS_CHECKED;
+/* "hata", or what makes it different: "hata keep 512", "quest select=meanstd". */
+const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes);
 
 /* Tokens per sequence: what -c asks for if the budget holds it for sequence_count sequences (else
  * STATUS_MEMORY, with what would fit), or without -c the model's context, cut to the budget. */

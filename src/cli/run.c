@@ -75,7 +75,8 @@ static enum status create_engine(struct run *run, struct error *error) {
     struct engine_options engine_options = {.sequence_capacity = run->answer_count,
                                             .batch_size = session_batch_size(run->options),
                                             .k_type = run->plan.k_type,
-                                            .v_type = run->plan.v_type};
+                                            .v_type = run->plan.v_type,
+                                            .select = run->plan.select};
     TRY(plan_context(&run->plan, run->options, &run->session.model->config, run->answer_count,
                      &engine_options.context_size, error));
     if (run->prompt.count > engine_options.context_size)
@@ -229,6 +230,14 @@ static json_t *answers_json(const struct run *run) {
     return answers;
 }
 
+/* With everything attended to both are 1 by definition; else the recall was not measured (loam eval recall does). */
+static json_t *selection_json(struct engine *engine) {
+    if (engine_select(engine) == NULL) return json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
+    struct select_statistics s = select_statistics(engine_select(engine));
+    double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
+    return json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
+}
+
 /* The contract's fields.  What preset full does not do is 0 where nothing was moved and null where there
  * is nothing to measure; it selects everything, so kept_ratio and recall are 1 by definition. */
 static json_t *run_json(const struct run *run) {
@@ -258,7 +267,7 @@ static json_t *run_json(const struct run *run) {
     json_add(root, "io",
              json_pack("{s:i, s:i, s:i, s:f}", "read_bytes", 0, "read_ops", 0, "write_bytes", 0,
                        "wait_seconds", 0.0));
-    json_add(root, "selection", json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0));
+    json_add(root, "selection", selection_json(session->engine));
     json_add(root, "reuse", json_pack("{s:n}", "hit_ratio"));
     json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());
     json_add_uint(root, "seed", run->answers[0].seed);

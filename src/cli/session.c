@@ -1,5 +1,6 @@
 #include "cli/session.h"
 
+#include <stdio.h>
 #include <sys/random.h>
 
 #include "base/checked.h"
@@ -14,6 +15,7 @@ enum status session_open(struct session *session, const struct options *options,
     if (path == NULL)
         return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
     double began = clock_seconds();
+    session->quiet = option_flag(options, OPTION_QUIET);
     file_map_guard();
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     session->thread_count = thread_count != 0 ? thread_count : cpu_count();
@@ -40,6 +42,9 @@ enum status session_create_engine(struct session *session, const struct engine_o
     session->engine = NULL;
     TRY(engine_create(&session->engine, session->model, engine_options, error));
     session->load_seconds += clock_seconds() - began;
+    const struct select *select = engine_select(session->engine);
+    if (select != NULL && select_fallback(select) != NULL && !session->quiet)
+        fprintf(stderr, "loam: note: %s\n", select_fallback(select));
     return STATUS_OK;
 }
 

@@ -19,6 +19,7 @@ struct session {
     cpu_mask mask;
     size_t thread_count;
     double load_seconds;
+    bool quiet; /* no notices on standard error */
 };
 
 /* Loads the file of -m.  thread_count 0: one per processor. */

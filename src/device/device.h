@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
+#include "kernels/hash/hash.h"
 #include "kernels/rope/rope.h"
 #include "platform/cpu.h"
 #include "tensor/type.h"
@@ -102,6 +104,8 @@ struct kv_view {
     void *const *chunks; /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of
                           * chunks[h * chunk_stride + r / 64] */
     size_t chunk_stride;
+    void *const
+        *metadata; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
 };
 
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
@@ -130,6 +134,77 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     uint64_t window; /* 0: full */
     const struct attend_item *items;
     size_t item_count;
+};
+
+/* What lies beside a chunk of one KV head, for selection to read instead of the chunk's keys. */
+enum metadata_kind {
+    METADATA_NONE,
+    METADATA_ABSTRACT, /* of pages of 8 to 64 tokens: kernels/abstract */
+    METADATA_HASH,     /* a code and a norm per token: kernels/hash */
+    METADATA_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
+    METADATA_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
+};
+
+struct metadata_layout {
+    enum metadata_kind kind;
+    size_t bytes;       /* of a chunk's block, a multiple of 64; 0 for METADATA_NONE */
+    size_t unit_tokens; /* tokens that share a score: 1, or those of a page */
+    struct abstract_layout abstract;
+    enum abstract_kind abstract_kind; /* that scores */
+    struct hash_layout hash;
+    bool use_norms;                 /* METADATA_HASH */
+    size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
+    enum score_aggregate aggregate; /* METADATA_ABSTRACT and METADATA_PARTIAL: over the heads of a group */
+};
+
+/* Builds the metadata of each item's rows [position_first, position_first + row_count) from the keys as they
+ * are stored, so that building again gives the same; METADATA_MASS starts at 0. */
+struct metadata_operation {
+    const struct metadata_layout *layout;
+    /* [kv_head_count][k_dimension][bits or columns] halves, device memory; METADATA_HASH, METADATA_PARTIAL */
+    const uint16_t *weights;
+    size_t kv_head_count;
+    const struct attend_item *items; /* row_first is not used */
+    size_t item_count;
+};
+
+/* One row that attends to a part of what it sees: to rows [0, candidate_begin) and [candidate_end, position], and
+ * to the pick_count rows of [candidate_begin, candidate_end) that score highest, per KV head. */
+struct select_item {
+    struct kv_view view;
+    size_t row; /* of q and out */
+    uint64_t position;
+    /* Multiples of the layout's unit_tokens where rows are scored (0 < pick_count < their number). */
+    uint64_t candidate_begin, candidate_end;
+    uint64_t pick_count; /* a multiple of unit_tokens */
+};
+
+static inline uint64_t select_item_kept(const struct select_item *item) {
+    return item->position + 1 - (item->candidate_end - item->candidate_begin) + item->pick_count;
+}
+
+/* Time of a device's parts of attend_selected, added up. */
+struct select_times {
+    uint64_t score_ns, top_k_ns, attend_ns;
+};
+
+struct attend_selected_operation { /* score, choose and attend; the query heads of a group share one choice */
+    const float *q;                /* [rows][q_stride]: head_count heads of k_dimension */
+    size_t q_stride;
+    float *out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only METADATA_MASS is wanted */
+    size_t out_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    const struct metadata_layout *layout;
+    const uint16_t *weights; /* as in metadata_operation */
+    float
+        mass_weight; /* METADATA_MASS: what a step adds to the rows it attends to is times this; 0: nothing */
+    const struct select_item *items;
+    size_t item_count;
+    uint32_t
+        *chosen; /* out, host memory: [item_count][kv_head_count][chosen_stride] rows, ascending; or NULL */
+    size_t chosen_stride;       /* at least select_item_kept of every item */
+    struct select_times *times; /* added to; or NULL */
 };
 
 struct gather_operation { /* y[i] = x[indices[i]] */
@@ -176,6 +251,8 @@ struct device_operations {
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
+    void (*metadata_build)(struct stream *stream, const struct metadata_operation *operation);
+    void (*attend_selected)(struct stream *stream, const struct attend_selected_operation *operation);
 };
 
 struct device {

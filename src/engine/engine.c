@@ -17,6 +17,8 @@ enum { BATCH_DEFAULT = 512, FILL_ROWS = 256, Q8_GRANULE = 32 };
 struct sequence {
     struct engine *engine;
     struct kv_sequence *kv; /* owned */
+    struct select_rule rule;
+    struct sequence *next, *previous; /* of the engine's list */
 };
 
 struct engine {
@@ -26,9 +28,94 @@ struct engine {
     struct kv_cache_config kv;
     uint64_t context_size;
     size_t sequence_capacity, sequence_count, batch_size, logit_rows_most;
-    uint64_t *positions;  /* [row capacity] */
-    uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
+    uint64_t *positions;   /* [row capacity] */
+    uint32_t *logit_rows;  /* [row capacity] 0, 1, 2, ... */
+    struct select *select; /* owned; NULL: everything is attended to */
+    struct stream *stream; /* owned; for metadata built outside of a step */
+    struct sequence *sequences;
 };
+
+/* ---- selection ---- */
+
+static void drop_select(struct engine *engine) {
+    if (engine->forward != NULL) forward_set_select(engine->forward, NULL);
+    select_destroy(engine->select);
+    engine->select = NULL;
+}
+
+static struct select_rule default_rule(const struct engine *engine) {
+    if (engine->select == NULL) return (struct select_rule){.dense = true};
+    return select_rule_of(select_get_options(engine->select));
+}
+
+static enum status make_select(struct engine *engine, const struct select_options *options,
+                               struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    const struct select_shape shape = {.layer_count = config->layer_count,
+                                       .head_count = config->head_count,
+                                       .kv_head_count = config->kv_head_count,
+                                       .k_dimension = config->k_dimension};
+    if (options->method == NULL || options->method == &select_all) return STATUS_OK;
+    return select_create(&engine->select, engine->model->device, &shape, options, NULL,
+                         max_size(engine->batch_size, engine->sequence_capacity), error);
+}
+
+static enum status build_metadata(struct engine *engine, struct sequence *sequence, struct error *error) {
+    uint64_t length = sequence_length(sequence);
+    for (size_t layer = 0; layer < engine->kv.layer_count && length > 0; layer++) {
+        struct attend_item item = {.view = kv_sequence_view(sequence->kv, layer), .row_count = length};
+        select_append(engine->select, engine->stream, layer, &item, 1);
+    }
+    return engine->model->device->operations->stream_synchronize(engine->stream, error);
+}
+
+static enum status replace_select(struct engine *engine, const struct select_options *options,
+                                  struct error *error) {
+    TRY(make_select(engine, options, error));
+    size_t bytes = engine->select != NULL ? select_metadata_bytes(engine->select) : 0;
+    engine->kv.metadata_bytes = 0;
+    TRY(kv_cache_set_metadata(engine->cache, bytes, options->dense_layers, error));
+    engine->kv.metadata_bytes = bytes;
+    engine->kv.metadata_layer_first = options->dense_layers;
+    for (struct sequence *s = engine->sequences; s != NULL && engine->select != NULL; s = s->next)
+        TRY(build_metadata(engine, s, error));
+    forward_set_select(engine->forward, engine->select);
+    return STATUS_OK;
+}
+
+enum status engine_set_select(struct engine *engine, const struct select_options *options,
+                              struct error *error) {
+    drop_select(engine);
+    enum status status = replace_select(engine, options, error);
+    if (status != STATUS_OK) drop_select(engine);
+    for (struct sequence *s = engine->sequences; s != NULL; s = s->next) s->rule = default_rule(engine);
+    return status;
+}
+
+struct select *engine_select(struct engine *engine) {
+    return engine->select;
+}
+
+void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context) {
+    forward_set_attention_observer(engine->forward, observer, context);
+}
+
+enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
+                                struct select_keep keep, struct error *error) {
+    const struct select *select = sequence->engine->select;
+    const struct select_options *options = select != NULL ? select_get_options(select) : NULL;
+    bool own = options != NULL && options->method == method;
+    if (method != &select_all && !own && (method != &select_window || select == NULL))
+        return error_set(error, STATUS_USAGE, "a sequence with select=%s: the engine was made for select=%s",
+                         method->name, options != NULL ? options->method->name : "all");
+    struct select_options wanted = options != NULL ? *options : select_options_default();
+    wanted.method = method;
+    wanted.keep = keep;
+    sequence->rule = select_rule_of(&wanted);
+    return STATUS_OK;
+}
+
+/* ---- life ---- */
 
 static enum status engine_init(struct engine *engine, const struct engine_options *options,
                                struct error *error) {
@@ -57,7 +144,9 @@ static enum status engine_init(struct engine *engine, const struct engine_option
     if (engine->positions == NULL || engine->logit_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the engine");
     for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
-    return STATUS_OK;
+    struct device *device = engine->model->device;
+    TRY(device->operations->stream_create(device, &engine->stream, error));
+    return replace_select(engine, &options->select, error);
 }
 
 static enum status options_check(const struct model_config *config, const struct engine_options *options,
@@ -102,7 +191,9 @@ enum status engine_create(struct engine **engine, struct model *model, const str
 void engine_destroy(struct engine *engine) {
     if (engine == NULL) return;
     ASSERT(engine->sequence_count == 0);
+    drop_select(engine);
     forward_destroy(engine->forward);
+    if (engine->stream != NULL) engine->model->device->operations->stream_destroy(engine->stream);
     if (engine->cache != NULL) kv_cache_destroy(engine->cache);
     free(engine->positions);
     free(engine->logit_rows);
@@ -121,6 +212,10 @@ enum status sequence_create(struct sequence **sequence, struct engine *engine, s
         free(made);
         return status;
     }
+    made->rule = default_rule(engine);
+    made->next = engine->sequences;
+    if (made->next != NULL) made->next->previous = made;
+    engine->sequences = made;
     engine->sequence_count++;
     *sequence = made;
     return STATUS_OK;
@@ -130,6 +225,11 @@ void sequence_destroy(struct sequence *sequence) {
     if (sequence == NULL) return;
     ASSERT(sequence->engine->sequence_count > 0);
     sequence->engine->sequence_count--;
+    if (sequence->next != NULL) sequence->next->previous = sequence->previous;
+    if (sequence->previous != NULL)
+        sequence->previous->next = sequence->next;
+    else
+        sequence->engine->sequences = sequence->next;
     kv_sequence_destroy(sequence->kv);
     free(sequence);
 }
@@ -177,6 +277,7 @@ static enum status prefill_block(struct engine *engine, struct sequence *sequenc
     bool last = first + count == request->token_count, each = request->each != NULL;
     for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
     struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
+    const struct select_rule *rule = &sequence->rule;
     struct forward_batch batch = {.tokens = request->tokens + first,
                                   .positions = engine->positions,
                                   .row_count = count,
@@ -185,7 +286,8 @@ static enum status prefill_block(struct engine *engine, struct sequence *sequenc
                                   .item_count = 1,
                                   .logit_rows = engine->logit_rows + count - 1,
                                   .logit_row_count = last && !each ? 1 : 0,
-                                  .keep_rows = each};
+                                  .keep_rows = each,
+                                  .rules = request->selects ? &rule : NULL};
     TRY(forward_run(engine->forward, &batch, logits, error));
     kv_sequence_set_length(sequence->kv, length + count);
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
@@ -220,6 +322,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                         size_t count, const float **logits, struct error *error) {
     struct attend_item items[ENGINE_SEQUENCES_MOST];
     struct kv_sequence *kv[ENGINE_SEQUENCES_MOST];
+    const struct select_rule *rules[ENGINE_SEQUENCES_MOST];
     if (count == 0 || count > engine->sequence_capacity)
         return error_set(error, STATUS_USAGE, "a step of %zu sequences: expected 1 to %zu", count,
                          engine->sequence_capacity);
@@ -228,6 +331,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         for (size_t j = 0; j < i; j++) ASSERT(sequences[j] != sequences[i]);
         TRY(sequence_grow(sequences[i], 1, error));
         kv[i] = sequences[i]->kv;
+        rules[i] = &sequences[i]->rule;
         engine->positions[i] = sequence_length(sequences[i]);
         items[i] =
             (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
@@ -239,7 +343,8 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                                   .items = items,
                                   .item_count = count,
                                   .logit_rows = engine->logit_rows,
-                                  .logit_row_count = count};
+                                  .logit_row_count = count,
+                                  .rules = rules};
     TRY(forward_run(engine->forward, &batch, logits, error));
     for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
     return STATUS_OK;
@@ -286,7 +391,15 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
                                                       .items = &item,
                                                       .item_count = 1});
     }
-    return operations->stream_synchronize(fill->stream, error); /* host is filled again */
+    TRY(operations->stream_synchronize(fill->stream, error)); /* host is filled again */
+    struct engine *engine = fill->engine;
+    for (size_t layer = 0; layer < kv->layer_count && engine->select != NULL; layer++) {
+        struct attend_item item = {.view = kv_sequence_view(fill->sequence->kv, layer),
+                                   .row_count = count,
+                                   .position_first = position};
+        select_append(engine->select, engine->stream, layer, &item, 1);
+    }
+    return operations->stream_synchronize(engine->stream, error);
 }
 
 static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
@@ -323,6 +436,16 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
     return kv_cache_bytes_per_token(&engine->kv);
+}
+uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {
+    struct kv_cache_config plain = engine->kv;
+    plain.metadata_bytes = 0;
+    uint64_t layers = engine->kv.layer_count, layer_bytes = kv_cache_bytes_per_token(&plain) / layers;
+    uint64_t metadata = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
+    if (engine->select == NULL || length == 0) return length * layer_bytes * layers;
+    uint64_t dense = min_size(select_get_options(engine->select)->dense_layers, engine->kv.layer_count);
+    uint64_t kept = select_kept_tokens(engine->select, length - 1);
+    return (length * dense + kept * (layers - dense)) * layer_bytes + (kept < length ? length * metadata : 0);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }

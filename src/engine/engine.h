@@ -24,8 +24,10 @@ struct engine_options {
     size_t sequence_capacity; /* 1..64 */
     size_t batch_size;        /* tokens of a prefill block; 0: 512 */
     enum kv_type k_type, v_type;
+    struct select_options select; /* method NULL: all */
 };
 
+/* select: a calibration is looked for beside the model (model/calibration.h). */
 enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
                           struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);
@@ -36,6 +38,21 @@ void sequence_destroy(struct sequence *sequence);
 uint64_t sequence_length(const struct sequence *sequence);
 /* Forgets tokens from token_count on (a shorter prefix is kept). */
 void sequence_truncate(struct sequence *sequence, uint64_t token_count);
+
+/* How the sequence's decode steps select; from the start, as the engine's options say.  STATUS_USAGE: a method that
+ * the engine has no metadata for (all and window need none). */
+enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
+                                struct select_keep keep, struct error *error) STATUS_CHECKED;
+
+/* Another method, or other parameters: metadata of the sequences that live are built from their stored KV and their
+ * rules become the new one's, so one prefill serves several methods.  A method with watches_prefill (h2o) starts from
+ * nothing: prefill again.  When it fails the engine selects everything. */
+enum status engine_set_select(struct engine *engine, const struct select_options *options,
+                              struct error *error) STATUS_CHECKED;
+/* NULL: everything is attended to.  For observers, statistics and the fallback notice. */
+struct select *engine_select(struct engine *engine);
+/* Post-RoPE q, k, v and outputs of every layer of every batch; NULL: none. */
+void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context);
 
 /* Called between blocks of a long prefill; returning true stops it with STATUS_INTERRUPTED. */
 typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
@@ -53,6 +70,8 @@ struct prefill_request {
     void *progress_context;
     engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
     void *each_context;
+    /* Every token attends as it would in an engine_step of its own, by the sequence's selection: for evaluation. */
+    bool selects;
 };
 enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                            const struct prefill_request *request, const float **logits, struct error *error)
@@ -68,7 +87,9 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
-uint64_t engine_kv_bytes_per_token(const struct engine *engine);
+uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */
+/* KV and metadata that a decode step of a sequence so long must read, by the engine's selection. */
+uint64_t engine_step_bytes(const struct engine *engine, uint64_t length);
 const struct model_config *engine_config(const struct engine *engine);
 uint64_t engine_context_size(const struct engine *engine);
 

@@ -95,6 +95,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_positions);
     free(forward->observed);
     free(forward->observed_q);
+    free(forward->attention_copy);
     free(forward);
 }
 
@@ -124,6 +125,13 @@ void forward_observe_queries(struct forward *forward, size_t layer_index, size_t
     /* A device that broke says so again at the end of the run. */
     if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
     forward->query_observer(forward->query_observer_context, layer_index, forward->observed_q, row_count);
+}
+
+void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
+
+void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
+    forward->attention_observer = observer;
+    forward->attention_context = context;
 }
 
 /* Tokens come from outside (a request, --ids); the rest of a batch is the engine's own. */
@@ -201,6 +209,47 @@ static enum status observe(struct forward *forward, size_t layer_index, size_t r
     return STATUS_OK;
 }
 
+static enum status observe_attention(struct forward *forward, const struct forward_batch *batch,
+                                     size_t layer_index, struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    const struct device_operations *operations = forward->model->device->operations;
+    size_t q_size = config->head_count * config->k_dimension;
+    size_t k_size = config->kv_head_count * config->k_dimension;
+    size_t v_size = config->kv_head_count * config->v_dimension;
+    size_t o_size = config->head_count * config->v_dimension;
+    size_t rows = batch->row_count, capacity = forward->row_capacity;
+    if (forward->attention_copy == NULL)
+        forward->attention_copy = calloc(capacity * (q_size + k_size + v_size + o_size), sizeof(float));
+    if (forward->attention_copy == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
+    float *q = forward->attention_copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
+    float *attended = v + capacity * v_size;
+    operations->copy(forward->stream, q, forward->q, rows * q_size * sizeof(float));
+    operations->copy(forward->stream, k, forward->k, rows * k_size * sizeof(float));
+    operations->copy(forward->stream, v, forward->v, rows * v_size * sizeof(float));
+    operations->copy(forward->stream, attended, forward->attended, rows * o_size * sizeof(float));
+    TRY(operations->stream_synchronize(forward->stream, error));
+    forward->attention_observer(forward->attention_context,
+                                &(struct attention_event){.layer_index = layer_index,
+                                                          .row_count = rows,
+                                                          .q = q,
+                                                          .k = k,
+                                                          .v = v,
+                                                          .attended = attended,
+                                                          .positions = batch->positions,
+                                                          .items = forward->items,
+                                                          .item_count = batch->item_count});
+    return STATUS_OK;
+}
+
+/* The last layer's rows whose logits nobody wants are left out, unless somebody looks at them. */
+static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
+    bool watched = forward->observer != NULL || forward->query_observer != NULL ||
+                   forward->attention_observer != NULL ||
+                   (forward->select != NULL && select_watches_prefill(forward->select));
+    return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL &&
+           !watched;
+}
+
 /* rows: [row_count][hidden_size] of the residual stream after the last layer. */
 static void project_logits(struct forward *forward, const float *rows, size_t row_count) {
     const struct model *model = forward->model;
@@ -244,15 +293,14 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
                               struct error *error) {
     struct model *model = forward->model;
     size_t layer_count = model->config.layer_count;
-    bool all = batch->logit_row_count == batch->row_count;
+    bool all = batch->logit_row_count == batch->row_count, narrows = may_narrow(forward, batch);
     struct layer_pass pass = {0};
     for (size_t i = 0; i < layer_count; i++) {
         pass = (struct layer_pass){.forward = forward,
                                    .batch = batch,
                                    .weights = &model->layers[i],
                                    .layer_index = i,
-                                   .narrow = i + 1 == layer_count && !all && !batch->keep_rows &&
-                                             forward->observer == NULL && forward->query_observer == NULL,
+                                   .narrow = i + 1 == layer_count && narrows,
                                    .residual = forward->hidden,
                                    .normed = forward->normed,
                                    .row_count = batch->row_count};
@@ -261,6 +309,7 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
         else
             llama_layer(&pass);
         if (forward->observer != NULL) TRY(observe(forward, i, batch->row_count, error));
+        if (forward->attention_observer != NULL) TRY(observe_attention(forward, batch, i, error));
     }
     *rows = pass.residual;
     if (all || pass.narrow || batch->logit_row_count == 0) return STATUS_OK;

@@ -37,6 +37,10 @@ struct forward {
     forward_query_observer *query_observer;
     void *query_observer_context;
     float *observed_q; /* owned host copy of q, [row_capacity][head_count][k_dimension]; NULL without one */
+    struct select *select; /* borrowed; NULL: none */
+    attention_observer *attention_observer;
+    void *attention_context;
+    float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
 };
 
 /* One layer of one batch. */

@@ -127,6 +127,8 @@ static void append(struct layer_pass *pass) {
                                       .sequences = batch->sequences,
                                       .items = forward->items,
                                       .item_count = batch->item_count});
+    if (forward->select != NULL)
+        select_append(forward->select, forward->stream, pass->layer_index, forward->items, batch->item_count);
 }
 
 static void attend(struct layer_pass *pass) {
@@ -140,18 +142,24 @@ static void attend(struct layer_pass *pass) {
                                      .row_first = i,
                                      .row_count = 1,
                                      .position_first = forward->narrow_positions[i]};
-    dense_attend(
-        forward->stream, forward->model->device,
-        &(struct attend_operation){.q = forward->q,
-                                   .q_stride = config->head_count * config->k_dimension,
-                                   .out = forward->attended,
-                                   .out_stride = config->head_count * config->v_dimension,
-                                   .head_count = config->head_count,
-                                   .kv_head_count = config->kv_head_count,
-                                   .scale = config->attention_scale,
-                                   .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
-                                   .items = pass->narrow ? forward->narrow_items : forward->items,
-                                   .item_count = pass->narrow ? pass->row_count : pass->batch->item_count});
+    const struct attend_operation operation = {
+        .q = forward->q,
+        .q_stride = config->head_count * config->k_dimension,
+        .out = forward->attended,
+        .out_stride = config->head_count * config->v_dimension,
+        .head_count = config->head_count,
+        .kv_head_count = config->kv_head_count,
+        .scale = config->attention_scale,
+        .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
+        .items = pass->narrow ? forward->narrow_items : forward->items,
+        .item_count = pass->narrow ? pass->row_count : pass->batch->item_count};
+    if (forward->select != NULL && pass->batch->rules != NULL) {
+        select_attend(forward->select, forward->stream, pass->layer_index, &operation, pass->batch->rules);
+        return;
+    }
+    dense_attend(forward->stream, forward->model->device, &operation);
+    if (forward->select != NULL)
+        select_watch_prefill(forward->select, forward->stream, pass->layer_index, &operation);
 }
 
 bool layer_attention(struct layer_pass *pass) {

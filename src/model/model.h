@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/select.h"
 #include "base/arena.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
@@ -96,8 +97,10 @@ struct forward_batch {
     size_t item_count;
     const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted, ascending */
     size_t logit_row_count;
-    bool
-        keep_rows; /* forward_logits will be asked for more rows: the last layer is not narrowed to logit_rows */
+    /* forward_logits will be asked for more rows: the last layer is not narrowed to logit_rows */
+    bool keep_rows;
+    /* [item_count]: what each sequence's rows attend to, by the selection that is set; NULL: everything (prefill) */
+    const struct select_rule *const *rules;
 };
 
 /* Runs all layers; KV must have been reserved.  *logits: [logit_row_count][vocabulary_size], host-readable,
@@ -111,6 +114,24 @@ typedef void forward_query_observer(
     const float *q /* [row_count][head_count][k_dimension], normed and rotated */, size_t row_count);
 enum status forward_set_query_observer(struct forward *forward, forward_query_observer *observer,
                                        void *context, struct error *error) STATUS_CHECKED;
+/* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
+void forward_set_select(struct forward *forward, struct select *select);
+
+/* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,
+ * valid during the call.  While an observer is set no pass is narrowed. */
+struct attention_event {
+    size_t layer_index, row_count;
+    const float *q;                  /* [row_count][head_count][k_dimension] */
+    const float *k;                  /* [row_count][kv_head_count][k_dimension] */
+    const float *v;                  /* [row_count][kv_head_count][v_dimension] */
+    const float *attended;           /* [row_count][head_count][v_dimension], before the output projection */
+    const uint64_t *positions;       /* [row_count] */
+    const struct attend_item *items; /* [item_count], with this layer's views: everything stored so far */
+    size_t item_count;
+};
+typedef void attention_observer(void *context, const struct attention_event *event);
+void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context);
+
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
 /* After a forward_run with keep_rows: the logits of other rows of that batch, at most logit_row_capacity. */

@@ -23,7 +23,14 @@ static struct device *make_device(void) {
 static struct kv_cache *make_cache(struct device *device, uint64_t token_capacity) {
     struct kv_cache *cache;
     struct error error;
-    const struct kv_cache_config config = {LAYERS, HEADS, 32, 64, KV_F16, KV_Q8, token_capacity, SEQUENCES};
+    const struct kv_cache_config config = {.layer_count = LAYERS,
+                                           .kv_head_count = HEADS,
+                                           .k_dimension = 32,
+                                           .v_dimension = 64,
+                                           .k_type = KV_F16,
+                                           .v_type = KV_Q8,
+                                           .token_capacity = token_capacity,
+                                           .sequence_capacity = SEQUENCES};
     assert_ok(kv_cache_create(&cache, device, &config, &error), error);
     return cache;
 }
@@ -202,7 +209,12 @@ static void long_contexts_have_no_32_bit_offsets(void **state) {
     struct kv_sequence *sequence;
     struct error error;
     const uint64_t tokens = (uint64_t)4 << 20;
-    const struct kv_cache_config config = {2, 12, 64, 64, KV_F16, KV_F16, tokens, 1};
+    const struct kv_cache_config config = {.layer_count = 2,
+                                           .kv_head_count = 12,
+                                           .k_dimension = 64,
+                                           .v_dimension = 64,
+                                           .token_capacity = tokens,
+                                           .sequence_capacity = 1};
     assert_int_equal(kv_cache_bytes_per_token(&config), 2 * 12 * 256);
     assert_ok(kv_cache_create(&cache, device, &config, &error), error);
     assert_int_equal(kv_cache_capacity_bytes(cache), tokens * 2 * 12 * 256);
@@ -224,7 +236,12 @@ static void absurd_sizes_are_refused(void **state) {
     struct device *device = make_device();
     struct kv_cache *cache;
     struct error error;
-    struct kv_cache_config config = {128, 128, 128, 128, KV_F16, KV_F16, UINT64_MAX / 2, 1};
+    struct kv_cache_config config = {.layer_count = 128,
+                                     .kv_head_count = 128,
+                                     .k_dimension = 128,
+                                     .v_dimension = 128,
+                                     .token_capacity = UINT64_MAX / 2,
+                                     .sequence_capacity = 1};
     assert_int_equal(kv_cache_create(&cache, device, &config, &error), STATUS_MEMORY);
     config.token_capacity = (uint64_t)1 << 40; /* fits 64 bits, not the address space */
     assert_int_equal(kv_cache_create(&cache, device, &config, &error), STATUS_MEMORY);

@@ -111,7 +111,7 @@ static void statistics(void **state) {
                                      .generate_count = 10,
                                      .sequence_count = 2,
                                      .depth = 100,
-                                     .kv_bytes_per_token = 7,
+                                     .kv_step_bytes = 105 * 7,
                                      .sample_count = 2,
                                      .samples_ns = {1000000000, 3000000000}};
     struct bench_statistics s = bench_statistics(&test);

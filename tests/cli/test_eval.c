@@ -59,7 +59,7 @@ static void usage(void **state) {
     check(LOAM("eval", "ruler"), 2, "which model?");
     check(LOAM("eval", "ruler", "-m", model_path, "--tasks", "niah_single_9"), 2, "niah_single_1|");
     check(LOAM("eval", "ruler", "-m", model_path, "--lengths", "100"), 2, "needs a length of");
-    check(LOAM("eval", "ruler", "-m", model_path, "--preset", "ful"), 2, "--preset ful");
+    check(LOAM("eval", "ruler", "-m", model_path, "--preset", "ful"), 2, "no preset 'ful'");
     check(LOAM("eval", "ruler", "-m", model_path, "--preset", "full,full"), 2, "there twice");
     check(LOAM("eval", "ruler", "-m", model_path, "--stretch", "3"), 2, "belongs to another");
     check(LOAM("eval", "ruler", "-m", "/nonexistent"), 6, "/nonexistent");

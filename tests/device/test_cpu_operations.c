@@ -434,7 +434,7 @@ static void attend_items_init(struct fixture *fixture, struct attend_case *c, si
             c->chunks[i][j] = aligned_alloc(64, c->layout.chunk_bytes);
             memset(c->chunks[i][j], 0xff, c->layout.chunk_bytes);
         }
-        item->view = (struct kv_view){&c->layout, c->chunks[i], stride};
+        item->view = (struct kv_view){.layout = &c->layout, .chunks = c->chunks[i], .chunk_stride = stride};
     }
     c->operation.items = c->items;
 }

@@ -58,14 +58,12 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
     struct kv_cache *cache;
     struct kv_sequence *sequence;
     const struct model_config *config = &model->config;
-    struct kv_cache_config kv = {config->layer_count,
-                                 config->kv_head_count,
-                                 config->k_dimension,
-                                 config->v_dimension,
-                                 KV_F16,
-                                 KV_F16,
-                                 TOKENS_MOST,
-                                 1};
+    struct kv_cache_config kv = {.layer_count = config->layer_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension,
+                                 .v_dimension = config->v_dimension,
+                                 .token_capacity = TOKENS_MOST,
+                                 .sequence_capacity = 1};
     assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
     assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MOST, &error), error);
     assert_ok(kv_sequence_reserve(sequence, count, &error), error);

@@ -61,15 +61,21 @@ static uint64_t window_begin(const struct attend_operation *operation, uint64_t 
     return position + 1 - operation->window;
 }
 
+struct cpu_ranges cpu_ranges_of(uint64_t row_count) {
+    struct cpu_ranges ranges = {.rows = RANGE_ROWS_LEAST};
+    while ((row_count + ranges.rows - 1) / ranges.rows > RANGES_MOST) ranges.rows *= 2;
+    ranges.count = (size_t)((row_count + ranges.rows - 1) / ranges.rows);
+    return ranges;
+}
+
 static void plan_decode_row(struct attend_run *run, const struct attend_item *item, size_t index) {
     struct decode_row row = {.item = item, .row = item->row_first + index};
     uint64_t position = item->position_first + index;
     row.row_begin = window_begin(run->operation, position);
     row.row_end = position + 1;
-    uint64_t count = row.row_end - row.row_begin;
-    row.range_rows = RANGE_ROWS_LEAST;
-    while ((count + row.range_rows - 1) / row.range_rows > RANGES_MOST) row.range_rows *= 2;
-    row.range_count = (size_t)((count + row.range_rows - 1) / row.range_rows);
+    struct cpu_ranges ranges = cpu_ranges_of(row.row_end - row.row_begin);
+    row.range_rows = ranges.rows;
+    row.range_count = ranges.count;
     row.unit_first = run->decode_units;
     run->decode_units += row.range_count * run->operation->kv_head_count;
     run->merges = run->merges || row.range_count > 1;

@@ -157,6 +157,8 @@ static const struct device_operations CPU_OPERATIONS = {
     .append = cpu_append,
     .attend = cpu_attend,
     .gather = cpu_gather,
+    .metadata_build = cpu_metadata_build,
+    .attend_selected = cpu_attend_selected,
 };
 
 enum status device_cpu_create(struct device **result, const struct device_options *options,

@@ -64,6 +64,13 @@ static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_
     return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
 }
 
+/* Rows that one query attends to, cut by their number only: partials over the ranges are merged in order. */
+struct cpu_ranges {
+    uint64_t rows; /* of each but the last */
+    size_t count;
+};
+struct cpu_ranges cpu_ranges_of(uint64_t row_count);
+
 /* Fills matvec_inputs for the kernels that the device has. */
 void cpu_matmul_init(struct cpu_device *device);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
@@ -75,5 +82,7 @@ void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *
 void cpu_rope(struct stream *stream, const struct rope_operation *operation);
 void cpu_activation(struct stream *stream, const struct activation_operation *operation);
 void cpu_gather(struct stream *stream, const struct gather_operation *operation);
+void cpu_metadata_build(struct stream *stream, const struct metadata_operation *operation);
+void cpu_attend_selected(struct stream *stream, const struct attend_selected_operation *operation);
 
 #endif

@@ -1,0 +1,426 @@
+/* select: the axis over the device's operations.  See select.h. */
+#include "attention/select.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "attention/dense.h"
+#include "attention/select_internal.h"
+#include "platform/clock.h"
+
+struct select {
+    struct device *device; /* borrowed */
+    struct select_shape shape;
+    struct select_options options;
+    struct metadata_layout layout;
+    uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
+    size_t layer_weights, weights_bytes;
+    const char *fallback;
+    size_t row_capacity;
+    struct attend_item *dense;  /* owned, [row_capacity]: rows that attend to everything */
+    struct select_item *chosen; /* owned, [row_capacity] */
+    struct select_statistics statistics;
+    select_observer *observer;
+    void *observer_context;
+    uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
+    size_t event_stride;
+};
+
+/* ---- methods and options ---- */
+
+const struct select_method *const select_methods[] = {
+    &select_all, &select_window, &select_quest, &select_meanstd, &select_hash, &select_h2o, &select_lowrank};
+const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
+
+const struct select_method *select_method_find(const char *name) {
+    for (size_t i = 0; i < select_method_count; i++)
+        if (strcmp(select_methods[i]->name, name) == 0) return select_methods[i];
+    return NULL;
+}
+
+enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+                               const struct select_options *options, struct error *error) {
+    (void)layout, (void)shape, (void)options, (void)error;
+    return STATUS_OK;
+}
+
+enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+                                const struct select_options *options, enum abstract_kind kind,
+                                struct error *error) {
+    if (options->page != 8 && options->page != 16 && options->page != 32 && options->page != 64)
+        return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
+                         options->method->name, options->page);
+    layout->kind = METADATA_ABSTRACT;
+    layout->abstract_kind = kind;
+    layout->aggregate = SCORE_MAX;
+    layout->unit_tokens = options->page;
+    abstract_layout_init(&layout->abstract, options->page, shape->k_dimension, kind == ABSTRACT_MIN_MAX,
+                         kind == ABSTRACT_MEAN_DEVIATION);
+    layout->bytes = layout->abstract.bytes;
+    return STATUS_OK;
+}
+
+const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
+                                        size_t layer_index, size_t *columns) {
+    *columns = 0;
+    if (calibration == NULL || calibration->find == NULL) return NULL;
+    return calibration->find(calibration->context, kind, layer_index, columns);
+}
+
+struct select_options select_options_default(void) {
+    return (struct select_options){.method = &select_all,
+                                   .keep = select_keep_all(),
+                                   .sinks = 4,
+                                   .recent = 64,
+                                   .dense_layers = 2,
+                                   .page = 16,
+                                   .bits = 128,
+                                   .norms = true};
+}
+
+const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns";
+
+bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
+    size_t *target = NULL;
+    if (strcmp(name, "sinks") == 0) target = &options->sinks;
+    if (strcmp(name, "recent") == 0) target = &options->recent;
+    if (strcmp(name, "dense") == 0) target = &options->dense_layers;
+    if (strcmp(name, "page") == 0) target = &options->page;
+    if (strcmp(name, "bits") == 0) target = &options->bits;
+    if (strcmp(name, "columns") == 0) target = &options->columns;
+    if (target != NULL) *target = (size_t)value;
+    if (strcmp(name, "norms") != 0) return target != NULL;
+    options->norms = value != 0;
+    return true;
+}
+
+enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) {
+    char *end;
+    double number = strtod(text, &end);
+    bool whole = strcspn(text, ".eExXnN%") == strlen(text);
+    *keep = (struct select_keep){0};
+    if (end != text && number > 0 && isfinite(number)) {
+        double scale = *end == 'K' || *end == 'k' ? 0x1p10 : *end == 'M' || *end == 'm' ? 0x1p20 : 1;
+        if (strcmp(end, "%") == 0 && number <= 100)
+            keep->ratio = number / 100;
+        else if (*end == '\0' && !whole && number <= 1)
+            keep->ratio = number;
+        else if (whole && end[scale != 1] == '\0' && number * scale <= 0x1p62)
+            keep->tokens = (uint64_t)(number * scale);
+    }
+    if (keep->ratio == 1) *keep = select_keep_all();
+    if (keep->ratio > 0 || keep->tokens > 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE,
+                     "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a share (10%%, 0.1)",
+                     text);
+}
+
+const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes) {
+    if (keep.ratio > 0)
+        snprintf(buffer, buffer_bytes, "%.4g%%", keep.ratio * 100);
+    else if (keep.tokens == UINT64_MAX)
+        snprintf(buffer, buffer_bytes, "100%%");
+    else
+        snprintf(buffer, buffer_bytes, "%" PRIu64, keep.tokens);
+    return buffer;
+}
+
+struct select_rule select_rule_of(const struct select_options *options) {
+    bool everything = options->keep.ratio == 0 && options->keep.tokens == UINT64_MAX;
+    return (struct select_rule){.dense =
+                                    options->method == &select_all || (everything && !options->gather_all),
+                                .window_only = options->method->recent_share == 1,
+                                .keep = options->keep};
+}
+
+static enum status make_layout(struct metadata_layout *layout, const struct select_options *options,
+                               const struct select_shape *shape, struct error *error) {
+    *layout = (struct metadata_layout){.unit_tokens = 1};
+    TRY(options->method->layout(layout, shape, options, error));
+    layout->bytes = align_up(layout->bytes, 64);
+    return STATUS_OK;
+}
+
+enum status select_options_metadata_bytes(const struct select_options *options,
+                                          const struct select_shape *shape, size_t *bytes,
+                                          struct error *error) {
+    struct metadata_layout layout;
+    TRY(make_layout(&layout, options, shape, error));
+    *bytes = layout.bytes;
+    return STATUS_OK;
+}
+
+/* ---- life ---- */
+
+static enum status load_weights(struct select *select, const struct select_calibration *calibration,
+                                struct error *error) {
+    const struct select_method *method = select->options.method;
+    size_t first = select->options.dense_layers, layers = select->shape.layer_count;
+    size_t columns = select->layout.kind == METADATA_HASH ? select->layout.hash.bits : select->layout.columns;
+    if (method->weights == NULL || first >= layers) return STATUS_OK;
+    const struct device_operations *operations = select->device->operations;
+    select->layer_weights = select->shape.kv_head_count * select->shape.k_dimension * columns;
+    select->weights_bytes = (layers - first) * select->layer_weights * sizeof *select->weights;
+    void *weights;
+    TRY(operations->allocate(select->device, MEMORY_DEVICE, select->weights_bytes, &weights, error));
+    select->weights = weights;
+    void *host = NULL;
+    struct stream *stream = NULL;
+    enum status status =
+        operations->allocate(select->device, MEMORY_HOST, select->weights_bytes, &host, error);
+    if (status == STATUS_OK) status = operations->stream_create(select->device, &stream, error);
+    for (size_t layer = first; status == STATUS_OK && layer < layers; layer++)
+        status = method->weights((uint16_t *)host + (layer - first) * select->layer_weights, layer,
+                                 &select->shape, &select->options, calibration, &select->fallback, error);
+    if (status == STATUS_OK) {
+        operations->copy(stream, weights, host, select->weights_bytes);
+        status = operations->stream_synchronize(stream, error);
+    }
+    if (stream != NULL) operations->stream_destroy(stream);
+    if (host != NULL) operations->release(select->device, MEMORY_HOST, host, select->weights_bytes);
+    return status;
+}
+
+static enum status init(struct select *select, const struct select_calibration *calibration,
+                        struct error *error) {
+    TRY(make_layout(&select->layout, &select->options, &select->shape, error));
+    TRY(load_weights(select, calibration, error));
+    select->dense = calloc(select->row_capacity, sizeof *select->dense);
+    select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
+    if (select->dense == NULL || select->chosen == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
+    return STATUS_OK;
+}
+
+enum status select_create(struct select **result, struct device *device, const struct select_shape *shape,
+                          const struct select_options *options, const struct select_calibration *calibration,
+                          size_t row_capacity, struct error *error) {
+    *result = NULL;
+    struct select *select = calloc(1, sizeof *select);
+    if (select == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    *select =
+        (struct select){.device = device, .shape = *shape, .options = *options, .row_capacity = row_capacity};
+    enum status status = init(select, calibration, error);
+    if (status != STATUS_OK) {
+        select_destroy(select);
+        return status;
+    }
+    *result = select;
+    return STATUS_OK;
+}
+
+void select_destroy(struct select *select) {
+    if (select == NULL) return;
+    if (select->weights != NULL)
+        select->device->operations->release(select->device, MEMORY_DEVICE, select->weights,
+                                            select->weights_bytes);
+    free(select->dense);
+    free(select->chosen);
+    free(select->event_rows);
+    free(select);
+}
+
+const struct select_options *select_get_options(const struct select *select) { return &select->options; }
+size_t select_metadata_bytes(const struct select *select) { return select->layout.bytes; }
+const char *select_fallback(const struct select *select) { return select->fallback; }
+
+void select_set_observer(struct select *select, select_observer *observer, void *context) {
+    select->observer = observer;
+    select->observer_context = context;
+}
+
+struct select_statistics select_statistics(const struct select *select) {
+    return select->statistics;
+}
+void select_reset_statistics(struct select *select) { select->statistics = (struct select_statistics){0}; }
+
+/* ---- a step ---- */
+
+static bool layer_selects(const struct select *select, size_t layer_index) {
+    return layer_index >= select->options.dense_layers;
+}
+
+static const uint16_t *weights_of(const struct select *select, size_t layer_index) {
+    if (select->weights == NULL) return NULL;
+    return select->weights + (layer_index - select->options.dense_layers) * select->layer_weights;
+}
+
+void select_append(struct select *select, struct stream *stream, size_t layer_index,
+                   const struct attend_item *items, size_t item_count) {
+    if (select->layout.kind == METADATA_NONE || !layer_selects(select, layer_index)) return;
+    select->device->operations->metadata_build(
+        stream, &(struct metadata_operation){.layout = &select->layout,
+                                             .weights = weights_of(select, layer_index),
+                                             .kv_head_count = select->shape.kv_head_count,
+                                             .items = items,
+                                             .item_count = item_count});
+}
+
+static uint64_t keep_tokens(struct select_keep keep, uint64_t visible) {
+    if (keep.ratio > 0) return (uint64_t)ceil(keep.ratio * (double)visible);
+    return keep.tokens;
+}
+
+/* The row's candidates and how many of them it may pick; false: it sees all, by the dense path. */
+static bool plan_row(const struct select *select, const struct select_rule *rule, uint64_t position,
+                     struct select_item *item) {
+    const struct select_options *options = &select->options;
+    uint64_t visible = position + 1, keep = keep_tokens(rule->keep, visible);
+    if (rule->dense || (keep >= visible && !options->gather_all)) return false;
+    if (keep > visible) keep = visible;
+    uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
+    uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
+    uint64_t share = rule->window_only ? (keep > sinks ? keep - sinks : 0)
+                                       : (uint64_t)(options->method->recent_share * (double)keep);
+    if (share > recent) recent = share;
+    item->position = position;
+    item->candidate_begin = sinks;
+    item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
+    if (item->candidate_end <= sinks) { /* all of it is window */
+        if (!options->gather_all) return false;
+        item->candidate_begin = item->candidate_end = 0;
+    }
+    uint64_t candidates = item->candidate_end - item->candidate_begin, window = visible - candidates;
+    item->pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
+    ASSERT(item->pick_count <= candidates);
+    return true;
+}
+
+uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
+    struct select_rule rule = select_rule_of(&select->options);
+    struct select_item item = {0};
+    return plan_row(select, &rule, position, &item) ? select_item_kept(&item) : position + 1;
+}
+
+/* Splits the operation's rows into those that choose and those that do not. */
+static void plan_rows(struct select *select, const struct attend_operation *operation,
+                      const struct select_rule *const *rules, size_t *dense_count, size_t *chosen_count) {
+    uint64_t heads = operation->kv_head_count;
+    *dense_count = *chosen_count = 0;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        for (size_t row = 0; row < item->row_count; row++) {
+            ASSERT(*dense_count + *chosen_count < select->row_capacity);
+            uint64_t position = item->position_first + row;
+            struct select_item chosen = {.view = item->view, .row = item->row_first + row};
+            select->statistics.visible += (position + 1) * heads;
+            if (plan_row(select, rules[i], position, &chosen)) {
+                select->chosen[(*chosen_count)++] = chosen;
+                select->statistics.kept += select_item_kept(&chosen) * heads;
+                continue;
+            }
+            select->statistics.kept += (position + 1) * heads;
+            select->dense[(*dense_count)++] = (struct attend_item){.view = item->view,
+                                                                   .row_first = item->row_first + row,
+                                                                   .row_count = 1,
+                                                                   .position_first = position};
+        }
+    }
+}
+
+static void observe(struct select *select, struct stream *stream, size_t layer_index,
+                    struct attend_selected_operation *operation, const struct select_item *item) {
+    size_t heads = select->shape.kv_head_count, kept = (size_t)select_item_kept(item);
+    if (kept > select->event_stride) {
+        free(select->event_rows);
+        select->event_stride = kept + kept / 2;
+        select->event_rows = calloc(heads * select->event_stride, sizeof *select->event_rows);
+    }
+    ASSERT(select->event_rows != NULL); /* only while somebody measures */
+    operation->chosen = select->event_rows;
+    operation->chosen_stride = select->event_stride;
+    select->device->operations->attend_selected(stream, operation);
+    struct error error;
+    if (select->device->operations->stream_synchronize(stream, &error) != STATUS_OK) return;
+    select->observer(select->observer_context,
+                     &(struct select_event){.layer_index = layer_index,
+                                            .row = item->row,
+                                            .position = item->position,
+                                            .q = operation->q + item->row * operation->q_stride,
+                                            .view = item->view,
+                                            .rows = select->event_rows,
+                                            .row_count = kept,
+                                            .row_stride = select->event_stride});
+}
+
+static struct attend_selected_operation selected_operation(struct select *select, size_t layer_index,
+                                                           const struct attend_operation *operation) {
+    return (struct attend_selected_operation){.q = operation->q,
+                                              .q_stride = operation->q_stride,
+                                              .out = operation->out,
+                                              .out_stride = operation->out_stride,
+                                              .head_count = operation->head_count,
+                                              .kv_head_count = operation->kv_head_count,
+                                              .scale = operation->scale,
+                                              .softcap = operation->softcap,
+                                              .layout = &select->layout,
+                                              .weights = weights_of(select, layer_index),
+                                              .mass_weight = 1,
+                                              .times = &select->statistics.times};
+}
+
+void select_attend(struct select *select, struct stream *stream, size_t layer_index,
+                   const struct attend_operation *operation, const struct select_rule *const *rules) {
+    const struct device_operations *operations = select->device->operations;
+    uint64_t began = clock_ns();
+    if (operation->window != 0 || !layer_selects(select, layer_index)) {
+        for (size_t i = 0; i < operation->item_count; i++) {
+            const struct attend_item *item = &operation->items[i];
+            for (size_t row = 0; row < item->row_count; row++) {
+                uint64_t seen = (item->position_first + row + 1) * operation->kv_head_count;
+                select->statistics.visible += seen;
+                select->statistics.kept += seen;
+            }
+        }
+        operations->attend(stream, operation);
+        select->statistics.dense_ns += clock_ns() - began;
+        return;
+    }
+    size_t dense_count, chosen_count;
+    plan_rows(select, operation, rules, &dense_count, &chosen_count);
+    if (dense_count > 0) {
+        struct attend_operation dense = *operation;
+        dense.items = select->dense;
+        dense.item_count = dense_count;
+        operations->attend(stream, &dense);
+        select->statistics.dense_ns += clock_ns() - began;
+    }
+    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
+    /* One by one where somebody looks, and where a row's choice changes what the next one of its sequence sees. */
+    bool several = operation->item_count < dense_count + chosen_count;
+    size_t step =
+        select->observer != NULL || (select->layout.kind == METADATA_MASS && several) ? 1 : chosen_count;
+    for (size_t i = 0; i < chosen_count; i += step) {
+        selected.items = select->chosen + i;
+        selected.item_count = step;
+        if (select->observer != NULL)
+            observe(select, stream, layer_index, &selected, &select->chosen[i]);
+        else
+            operations->attend_selected(stream, &selected);
+    }
+}
+
+bool select_watches_prefill(const struct select *select) { return select->options.method->watches_prefill; }
+
+void select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation) {
+    if (!select_watches_prefill(select) || operation->window != 0 || !layer_selects(select, layer_index))
+        return;
+    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
+    selected.out = NULL;
+    selected.times = NULL;
+    selected.mass_weight = SELECT_WATCH_INTERVAL;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        for (size_t row = 0; row < item->row_count; row++) {
+            uint64_t position = item->position_first + row;
+            if (position % SELECT_WATCH_INTERVAL != SELECT_WATCH_INTERVAL - 1) continue;
+            struct select_item whole = {
+                .view = item->view, .row = item->row_first + row, .position = position};
+            selected.items = &whole;
+            selected.item_count = 1;
+            select->device->operations->attend_selected(stream, &selected);
+        }
+    }
+}

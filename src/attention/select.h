@@ -1,0 +1,158 @@
+/* select: which tokens of the context a decode step attends to, per KV head.
+ *
+ * A method ranks the tokens of the middle of a context by metadata that lie beside the KV chunks (cache/kv_cache.h)
+ * and are much smaller than the keys.  What is attended: the window (the first `sinks` and the last `recent`
+ * tokens), always, and the best of the middle, as many as --keep leaves.  All query heads of a group share the
+ * choice.  A step of a layer is: metadata of the new rows (select_append), then score, top-k and attention over
+ * the chosen rows (select_attend), the latter in one device operation.
+ *
+ *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all,
+ *      bit for bit on the reference kernels too, because the same rows go through the same ranges in the same order.
+ *   2  Metadata depend on the stored KV only (h2o's mass apart), so building them again changes nothing: after
+ *      truncation, in any blocks, when the method is changed.
+ *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.
+ *   4  At most keep tokens are attended, unless the window alone is more.
+ *
+ * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
+ * another.  Save and size need no method: metadata are bytes beside the chunk.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_SELECT_H
+#define LOAM_ATTENTION_SELECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+struct select;
+struct select_options;
+
+struct select_shape { /* of a model */
+    size_t layer_count, head_count, kv_head_count, k_dimension;
+};
+
+/* What was learned from a model (docs/formats.md): matrices in host memory, each [kv_head_count][k_dimension]
+ * [columns] halves. */
+struct select_calibration {
+    const char *path; /* the file, or where it would be: for messages */
+    const uint16_t *(*find)(void *context, const char *kind, size_t layer_index,
+                            size_t *columns); /* NULL: none */
+    void *context;
+};
+
+struct select_method {
+    const char *name; /* on the command line */
+    const char *summary;
+    /* Fills layout (zeroed before; METADATA_NONE and one token per score unless changed). */
+    enum status (*layout)(struct metadata_layout *layout, const struct select_shape *shape,
+                          const struct select_options *options, struct error *error);
+    /* Fills a layer's weights, [kv_head_count][k_dimension][columns of the layout], called for the layers from
+     * dense_layers on in order, one behind the other in memory; NULL: it has none.  *fallback:
+     * set to a sentence for the user when something else than the calibration was taken. */
+    enum status (*weights)(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
+                           const struct select_options *options, const struct select_calibration *calibration,
+                           const char **fallback, struct error *error);
+    double recent_share;  /* of keep that goes to the most recent tokens, if that is more than `recent` */
+    bool watches_prefill; /* metadata need the queries of the prompt */
+};
+
+extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
+    select_h2o, select_lowrank;
+extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
+extern const size_t select_method_count;
+const struct select_method *select_method_find(const char *name); /* NULL: none */
+
+/* How much a step attends to, window included: a number of tokens, or a share of what is there. */
+struct select_keep {
+    double ratio;    /* 0: tokens counts */
+    uint64_t tokens; /* UINT64_MAX: all */
+};
+static inline struct select_keep select_keep_all(void) { return (struct select_keep){.tokens = UINT64_MAX}; }
+/* "2048", "8K", "10%", "0.1", "100%".  STATUS_USAGE */
+enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) STATUS_CHECKED;
+const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes);
+
+/* Defaults: select_options_default.  On the command line all but method and keep are --set NAME=NUMBER. */
+struct select_options {
+    const struct select_method *method;
+    struct select_keep keep;
+    size_t sinks, recent; /* the window */
+    size_t dense_layers;  /* layers below this attend to everything */
+    size_t page;          /* quest, meanstd: tokens of a page */
+    size_t bits;          /* hash: of a code */
+    size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
+    bool norms;           /* hash: scores times |k| */
+    bool gather_all;      /* no short cut where everything is kept: for tests of 1 */
+};
+struct select_options select_options_default(void);
+/* Sets the number NAME ("sinks", "bits" ...).  false: no such name. STATUS_USAGE goes to *error. */
+bool select_option_set(struct select_options *options, const char *name, uint64_t value);
+extern const char *const select_option_names; /* "sinks, recent, ..." */
+
+/* What one sequence wants of the engine's method.  `dense` ignores the rest. */
+struct select_rule {
+    bool dense;
+    bool window_only; /* keep is spent on the most recent tokens: the method window over any metadata */
+    struct select_keep keep;
+};
+struct select_rule select_rule_of(const struct select_options *options);
+
+enum status select_create(struct select **select, struct device *device, const struct select_shape *shape,
+                          const struct select_options *options, const struct select_calibration *calibration,
+                          size_t row_capacity, struct error *error) STATUS_CHECKED;
+void select_destroy(struct select *select); /* NULL allowed */
+const struct select_options *select_get_options(const struct select *select);
+/* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
+size_t select_metadata_bytes(const struct select *select);
+/* The same before there is a select.  STATUS_USAGE: a parameter of the method is out of bounds. */
+enum status select_options_metadata_bytes(const struct select_options *options,
+                                          const struct select_shape *shape, size_t *bytes,
+                                          struct error *error) STATUS_CHECKED;
+/* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
+const char *select_fallback(const struct select *select);
+
+/* Metadata of the items' new rows, whose K is stored already. */
+void select_append(struct select *select, struct stream *stream, size_t layer_index,
+                   const struct attend_item *items, size_t item_count);
+
+/* Attention of the operation's items by the rules, [item_count].  An item of several rows is taken row by row, each
+ * seeing what it would see in a step of its own; the metadata of all of them are there already, and
+ * what a row chooses from ends before its window. */
+void select_attend(struct select *select, struct stream *stream, size_t layer_index,
+                   const struct attend_operation *operation, const struct select_rule *const *rules);
+
+/* The method wants select_watch_prefill with every row of a prompt. */
+bool select_watches_prefill(const struct select *select);
+/* Tokens that a row at position attends to in a layer that selects, by the options. */
+uint64_t select_kept_tokens(const struct select *select, uint64_t position);
+
+/* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
+void select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation);
+
+/* What was chosen, for measuring: called after each row of each layer that select_attend handled (the dense layers
+ * not).  Everything is host memory and valid during the call. */
+struct select_event {
+    size_t layer_index;
+    size_t row; /* of the batch */
+    uint64_t position;
+    const float *q; /* [head_count][k_dimension], post-RoPE */
+    struct kv_view view;
+    const uint32_t *rows; /* [kv_head_count][row_stride]: row_count rows attended to, ascending */
+    size_t row_count, row_stride;
+};
+typedef void select_observer(void *context, const struct select_event *event);
+void select_set_observer(struct select *select, select_observer *observer, void *context); /* NULL: none */
+
+struct select_statistics { /* since the last reset */
+    uint64_t kept,
+        visible; /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
+    struct select_times times;
+    uint64_t dense_ns; /* attention of layers and rows that took the dense path */
+};
+struct select_statistics select_statistics(const struct select *select);
+void select_reset_statistics(struct select *select);
+
+#endif

@@ -1,0 +1,5 @@
+/* all: everything is attended to; keep is ignored. */
+#include "attention/select_internal.h"
+
+const struct select_method select_all = {
+    .name = "all", .summary = "every token", .layout = select_layout_none, .recent_share = 1};

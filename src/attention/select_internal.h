@@ -1,0 +1,26 @@
+/* select_internal: what the methods of the select axis share. */
+#ifndef LOAM_ATTENTION_SELECT_INTERNAL_H
+#define LOAM_ATTENTION_SELECT_INTERNAL_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/select.h"
+#include "base/assert.h"
+#include "base/checked.h"
+
+enum { SELECT_WATCH_INTERVAL = 16 }; /* of a prompt's queries, one in so many is watched */
+
+/* No metadata. */
+enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+                               const struct select_options *options, struct error *error) STATUS_CHECKED;
+/* An abstract of one kind per page. */
+enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+                                const struct select_options *options, enum abstract_kind kind,
+                                struct error *error) STATUS_CHECKED;
+
+/* NULL: there is no calibration, or nothing of this kind in it for this layer. */
+const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
+                                        size_t layer_index, size_t *columns);
+
+#endif

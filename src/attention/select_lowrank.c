@@ -1,0 +1,50 @@
+/* lowrank: tokens ranked by partial keys (Lee et al. 2024, InfiniGen): q and k, skewed per head so that few columns
+ * carry most of q . k, are compared in these columns only.  Differs from [infinigen]: the query is the layer's own,
+ * not one speculated from the layer before (which hides a transfer that there is not yet); as many tokens per
+ * head as keep says, where the paper counts those within alpha of the maximum. */
+#include "attention/select_internal.h"
+
+enum { PUBLISHED_SHARE = 5, COLUMN_GRANULE = 8 }; /* a fifth of the columns */
+
+static size_t column_count(const struct select_shape *shape, const struct select_options *options) {
+    size_t wanted = options->columns != 0 ? options->columns
+                                          : (shape->k_dimension + PUBLISHED_SHARE - 1) / PUBLISHED_SHARE;
+    return align_up(wanted, COLUMN_GRANULE);
+}
+
+static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+                          const struct select_options *options, struct error *error) {
+    layout->columns = column_count(shape, options);
+    if (layout->columns > shape->k_dimension)
+        return error_set(error, STATUS_USAGE, "select=lowrank: columns=%zu, the heads have %zu",
+                         options->columns, shape->k_dimension);
+    layout->kind = METADATA_PARTIAL;
+    layout->bytes = KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t);
+    layout->aggregate = SCORE_MAX;
+    return STATUS_OK;
+}
+
+/* The file has all columns of the skewing matrix, the most important first. */
+static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
+                           const struct select_options *options, const struct select_calibration *calibration,
+                           const char **fallback, struct error *error) {
+    (void)fallback;
+    size_t found, kept = column_count(shape, options), rows = shape->kv_head_count * shape->k_dimension;
+    const uint16_t *skew = select_calibration_find(calibration, "skew", layer_index, &found);
+    if (skew == NULL)
+        return error_set(error, STATUS_USAGE,
+                         "select=lowrank needs skewing matrices: %s has none for layer %zu; make it with "
+                         "`loam calibrate MODEL TEXT`",
+                         calibration != NULL ? calibration->path : "MODEL.calib.gguf", layer_index);
+    if (found < kept)
+        return error_set(error, STATUS_USAGE, "select=lowrank: columns=%zu, %s has %zu", kept,
+                         calibration->path, found);
+    for (size_t row = 0; row < rows; row++)
+        memcpy(weights + row * kept, skew + row * found, kept * sizeof *weights);
+    return STATUS_OK;
+}
+
+const struct select_method select_lowrank = {.name = "lowrank",
+                                             .summary = "tokens by skewed partial keys (InfiniGen)",
+                                             .layout = layout,
+                                             .weights = weights};

@@ -1,0 +1,412 @@
+/* attend_selected on the cpu: one fork-join of five phases with a barrier after each.
+ *
+ *   prepare   the query's side of a score: codes, or projections          a unit is a (row, KV head)
+ *   score     every candidate                                             SCORE_TOKENS tokens of one
+ *   choose    window and top-k into one ascending list                    one
+ *   attend    partials over the list, in ranges of dense attention's size one range of one
+ *   finish    partials merged in the order of the ranges                  one
+ *
+ * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
+ * cpu_device_internal.h).  A list of all rows goes through the ranges that dense attention cuts, so that it gives
+ * the same sums where a kernel attends to a list as it does to a range.  Several rows are taken in
+ * batches whose scratch is bounded. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "platform/clock.h"
+
+enum {
+    SCORE_TOKENS = 8192, /* 18 bytes each with 128-bit codes: 144 KiB, some 20 us */
+    GROUP_MOST = 64,
+};
+static const size_t BATCH_BYTES = 64 << 20; /* of lists and scores; more rows wait for the next batch */
+
+enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
+
+struct select_row {
+    const struct select_item *item;
+    uint64_t kept;
+    struct cpu_ranges ranges;
+    size_t score_first, score_count; /* units of one KV head, the first of head 0 */
+    size_t attend_first;             /* also the index of the first partial */
+};
+
+struct select_run {
+    const struct cpu_device *device;
+    const struct attend_selected_operation *operation;
+    const struct kv_layout *kv;
+    struct select_row *rows; /* [row_count] */
+    size_t row_count, group;
+    uint8_t *queries; /* [row][kv_head][query_bytes] */
+    size_t query_bytes;
+    float *scores; /* [row][kv_head][score_stride] */
+    size_t score_stride;
+    uint32_t *lists; /* [row][kv_head][list_stride] */
+    size_t list_stride;
+    float *row_scores; /* [row][kv_head][group][list_stride]; NULL: no mass is wanted */
+    float *partials;   /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
+    size_t partial_stride;
+    uint8_t *threads;
+    size_t thread_bytes;
+    size_t units[PHASE_COUNT], next[PHASE_COUNT];
+    uint64_t ended_ns[PHASE_COUNT];
+};
+
+/* ---- units ---- */
+
+static bool is_scored(const struct select_item *item) {
+    return item->pick_count > 0 && item->pick_count < item->candidate_end - item->candidate_begin;
+}
+
+static const void *const *head_metadata(const struct select_item *item, size_t kv_head) {
+    return (const void *const *)(item->view.metadata + kv_head * item->view.chunk_stride);
+}
+
+static const float *head_query(const struct select_run *run, const struct select_row *row, size_t kv_head) {
+    const struct attend_selected_operation *operation = run->operation;
+    return operation->q + row->item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
+}
+
+static uint8_t *prepared_query(const struct select_run *run, size_t row, size_t kv_head) {
+    return run->queries + (row * run->operation->kv_head_count + kv_head) * run->query_bytes;
+}
+
+static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    (void)scratch;
+    const struct attend_selected_operation *operation = run->operation;
+    const struct metadata_layout *layout = operation->layout;
+    size_t row = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
+    size_t dimension = run->kv->k_dimension;
+    const float *q = head_query(run, &run->rows[row], head);
+    uint8_t *prepared = prepared_query(run, row, head);
+    if (layout->kind == METADATA_HASH)
+        run->device->kernels.hash.encode(
+            &(struct hash_encode_args){.weights = operation->weights + head * dimension * layout->hash.bits,
+                                       .dimension = dimension,
+                                       .bits = layout->hash.bits,
+                                       .x = q,
+                                       .x_stride = dimension,
+                                       .count = run->group,
+                                       .codes = prepared});
+    else
+        run->device->kernels.project.rows(
+            &(struct project_args){.weights = operation->weights + head * dimension * layout->columns,
+                                   .dimension = dimension,
+                                   .columns = layout->columns,
+                                   .x = q,
+                                   .x_stride = dimension,
+                                   .count = run->group,
+                                   .out = (float *)(void *)prepared,
+                                   .out_stride = layout->columns});
+}
+
+/* Scores of tokens [begin, end) of the sequence, one per unit_tokens. */
+static void score_tokens(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
+                         float *scores, uint8_t *scratch) {
+    const struct metadata_layout *layout = run->operation->layout;
+    const struct select_item *item = run->rows[row].item;
+    const void *const *blocks = head_metadata(item, head);
+    switch (layout->kind) {
+    case METADATA_NONE: break;
+    case METADATA_ABSTRACT:
+        run->device->kernels.abstract.score(
+            &(struct abstract_score_args){.layout = &layout->abstract,
+                                          .kind = layout->abstract_kind,
+                                          .aggregate = layout->aggregate,
+                                          .abstracts = blocks,
+                                          .page_begin = begin / layout->unit_tokens,
+                                          .page_end = end / layout->unit_tokens,
+                                          .q = head_query(run, &run->rows[row], head),
+                                          .q_stride = run->kv->k_dimension,
+                                          .group = run->group,
+                                          .scores = scores,
+                                          .scratch = scratch});
+        break;
+    case METADATA_HASH:
+        run->device->kernels.hash.score(&(struct hash_score_args){.layout = &layout->hash,
+                                                                  .blocks = blocks,
+                                                                  .token_begin = begin,
+                                                                  .token_end = end,
+                                                                  .codes = prepared_query(run, row, head),
+                                                                  .group = run->group,
+                                                                  .use_norms = layout->use_norms,
+                                                                  .scores = scores,
+                                                                  .scratch = scratch});
+        break;
+    case METADATA_PARTIAL:
+        run->device->kernels.score.rows(
+            &(struct score_args){.blocks = blocks,
+                                 .block_rows = KV_CHUNK_TOKENS,
+                                 .columns = layout->columns,
+                                 .row_begin = begin,
+                                 .row_end = end,
+                                 .q = (const float *)(const void *)prepared_query(run, row, head),
+                                 .q_stride = layout->columns,
+                                 .heads = run->group,
+                                 .aggregate = layout->aggregate,
+                                 .scores = scores,
+                                 .scratch = scratch});
+        break;
+    case METADATA_MASS:
+        for (uint64_t token = begin; token < end; token++)
+            scores[token - begin] = ((const float *)blocks[token / KV_CHUNK_TOKENS])[token % KV_CHUNK_TOKENS];
+        break;
+    }
+}
+
+static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    size_t row = 0;
+    while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
+    const struct select_row *r = &run->rows[row];
+    size_t head = (unit - r->score_first) / r->score_count, part = (unit - r->score_first) % r->score_count;
+    uint64_t begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS, end = begin + SCORE_TOKENS;
+    if (end > r->item->candidate_end) end = r->item->candidate_end;
+    float *scores = run->scores + (row * run->operation->kv_head_count + head) * run->score_stride +
+                    part * (SCORE_TOKENS / run->operation->layout->unit_tokens);
+    score_tokens(run, row, head, begin, end, scores, scratch);
+}
+
+static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
+    for (uint64_t row = begin; row < end; row++) list[count++] = (uint32_t)row;
+    return count;
+}
+
+static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    size_t heads = run->operation->kv_head_count, page = run->operation->layout->unit_tokens;
+    const struct select_row *row = &run->rows[unit / heads];
+    const struct select_item *item = row->item;
+    uint32_t *list = run->lists + unit * run->list_stride;
+    size_t count = list_range(list, 0, 0, item->candidate_begin);
+    if (is_scored(item)) {
+        size_t picks = item->pick_count / page;
+        run->device->kernels.top_k.select(
+            &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
+                                 .count = (item->candidate_end - item->candidate_begin) / page,
+                                 .k = picks,
+                                 .index_first = (uint32_t)(item->candidate_begin / page),
+                                 .indices = list + count,
+                                 .scratch = scratch});
+        for (size_t i = page > 1 ? picks : 0; i > 0; i--) { /* a page becomes its tokens, from the last on */
+            uint32_t first = list[count + i - 1] * (uint32_t)page;
+            for (size_t t = 0; t < page; t++) list[count + (i - 1) * page + t] = first + (uint32_t)t;
+        }
+        count += picks * page;
+    } else if (item->pick_count > 0) {
+        count = list_range(list, count, item->candidate_begin, item->candidate_end);
+    }
+    count = list_range(list, count, item->candidate_end, item->position + 1);
+    ASSERT(count == row->kept);
+    if (run->operation->chosen != NULL) {
+        size_t at = (size_t)(item - run->operation->items) * heads + unit % heads;
+        memcpy(run->operation->chosen + at * run->operation->chosen_stride, list, count * sizeof *list);
+    }
+}
+
+static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    size_t row = 0, heads = run->operation->kv_head_count;
+    while (row + 1 < run->row_count && run->rows[row + 1].attend_first <= unit) row++;
+    const struct select_row *r = &run->rows[row];
+    size_t head = (unit - r->attend_first) / r->ranges.count,
+           range = (unit - r->attend_first) % r->ranges.count;
+    size_t begin = range * r->ranges.rows, count = min_size(r->ranges.rows, r->kept - begin);
+    const struct select_item *item = r->item;
+    float *partial = run->partials + unit * run->partial_stride;
+    const uint32_t *list = run->lists + (row * heads + head) * run->list_stride;
+    float *row_scores = NULL;
+    if (run->row_scores != NULL)
+        row_scores = run->row_scores + (row * heads + head) * run->group * run->list_stride + begin;
+    run->device->kernels.attention.gather(&(struct attention_gather_args){
+        .layout = run->kv,
+        .chunks = (const void *const *)(item->view.chunks + head * item->view.chunk_stride),
+        .rows = list + begin,
+        .row_count = count,
+        .q = head_query(run, r, head),
+        .q_stride = run->kv->k_dimension,
+        .group = run->group,
+        .scale = run->operation->scale,
+        .softcap = run->operation->softcap,
+        .m = partial,
+        .s = partial + run->group,
+        .o = partial + 2 * run->group,
+        .o_stride = run->kv->v_dimension,
+        .scores = row_scores,
+        .scores_stride = run->list_stride,
+        .scratch = scratch});
+}
+
+/* Adds what the row's attention gave to each token to the token's mass. */
+static void add_mass(struct select_run *run, size_t row, size_t head, const float *m, const float *s,
+                     float *step_mass) {
+    size_t unit = row * run->operation->kv_head_count + head, count = run->rows[row].kept;
+    float scaled[GROUP_MOST];
+    for (size_t i = 0; i < run->group; i++) scaled[i] = s[i] / run->operation->mass_weight;
+    memset(step_mass, 0, count * sizeof *step_mass);
+    run->device->kernels.mass.add(
+        &(struct mass_add_args){.scores = run->row_scores + unit * run->group * run->list_stride,
+                                .scores_stride = run->list_stride,
+                                .group = run->group,
+                                .m = m,
+                                .s = scaled,
+                                .row_count = count,
+                                .mass = step_mass});
+    const uint32_t *list = run->lists + unit * run->list_stride;
+    void *const *blocks = run->rows[row].item->view.metadata + head * run->rows[row].item->view.chunk_stride;
+    for (size_t i = 0; i < count; i++)
+        ((float *)blocks[list[i] / KV_CHUNK_TOKENS])[list[i] % KV_CHUNK_TOKENS] += step_mass[i];
+}
+
+static void finish_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    const struct attend_selected_operation *operation = run->operation;
+    const struct attention_kernels *kernels = &run->device->kernels.attention;
+    size_t row = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
+    const struct select_row *r = &run->rows[row];
+    size_t group = run->group, dimension = run->kv->v_dimension;
+    float *target = run->partials + (r->attend_first + head * r->ranges.count) * run->partial_stride;
+    for (size_t range = 1; range < r->ranges.count; range++) {
+        const float *source = target + range * run->partial_stride;
+        kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
+                       source + group, source + 2 * group, dimension);
+    }
+    if (run->row_scores != NULL) add_mass(run, row, head, target, target + group, (float *)(void *)scratch);
+    if (operation->out == NULL) return;
+    kernels->finish(group, dimension, target + group, target + 2 * group, dimension,
+                    operation->out + r->item->row * operation->out_stride + head * group * dimension,
+                    dimension);
+}
+
+static void select_task(void *context, const struct pool_worker *worker) {
+    static void (*const functions[PHASE_COUNT])(struct select_run *, size_t, uint8_t *) = {
+        prepare_unit, score_unit, choose_unit, attend_unit, finish_unit};
+    struct select_run *run = context;
+    uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
+    for (size_t phase = 0; phase < PHASE_COUNT; phase++) {
+        for (;;) {
+            /* relaxed: tickets only; what units read of others lies behind the barrier */
+            size_t unit = __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
+            if (unit >= run->units[phase]) break;
+            functions[phase](run, unit, scratch);
+        }
+        if (run->units[phase] > 0 && phase + 1 < PHASE_COUNT) cpu_barrier(worker);
+        if (worker->index == 0) run->ended_ns[phase] = clock_ns();
+    }
+}
+
+/* ---- planning ---- */
+
+static void plan_row(struct select_run *run, const struct select_item *item) {
+    size_t heads = run->operation->kv_head_count;
+    uint64_t candidates = item->candidate_end - item->candidate_begin;
+    struct select_row row = {.item = item, .kept = select_item_kept(item)};
+    ASSERT(item->candidate_begin <= item->candidate_end && item->candidate_end <= item->position + 1 &&
+           item->pick_count <= candidates);
+    row.ranges = cpu_ranges_of(row.kept);
+    row.score_first = run->units[PHASE_SCORE];
+    row.attend_first = run->units[PHASE_ATTEND];
+    if (is_scored(item)) {
+        row.score_count = (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
+        run->score_stride =
+            max_size(run->score_stride, align_up(candidates / run->operation->layout->unit_tokens, 16));
+        run->units[PHASE_SCORE] += row.score_count * heads;
+    }
+    run->units[PHASE_ATTEND] += row.ranges.count * heads;
+    run->list_stride = max_size(run->list_stride, align_up(row.kept, 16));
+    run->rows[run->row_count++] = row;
+}
+
+/* Scratch of one unit of any phase. */
+static size_t unit_scratch(const struct select_run *run) {
+    const struct kernels *kernels = &run->device->kernels;
+    const struct metadata_layout *layout = run->operation->layout;
+    size_t bytes = kernels->attention.gather_scratch_bytes(run->group, run->kv);
+    if (layout->kind == METADATA_HASH)
+        bytes = max_size(bytes, kernels->hash.score_scratch_bytes(&layout->hash, run->group));
+    if (layout->kind == METADATA_ABSTRACT)
+        bytes = max_size(bytes, kernels->abstract.score_scratch_bytes(&layout->abstract, run->group));
+    if (layout->kind == METADATA_PARTIAL)
+        bytes = max_size(bytes, kernels->score.scratch_bytes(layout->columns));
+    if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
+    for (size_t i = 0; i < run->row_count; i++) {
+        const struct select_item *item = run->rows[i].item;
+        if (is_scored(item))
+            bytes = max_size(bytes, kernels->top_k.scratch_bytes(
+                                        (item->candidate_end - item->candidate_begin) / layout->unit_tokens,
+                                        item->pick_count / layout->unit_tokens));
+    }
+    return align_up(bytes, 64);
+}
+
+static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
+    const struct attend_selected_operation *operation = run->operation;
+    size_t entries = run->row_count * operation->kv_head_count, used = 0;
+    bool mass = operation->layout->kind == METADATA_MASS && operation->mass_weight > 0;
+    if (operation->layout->kind == METADATA_HASH)
+        run->query_bytes = align_up(run->group * operation->layout->hash.code_bytes, 64);
+    if (operation->layout->kind == METADATA_PARTIAL)
+        run->query_bytes = align_up(run->group * operation->layout->columns * sizeof(float), 64);
+    run->partial_stride = align_up(run->group * (2 + run->kv->v_dimension), 16);
+    run->thread_bytes = unit_scratch(run);
+    size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
+    size_t queries = cpu_scratch_add(&used, entries * run->query_bytes);
+    size_t scores = cpu_scratch_add(&used, entries * run->score_stride * sizeof *run->scores);
+    size_t lists = cpu_scratch_add(&used, entries * run->list_stride * sizeof *run->lists);
+    size_t row_scores =
+        cpu_scratch_add(&used, mass ? entries * run->group * run->list_stride * sizeof *run->row_scores : 0);
+    size_t partials =
+        cpu_scratch_add(&used, run->units[PHASE_ATTEND] * run->partial_stride * sizeof *run->partials);
+    size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
+    uint8_t *memory = cpu_scratch_reserve(device, used);
+    if (memory == NULL) return false;
+    memcpy(memory + rows, run->rows, run->row_count * sizeof *run->rows);
+    run->rows = (struct select_row *)(void *)(memory + rows);
+    run->queries = memory + queries;
+    run->scores = (float *)(void *)(memory + scores);
+    run->lists = (uint32_t *)(void *)(memory + lists);
+    run->row_scores = mass ? (float *)(void *)(memory + row_scores) : NULL;
+    run->partials = (float *)(void *)(memory + partials);
+    run->threads = memory + threads;
+    return true;
+}
+
+/* Bytes of lists and scores that an item adds, at least. */
+static size_t item_bytes(const struct attend_selected_operation *operation, const struct select_item *item) {
+    uint64_t scores =
+        is_scored(item) ? (item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens : 0;
+    return (size_t)(select_item_kept(item) + scores) * operation->kv_head_count * sizeof(float);
+}
+
+enum { ROWS_MOST = 64 };
+
+/* The items [first, end) that fit one batch. */
+static size_t batch_end(const struct attend_selected_operation *operation, size_t first) {
+    size_t end = first, bytes = 0;
+    do bytes += item_bytes(operation, &operation->items[end++]);
+    while (end < operation->item_count && end - first < ROWS_MOST &&
+           bytes + item_bytes(operation, &operation->items[end]) <= BATCH_BYTES);
+    return end;
+}
+
+void cpu_attend_selected(struct stream *stream, const struct attend_selected_operation *operation) {
+    struct cpu_device *device = stream->device;
+    const struct metadata_layout *layout = operation->layout;
+    for (size_t first = 0; first < operation->item_count;) {
+        struct select_row rows[ROWS_MOST];
+        struct select_run run = {.device = device, .operation = operation, .rows = rows};
+        run.kv = operation->items[first].view.layout;
+        run.group = operation->head_count / operation->kv_head_count;
+        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+        size_t end = batch_end(operation, first);
+        for (; first < end; first++) plan_row(&run, &operation->items[first]);
+        run.units[PHASE_CHOOSE] = run.units[PHASE_FINISH] = run.row_count * operation->kv_head_count;
+        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL))
+            run.units[PHASE_PREPARE] = run.units[PHASE_CHOOSE];
+        if (!plan_scratch(&run, device)) return;
+        uint64_t began = clock_ns();
+        cpu_run(device, false, select_task, &run);
+        if (operation->times == NULL) continue;
+        operation->times->score_ns += run.ended_ns[PHASE_SCORE] - began;
+        operation->times->top_k_ns += run.ended_ns[PHASE_CHOOSE] - run.ended_ns[PHASE_SCORE];
+        operation->times->attend_ns += clock_ns() - run.ended_ns[PHASE_CHOOSE];
+    }
+}

@@ -1,0 +1,94 @@
+#include "plan/presets.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct axis_info axis_table[AXIS_COUNT] = {
+    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank", "tree|pq|cluster"},
+    [AXIS_REUSE] = {"reuse", "none", "similarity|lru|lfu"},
+    [AXIS_SPECULATE] = {"speculate", "none", "next-layer"},
+    [AXIS_PLACE] = {"place", "even", "persistent|hot"},
+    [AXIS_MOVE] = {"move", "direct", "staged"},
+    [AXIS_CODEC] = {"codec", "f16|q8", "q4|dynamic"},
+    [AXIS_REBUILD] = {"rebuild", "none", "recompute"},
+    [AXIS_SCHEDULE] = {"schedule", "row", "column"},
+};
+
+/* The axes after select are the same in every row that is built: there is one tier yet. */
+#define IN_MEMORY "none", "none", "even", "direct", "f16", "none", "row"
+#define LATER     {NULL}, NULL
+
+const struct preset preset_table[] = {
+    {"full", "everything, exactly", {"all", IN_MEMORY}, "100%"},
+    {"streaming", "the first and the last tokens (StreamingLLM)", {"window", IN_MEMORY}, "2048"},
+    {"quest", "pages by the bound of their keys (Quest)", {"quest", IN_MEMORY}, "2048"},
+    {"hata", "tokens by hash codes (HATA)", {"hash", IN_MEMORY}, "2048"},
+    {"h2o", "tokens by the attention they received (H2O)", {"h2o", IN_MEMORY}, "20%"},
+    {"infinigen", "tokens by skewed partial keys (InfiniGen)", {"lowrank", IN_MEMORY}, "20%"},
+    {"flexgen", "everything, exactly, from slower tiers (FlexGen)", LATER},
+    {"retroinfer", "clusters and an estimate of the rest (RetroInfer)", LATER},
+    {"pqcache", "product-quantised keys (PQCache)", LATER},
+    {"leoam", "a tree of abstracts over GPU, RAM and disk (LeoAM)", LATER},
+    {"clo", "selections kept by query similarity (CLO)", LATER},
+    {"kvpr", "part of K and V computed again (KVPR)", LATER},
+    {"auto", "chosen by measurement", LATER},
+};
+const size_t preset_count = sizeof preset_table / sizeof preset_table[0];
+
+static const char *built_names(char *buffer, size_t buffer_bytes) {
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (size_t i = 0; i < preset_count && used < buffer_bytes; i++)
+        if (preset_is_built(&preset_table[i]))
+            used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", used > 0 ? ", " : "",
+                                     preset_table[i].name);
+    return buffer;
+}
+
+enum status preset_find(const struct preset **preset, const char *name, struct error *error) {
+    char names[200];
+    for (size_t i = 0; i < preset_count; i++) {
+        if (strcmp(preset_table[i].name, name) != 0) continue;
+        *preset = &preset_table[i];
+        if (preset_is_built(*preset)) return STATUS_OK;
+        return error_set(error, STATUS_USAGE, "--preset %s (%s) is not built yet; this build has %s", name,
+                         (*preset)->summary, built_names(names, sizeof names));
+    }
+    return error_set(error, STATUS_USAGE, "--preset: no preset '%.40s'; this build has %s", name,
+                     built_names(names, sizeof names));
+}
+
+/* The word of "a|b|c" that is text; NULL: none. */
+static const char *word_find(const char *words, const char *text, size_t length) {
+    for (const char *word = words; *word != '\0';) {
+        size_t n = strcspn(word, "|");
+        if (n == length && strncmp(word, text, n) == 0) return word;
+        word += n + (word[n] == '|');
+    }
+    return NULL;
+}
+
+enum status axis_method_parse(const char *text, size_t length, enum axis *axis, const char **method,
+                              size_t *method_length, struct error *error) {
+    size_t axis_length = strcspn(text, "="), found = 0;
+    while (found < AXIS_COUNT && !(strlen(axis_table[found].name) == axis_length &&
+                                   strncmp(axis_table[found].name, text, axis_length) == 0))
+        found++;
+    if (found == AXIS_COUNT) {
+        char names[160] = "";
+        for (size_t i = 0; i < AXIS_COUNT; i++) {
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", axis_table[i].name);
+        }
+        return error_set(error, STATUS_USAGE, "--set: no axis '%.*s'; the axes are %s",
+                         (int)(axis_length < 40 ? axis_length : 40), text, names);
+    }
+    *axis = (enum axis)found;
+    *method_length = length - axis_length - 1;
+    *method = word_find(axis_table[found].methods, text + axis_length + 1, *method_length);
+    if (*method != NULL) return STATUS_OK;
+    bool later = word_find(axis_table[found].later, text + axis_length + 1, *method_length) != NULL;
+    return error_set(error, STATUS_USAGE, "--set %s: %s '%.*s'%s; this build has %s", axis_table[found].name,
+                     later ? "method" : "no method", (int)(*method_length < 40 ? *method_length : 40),
+                     text + axis_length + 1, later ? " is not built yet" : "", axis_table[found].methods);
+}
