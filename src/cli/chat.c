@@ -13,6 +13,7 @@
 #include "cli/line_reader.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/utf8.h"
 #include "token/chat_template.h"
 
 struct message {

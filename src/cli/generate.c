@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/checked.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
@@ -73,14 +74,21 @@ static enum status emit(const struct generation *generation, struct answer *answ
             return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
         length = tokenizer_piece(tokenizer, id, false, piece, length);
     }
-    utf8_stream_put(&answer->utf8, piece, length, answer->sink, answer->sink_context);
+    for (size_t done = 0; done < length; done += sizeof small) {
+        char shown[3 * (sizeof small + UTF8_BYTES_MOST)]; /* utf8_stream_bound(sizeof small) */
+        size_t count =
+            utf8_stream_push(&answer->utf8, piece + done, min_size(sizeof small, length - done), shown);
+        if (count > 0) answer->sink(answer->sink_context, shown, count);
+    }
     if (piece != small) free(piece);
     return answer->streams ? output_flush(error) : STATUS_OK;
 }
 
 static void finish(struct answer *answer, enum stop_reason reason) {
     answer->stop = reason;
-    if (answer->sink != NULL) utf8_stream_end(&answer->utf8, answer->sink, answer->sink_context);
+    char shown[3 * UTF8_BYTES_MOST]; /* utf8_stream_bound(0) */
+    size_t count = utf8_stream_finish(&answer->utf8, shown);
+    if (answer->sink != NULL && count > 0) answer->sink(answer->sink_context, shown, count);
 }
 
 /* Samples the next token of one answer from its row of logits and decides whether it goes on. */

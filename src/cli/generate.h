@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 #include "cli/session.h"
-#include "cli/utf8.h"
 #include "engine/sampler.h"
+#include "token/unicode.h"
 
 enum stop_reason {
     STOP_NONE,        /* not yet */
@@ -24,6 +24,8 @@ enum stop_reason {
 
 const char *stop_reason_name(enum stop_reason reason);
 
+typedef void answer_sink(void *context, const char *bytes, size_t length);
+
 struct answer {
     struct sequence *sequence; /* owned */
     struct sampler *sampler;   /* owned */
@@ -32,7 +34,7 @@ struct answer {
     json_t *top_logprobs;     /* owned, one entry per token; NULL: not wanted */
     enum stop_reason stop;
     struct utf8_stream utf8;
-    utf8_sink *sink; /* gets whole characters */
+    answer_sink *sink; /* gets whole characters */
     void *sink_context;
     bool streams; /* the sink writes to standard output, which is flushed after every token */
 };

@@ -100,44 +100,6 @@ static void failures(void **state) {
     process_deinit(&wrong);
 }
 
-static void append(void *context, const char *bytes, size_t length) {
-    char *text = context;
-    strncat(text, bytes, length);
-    strcat(text, "|");
-}
-
-static void utf8_is_held_back_until_whole(void **state) {
-    (void)state;
-    char text[64] = "";
-    struct utf8_stream stream = {0};
-    static const char *const parts[] = {"a\xe2", "\x82", "\xac", "\xf0\x9f", "z\xff", "\xc3"};
-    static const char *const after[] = {"a|",
-                                        "a|",
-                                        "a|\xe2\x82\xac|",
-                                        "a|\xe2\x82\xac|",
-                                        "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|",
-                                        "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|"};
-    for (size_t i = 0; i < 6; i++) {
-        utf8_stream_put(&stream, parts[i], strlen(parts[i]), append, text);
-        assert_string_equal(text, after[i]);
-    }
-    utf8_stream_end(&stream, append, text);
-    assert_string_equal(text, "a|\xe2\x82\xac|\xf0|\x9f|z|\xff|\xc3|");
-}
-
-static void utf8_sequences(void **state) {
-    (void)state;
-    static const struct {
-        const char *bytes;
-        int expected;
-    } cases[] = {{"a", 1},        {"\xc3\xa4", 2},     {"\xc0\x80", 0},      {"\xed\xa0\x80", 0},
-                 {"\xed", -1},    {"\xf4\x90", 0},     {"\xf4\x8f\xbf", -1}, {"\xf4\x8f\xbf\xbf", 4},
-                 {"\x80", 0},     {"\xe0\x9f\xbf", 0}, {"\xef\xbf\xbd", 3},  {"\xf5\x80\x80\x80", 0},
-                 {"\xe2\x28", 0}, {"\xe2\x82\x28", 0}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_int_equal(utf8_sequence(cases[i].bytes, strlen(cases[i].bytes)), cases[i].expected);
-}
-
 static void what_a_terminal_would_obey_is_escaped(void **state) {
     (void)state;
     char text[64];
@@ -157,8 +119,6 @@ int main(void) {
         cmocka_unit_test(json_has_the_same),
         cmocka_unit_test(a_vocabulary_is_enough),
         cmocka_unit_test(failures),
-        cmocka_unit_test(utf8_is_held_back_until_whole),
-        cmocka_unit_test(utf8_sequences),
         cmocka_unit_test(what_a_terminal_would_obey_is_escaped),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -233,6 +233,20 @@ static void tokens_in_the_text(void **state) {
     tokenizer_destroy(t);
 }
 
+static void utf8_sequences(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t expected;
+    } cases[] = {{"a", 1},        {"\xc3\xa4", 2},     {"\xc0\x80", 0},     {"\xed\xa0\x80", 0},
+                 {"\xed", 0},     {"\xf4\x90", 0},     {"\xf4\x8f\xbf", 0}, {"\xf4\x8f\xbf\xbf", 4},
+                 {"\x80", 0},     {"\xe0\x9f\xbf", 0}, {"\xef\xbf\xbd", 3}, {"\xf5\x80\x80\x80", 0},
+                 {"\xe2\x28", 0}, {"\xe2\x82\x28", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(utf8_sequence_length((const uint8_t *)cases[i].bytes, strlen(cases[i].bytes), 0),
+                         cases[i].expected);
+}
+
 /* Whatever the cut, the same characters leave, and never a part of one. */
 static void stream_holds_back_parts(void **state) {
     (void)state;
@@ -262,8 +276,9 @@ static void stream_holds_back_parts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named), cmocka_unit_test(pre_can_be_forced),
-        cmocka_unit_test(tokens_in_the_text), cmocka_unit_test(stream_holds_back_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_are_named),
+                                       cmocka_unit_test(pre_can_be_forced),
+                                       cmocka_unit_test(tokens_in_the_text), cmocka_unit_test(utf8_sequences),
+                                       cmocka_unit_test(stream_holds_back_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
