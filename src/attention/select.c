@@ -63,7 +63,6 @@ enum status select_layout_pages(struct metadata_layout *layout, const struct sel
 
 const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
                                         size_t layer_index, size_t *columns) {
-    *columns = 0;
     if (calibration == NULL || calibration->find == NULL) return NULL;
     return calibration->find(calibration->context, kind, layer_index, columns);
 }

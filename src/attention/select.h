@@ -36,9 +36,10 @@ struct select_shape { /* of a model */
 /* What was learned from a model (docs/formats.md): matrices in host memory, each [kv_head_count][k_dimension]
  * [columns] halves. */
 struct select_calibration {
-    const char *path; /* the file, or where it would be: for messages */
-    const uint16_t *(*find)(void *context, const char *kind, size_t layer_index,
-                            size_t *columns); /* NULL: none */
+    const char *path; /* the file, or where it would be: for messages; never NULL */
+    /* kind "hash" or "skew"; *columns: how many are wanted (hash: exactly, skew: at least), then how many each row
+     * has.  NULL: there is none; the function may be NULL, too. */
+    const uint16_t *(*find)(void *context, const char *kind, size_t layer_index, size_t *columns);
     void *context;
 };
 
@@ -99,6 +100,7 @@ struct select_rule {
 };
 struct select_rule select_rule_of(const struct select_options *options);
 
+/* calibration: needed for methods with weights, else not looked at. */
 enum status select_create(struct select **select, struct device *device, const struct select_shape *shape,
                           const struct select_options *options, const struct select_calibration *calibration,
                           size_t row_capacity, struct error *error) STATUS_CHECKED;

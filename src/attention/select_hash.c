@@ -68,19 +68,17 @@ static enum status random_weights(uint16_t *weights, const struct select_shape *
 static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error) {
-    size_t bits, first_layer = options->dense_layers;
-    size_t layer_size = shape->kv_head_count * shape->k_dimension * options->bits;
-    bool has_file = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
+    size_t bits = options->bits, first_layer = options->dense_layers;
+    size_t layer_size = shape->kv_head_count * shape->k_dimension * bits;
+    bool has_codes = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
     const uint16_t *learned = select_calibration_find(calibration, "hash", layer_index, &bits);
-    if (learned != NULL && bits == options->bits) {
+    if (learned != NULL) {
         memcpy(weights, learned, layer_size * sizeof *weights);
         return STATUS_OK;
     }
-    if (has_file)
-        return error_set(error, STATUS_USAGE,
-                         learned == NULL ? "select=hash: %s has no codes for layer %zu"
-                                         : "select=hash: %s has codes of %zu bits (--set bits=...)",
-                         calibration->path, learned == NULL ? layer_index : bits);
+    if (has_codes)
+        return error_set(error, STATUS_MODEL, "%s: blk.%zu.hash_%zu: found nothing, expected a tensor",
+                         calibration->path, layer_index, bits);
     *fallback = "select=hash: no calibration of this model was found; its codes are of random hyperplanes";
     if (layer_index == first_layer) return random_weights(weights, shape, options->bits, error);
     memcpy(weights, weights - layer_size, layer_size * sizeof *weights); /* the same for every layer */

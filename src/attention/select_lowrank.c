@@ -29,16 +29,15 @@ static enum status weights(uint16_t *weights, size_t layer_index, const struct s
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error) {
     (void)fallback;
-    size_t found, kept = column_count(shape, options), rows = shape->kv_head_count * shape->k_dimension;
+    size_t kept = column_count(shape, options), found = kept;
+    size_t rows = shape->kv_head_count * shape->k_dimension;
     const uint16_t *skew = select_calibration_find(calibration, "skew", layer_index, &found);
     if (skew == NULL)
-        return error_set(error, STATUS_USAGE,
-                         "select=lowrank needs skewing matrices: %s has none for layer %zu; make it with "
-                         "`loam calibrate MODEL TEXT`",
-                         calibration != NULL ? calibration->path : "MODEL.calib.gguf", layer_index);
-    if (found < kept)
-        return error_set(error, STATUS_USAGE, "select=lowrank: columns=%zu, %s has %zu", kept,
-                         calibration->path, found);
+        return error_set(
+            error, STATUS_USAGE,
+            "select=lowrank needs skewing matrices: %s has none of %zu columns for layer %zu; make it "
+            "with `loam calibrate MODEL TEXT`",
+            calibration->path, kept, layer_index);
     for (size_t row = 0; row < rows; row++)
         memcpy(weights + row * kept, skew + row * found, kept * sizeof *weights);
     return STATUS_OK;

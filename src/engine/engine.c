@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "model/calibration.h"
 
 enum { BATCH_DEFAULT = 512, FILL_ROWS = 256, Q8_GRANULE = 32 };
 
@@ -56,8 +57,21 @@ static enum status make_select(struct engine *engine, const struct select_option
                                        .kv_head_count = config->kv_head_count,
                                        .k_dimension = config->k_dimension};
     if (options->method == NULL || options->method == &select_all) return STATUS_OK;
-    return select_create(&engine->select, engine->model->device, &shape, options, NULL,
-                         max_size(engine->batch_size, engine->sequence_capacity), error);
+    struct calibration *file = NULL;
+    char *path = NULL; /* where the file would be */
+    enum status status = STATUS_OK;
+    if (options->method->weights != NULL) {
+        TRY(calibration_path(engine->model->gguf.path, &path, error));
+        status = calibration_open(&file, engine->model, NULL, error);
+    }
+    const struct select_calibration calibration = {
+        .path = path, .find = file != NULL ? calibration_find : NULL, .context = file};
+    if (status == STATUS_OK)
+        status = select_create(&engine->select, engine->model->device, &shape, options, &calibration,
+                               max_size(engine->batch_size, engine->sequence_capacity), error);
+    calibration_close(file);
+    free(path);
+    return status;
 }
 
 static enum status build_metadata(struct engine *engine, struct sequence *sequence, struct error *error) {
