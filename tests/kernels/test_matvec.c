@@ -238,6 +238,45 @@ static void row_ranges_agree(void **state) {
             }
 }
 
+/* An input gets the same bits alone and beside others, and a row whatever range it is computed in: a sequence's
+ * tokens depend neither on the batch nor on the thread count. */
+static void company_changes_nothing(void **state) {
+    struct fixture *fixture = *state;
+    enum { ROWS = 13 };
+    static const size_t column_counts[] = {64, 256, 1000, 1056, 1280};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t c = 0; c < sizeof column_counts / sizeof *column_counts; c++) {
+            enum tensor_type type = weight_types[t];
+            size_t columns = column_counts[c];
+            uint64_t row_bytes;
+            if (!tensor_row_bytes(type, columns, &row_bytes)) continue;
+            static _Alignas(64) char data[ROWS * 1280 * 4], inputs[MATVEC_INPUTS_MOST * 8192];
+            float x[1280], together[MATVEC_INPUTS_MOST * ROWS], alone[ROWS];
+            weight_fill(&fixture->random, type, WEIGHT_RANDOM, data, ROWS * columns);
+            const struct matrix weight = {type, data, ROWS, columns, row_bytes};
+            for (size_t v = 0; v < fixture->variant_count; v++) {
+                const struct matvec_kernels *kernels = &fixture->variants[v].kernels;
+                enum matvec_form form = kernels->form[type];
+                size_t bytes = kernels->input_bytes(form, columns);
+                for (size_t i = 0; i < MATVEC_INPUTS_MOST; i++) {
+                    fill_input(&fixture->random, INPUT_NORMAL, x, columns);
+                    kernels->prepare[form](x, columns, inputs + i * bytes);
+                }
+                for (size_t count = 1; count <= MATVEC_INPUTS_MOST; count++) {
+                    kernels->run[type](
+                        &(struct matvec_args){&weight, count, inputs, together, ROWS, 0, ROWS});
+                    size_t i = count - 1, cut = count % ROWS;
+                    const void *input = inputs + i * bytes;
+                    kernels->run[type](&(struct matvec_args){&weight, 1, input, alone, ROWS, 0, cut});
+                    kernels->run[type](&(struct matvec_args){&weight, 1, input, alone, ROWS, cut, ROWS});
+                    if (memcmp(alone, together + i * ROWS, sizeof alone) != 0)
+                        fail_msg("%s %s columns %zu: input %zu differs among %zu", fixture->variants[v].name,
+                                 tensor_type_info(type)->name, columns, i, count);
+                }
+            }
+        }
+}
+
 /* The reference itself, against sums of unquantised inputs: off by at most half a step per element. */
 static void reference_is_the_product(void **state) {
     struct fixture *fixture = *state;
@@ -340,6 +379,7 @@ int main(void) {
         cmocka_unit_test_setup(shapes_agree, setup),
         cmocka_unit_test_setup(extremes_agree, setup),
         cmocka_unit_test_setup(row_ranges_agree, setup),
+        cmocka_unit_test_setup(company_changes_nothing, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
 /* matvec for float weights (F32, F16, BF16), on AVX2.
  *
- * Mapping: a row at a time, in steps of 64 columns, up to 4 inputs on the same weights; 4 chains of fused
- * multiply-adds for one input, 2 for more.  Columns past the last 8 go through a buffer that is filled with zeros.
+ * Mapping: rows in steps of 64 columns, up to 4 rows that lie far apart (row_streams) or up to 4 inputs on the
+ * same weights; 2 chains of fused multiply-adds per row and input, whatever their counts, so that a sequence
+ * gets the same bits alone and beside others.  Columns past the last 8 go through a buffer that is filled with
+ * zeros.
  * Bound: memory, the row once; the inputs stay in L1. */
 #include <immintrin.h>
 #include <string.h>
@@ -9,7 +11,7 @@
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
 
-enum { STEP = 64, CHAINS_MOST = 4 };
+enum { STEP = 64, CHAINS = 2 };
 
 typedef __m256 load_function(const uint8_t *w); /* 8 weights */
 
@@ -19,65 +21,92 @@ INLINE __m256 load_bf16(const uint8_t *w) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_128(w)), 16));
 }
 
-/* One row times n inputs. */
-INLINE void row_times(const uint8_t *w, const float *const *x, size_t columns, size_t n, size_t bytes,
-                      load_function *load, float *y, size_t stride) {
-    const size_t chains = n == 1 ? 4 : 2;
-    __m256 acc[TILE_MOST][CHAINS_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) {
-        UNROLL for (size_t c = 0; c < CHAINS_MOST; c++) { acc[i][c] = _mm256_setzero_ps(); }
-    }
-    size_t k = 0;
-    for (; k + STEP <= columns; k += STEP) {
-        prefetch_lines(w + k * bytes, STEP * bytes);
-        UNROLL for (size_t part = 0; part < STEP / 8; part++) {
-            __m256 weight = load(w + (k + part * 8) * bytes);
-            UNROLL for (size_t i = 0; i < n; i++) {
-                __m256 *target = &acc[i][part % chains];
-                *target = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k + part * 8), *target);
-            }
-        }
-    }
+/* What is left of a row's columns after the last step: by 8, the last ones filled up with zeros. */
+INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n,
+                     size_t bytes, load_function *load, __m256 acc[TILE_MOST][CHAINS]) {
     for (; k + 8 <= columns; k += 8) {
         __m256 weight = load(w + k * bytes);
         UNROLL for (size_t i = 0; i < n; i++) {
             acc[i][0] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k), acc[i][0]);
         }
     }
-    if (k < columns) {
-        uint8_t last_weights[8 * sizeof(float)] = {0};
-        memcpy(last_weights, w + k * bytes, (columns - k) * bytes);
-        UNROLL for (size_t i = 0; i < n; i++) {
-            float last[8] = {0};
-            memcpy(last, x[i] + k, (columns - k) * sizeof *last);
-            acc[i][0] = _mm256_fmadd_ps(load(last_weights), _mm256_loadu_ps(last), acc[i][0]);
-        }
-    }
+    if (k == columns) return;
+    uint8_t last_weights[8 * sizeof(float)] = {0};
+    memcpy(last_weights, w + k * bytes, (columns - k) * bytes);
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m256 sum = _mm256_add_ps(_mm256_add_ps(acc[i][0], acc[i][1]), _mm256_add_ps(acc[i][2], acc[i][3]));
-        y[i * stride] = sum_lanes(sum);
+        float last[8] = {0};
+        memcpy(last, x[i] + k, (columns - k) * sizeof *last);
+        acc[i][0] = _mm256_fmadd_ps(load(last_weights), _mm256_loadu_ps(last), acc[i][0]);
     }
 }
 
-INLINE void run(const struct matvec_args *args, size_t bytes, load_function *load) {
-    const struct matrix *weight = args->weight;
-    const size_t columns = weight->columns, stride = args->output_stride;
-    const size_t input_bytes = (columns * sizeof(float) + 63) / 64 * 64;
-    const float *x[MATVEC_INPUTS_MOST];
-    for (size_t i = 0; i < args->input_count; i++)
-        x[i] = (const float *)(const void *)((const char *)args->inputs + i * input_bytes);
-    for (size_t row = args->row_begin; row < args->row_end; row++) {
-        const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
-            float *y = args->outputs + i * stride + row;
-            switch (args->input_count - i) {
-            case 1: row_times(w, x + i, columns, 1, bytes, load, y, stride); break;
-            case 2: row_times(w, x + i, columns, 2, bytes, load, y, stride); break;
-            case 3: row_times(w, x + i, columns, 3, bytes, load, y, stride); break;
-            default: row_times(w, x + i, columns, 4, bytes, load, y, stride); break;
+/* `streams` rows, `apart` rows from each other, times n inputs. */
+INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apart, const float *const *x,
+                            size_t n, size_t streams, size_t bytes, load_function *load, float *y,
+                            size_t stride) {
+    const size_t columns = weight->columns, apart_bytes = apart * weight->row_bytes;
+    const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
+    __m256 acc[STREAMS_MOST][TILE_MOST][CHAINS];
+    UNROLL for (size_t s = 0; s < streams; s++) {
+        UNROLL for (size_t i = 0; i < n; i++) {
+            UNROLL for (size_t c = 0; c < CHAINS; c++) { acc[s][i][c] = _mm256_setzero_ps(); }
+        }
+    }
+    size_t k = 0;
+    for (; k + STEP <= columns; k += STEP) {
+        UNROLL for (size_t s = 0; s < streams; s++) {
+            prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes);
+        }
+        UNROLL for (size_t part = 0; part < STEP / 8; part++) {
+            UNROLL for (size_t s = 0; s < streams; s++) {
+                __m256 weights = load(w + s * apart_bytes + (k + part * 8) * bytes);
+                UNROLL for (size_t i = 0; i < n; i++) {
+                    __m256 *target = &acc[s][i][part % CHAINS];
+                    *target = _mm256_fmadd_ps(weights, _mm256_loadu_ps(x[i] + k + part * 8), *target);
+                }
             }
         }
     }
+    UNROLL for (size_t s = 0; s < streams; s++) {
+        if (k < columns) add_rest(w + s * apart_bytes, x, k, columns, n, bytes, load, acc[s]);
+        UNROLL for (size_t i = 0; i < n; i++) {
+            y[i * stride + row + s * apart] = sum_lanes(_mm256_add_ps(acc[s][i][0], acc[s][i][1]));
+        }
+    }
+}
+
+/* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs. */
+INLINE void float_rows_times(const struct matvec_args *args, const float *const *x, size_t begin,
+                             size_t count, size_t streams, size_t bytes, load_function *load) {
+    const struct matrix *weight = args->weight;
+    const size_t stride = args->output_stride;
+    for (size_t row = begin; row < begin + count; row++)
+        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
+            float *y = args->outputs + i * stride;
+            switch (args->input_count - i) {
+            case 1: float_set_times(weight, row, count, x + i, 1, streams, bytes, load, y, stride); break;
+            case 2: float_set_times(weight, row, count, x + i, 2, streams, bytes, load, y, stride); break;
+            case 3: float_set_times(weight, row, count, x + i, 3, streams, bytes, load, y, stride); break;
+            default: float_set_times(weight, row, count, x + i, 4, streams, bytes, load, y, stride); break;
+            }
+        }
+}
+
+INLINE void run(const struct matvec_args *args, size_t bytes, load_function *load) {
+    const size_t input_bytes = (args->weight->columns * sizeof(float) + 63) / 64 * 64;
+    const float *x[MATVEC_INPUTS_MOST];
+    for (size_t i = 0; i < args->input_count; i++)
+        x[i] = (const float *)(const void *)((const char *)args->inputs + i * input_bytes);
+    const size_t streams = row_streams(args->input_count, 2);
+    const size_t count = (args->row_end - args->row_begin) / streams;
+    if (streams == 4)
+        float_rows_times(args, x, args->row_begin, count, 4, bytes, load);
+    else if (streams == 2)
+        float_rows_times(args, x, args->row_begin, count, 2, bytes, load);
+    else
+        float_rows_times(args, x, args->row_begin, count, 1, bytes, load);
+    const size_t done = args->row_begin + streams * count;
+    if (done < args->row_end) float_rows_times(args, x, done, args->row_end - done, 1, bytes, load);
 }
 
 static void run_f32(const struct matvec_args *args) { run(args, sizeof(float), load_f32); }

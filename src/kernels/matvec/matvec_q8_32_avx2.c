@@ -1,7 +1,7 @@
 /* matvec for the types with blocks of 32, on AVX2.
  *
- * Mapping: a row is taken in groups of 8 blocks, one row at a time, so that memory is read in one straight
- * stream; up to 4 inputs share the unpacked codes of a group in registers.
+ * Mapping: a row is taken in groups of 8 blocks; up to 4 rows that lie far apart take turns by group
+ * (row_streams); up to 4 inputs share the unpacked codes of a group in registers.
  *
  * 4- and 5-bit types keep two blocks A, B in the halves of a register (the input's `pairs` order): the u8·s8
  * products of the low and of the high nibbles are added in 16 bits (31·127·4 < 2^15), and the sums of all 8

@@ -15,12 +15,23 @@
 
 enum {
     TILE_MOST = 4, /* inputs that share the unpacked codes of a group in registers */
+    STREAMS_MOST = 4,
     GROUP_BYTES_MOST = 8 * 34,
 };
 
+/* Rows that a thread reads side by side, as far apart as its share of the rows allows.  One stream leaves memory
+ * waiting: the hardware's prefetchers start anew at every page and run ahead only a little.  Measured 2026-11-21
+ * on two Zen 3 cores, GB/s beside plain reads in the same run: F16 with 1, 2, 4 streams 22.4, 32, 38.7 of 28; Q8_0
+ * 25.6, 30.7, 33.7 of 28; Q4_0 25.1, 31.5, 32.3 of 30; Q4_K 28.1, 31.0, 30.8 of 31; Q6_K 28.0, 30.4, 31.0 of 31.
+ * From 2 inputs on computing is the longer part, and more accumulators than registers cost more than
+ * streams win: at 3 inputs Q8_0 23, 23, 21, F16 22, 28, 25.  See bench/lab/matvec-streams.md. */
+INLINE size_t row_streams(size_t input_count, size_t with_many) {
+    return input_count == 1 ? 4 : input_count == 2 ? 2 : with_many;
+}
+
 /* How far ahead of its use a row's memory is asked for.  Rows lie one after another, so this runs into the
  * next row; past the last row it asks for what is not used, which is harmless. */
-enum { PREFETCH_AHEAD = 2048 };
+enum { PREFETCH_AHEAD = 1024 };
 
 INLINE void prefetch_lines(const uint8_t *w, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64) { __builtin_prefetch(w + PREFETCH_AHEAD + line); }

@@ -21,33 +21,63 @@ struct row_kind {
  * that of all lanes of both). */
 typedef void group_function(const uint8_t *w, const void *const *x, size_t n, row_vector *acc);
 
-/* Rows [begin, end) times n inputs; y[i·stride + row]. */
-INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, float *y, size_t n,
-                       size_t begin, size_t end, group_function *group, struct row_kind kind) {
-    const struct matrix *weight = args->weight;
+/* Rows that are computed together, and where their sums go. */
+struct row_set {
+    const uint8_t *w;    /* the first row */
+    size_t row_apart;    /* rows from one to the next */
+    float *y;            /* of the first row and input */
+    size_t input_stride; /* floats of y */
+};
+
+/* `streams` rows times n inputs. */
+INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
+                          size_t n, size_t streams, group_function *group, struct row_kind kind) {
     const size_t group_bytes = kind.block_bytes * kind.group_blocks, groups = weight->columns / INPUT_GROUP;
     const size_t rest = weight->columns % INPUT_GROUP * kind.group_blocks / INPUT_GROUP * kind.block_bytes;
-    const uint8_t *row_data = (const uint8_t *)weight->data + begin * weight->row_bytes;
-    for (size_t row = begin; row < end; row++, row_data += weight->row_bytes) {
-        const uint8_t *w = row_data, *const w_end = w + groups * group_bytes;
-        const void *x[TILE_MOST];
-        row_vector acc[2 * TILE_MOST];
-        UNROLL for (size_t i = 0; i < n; i++) {
-            x[i] = inputs[i];
-            acc[i] = acc[TILE_MOST + i] = row_zero();
+    const size_t apart = set.row_apart * weight->row_bytes;
+    const uint8_t *w = set.w, *const w_end = w + groups * group_bytes;
+    const void *x[TILE_MOST];
+    row_vector acc[STREAMS_MOST][2 * TILE_MOST];
+    UNROLL for (size_t i = 0; i < n; i++) {
+        x[i] = inputs[i];
+        UNROLL for (size_t s = 0; s < streams; s++) { acc[s][i] = acc[s][TILE_MOST + i] = row_zero(); }
+    }
+    for (; w < w_end; w += group_bytes) {
+        UNROLL for (size_t s = 0; s < streams; s++) {
+            prefetch_lines(w + s * apart, group_bytes);
+            group(w + s * apart, x, n, acc[s]);
         }
-        for (; w < w_end; w += group_bytes) {
-            prefetch_lines(w, group_bytes);
-            group(w, x, n, acc);
-            UNROLL for (size_t i = 0; i < n; i++) { x[i] = (const uint8_t *)x[i] + kind.input_group_bytes; }
-        }
-        if (kind.group_blocks > 1 && rest != 0) { /* the last group, filled up with blocks that are zero */
+        UNROLL for (size_t i = 0; i < n; i++) { x[i] = (const uint8_t *)x[i] + kind.input_group_bytes; }
+    }
+    if (kind.group_blocks > 1 && rest != 0) { /* the last group, filled up with blocks that are zero */
+        UNROLL for (size_t s = 0; s < streams; s++) {
             uint8_t copy[GROUP_BYTES_MOST] = {0};
-            memcpy(copy, w, rest);
-            group(copy, x, n, acc);
+            memcpy(copy, w + s * apart, rest);
+            group(copy, x, n, acc[s]);
         }
+    }
+    UNROLL for (size_t s = 0; s < streams; s++) {
         UNROLL for (size_t i = 0; i < n; i++) {
-            y[i * args->output_stride + row] = row_sum(acc[i], acc[TILE_MOST + i]);
+            set.y[i * set.input_stride + s * set.row_apart] = row_sum(acc[s][i], acc[s][TILE_MOST + i]);
+        }
+    }
+}
+
+/* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs. */
+INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin,
+                       size_t count, size_t streams, group_function *group, struct row_kind kind) {
+    const struct matrix *weight = args->weight;
+    for (size_t row = begin; row < begin + count; row++) {
+        /* All tiles of inputs before the next rows: they find these rows in L1. */
+        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
+            const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
+                                        args->outputs + i * args->output_stride + row, args->output_stride};
+            switch (args->input_count - i) {
+            case 1: row_set_times(weight, set, inputs + i, 1, streams, group, kind); break;
+            case 2: row_set_times(weight, set, inputs + i, 2, streams, group, kind); break;
+            case 3: row_set_times(weight, set, inputs + i, 3, streams, group, kind); break;
+            default: row_set_times(weight, set, inputs + i, 4, streams, group, kind); break;
+            }
         }
     }
 }
@@ -57,18 +87,16 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
     const uint8_t *x[MATVEC_INPUTS_MOST];
     for (size_t i = 0; i < args->input_count; i++)
         x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
-    /* More inputs than a tile: row by row, so that the second tile finds the row in L1. */
-    size_t step = args->input_count <= TILE_MOST ? args->row_end - args->row_begin : 1;
-    for (size_t row = args->row_begin; row < args->row_end; row += step)
-        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
-            float *y = args->outputs + i * args->output_stride;
-            switch (args->input_count - i) {
-            case 1: rows_times(args, x + i, y, 1, row, row + step, group, kind); break;
-            case 2: rows_times(args, x + i, y, 2, row, row + step, group, kind); break;
-            case 3: rows_times(args, x + i, y, 3, row, row + step, group, kind); break;
-            default: rows_times(args, x + i, y, 4, row, row + step, group, kind); break;
-            }
-        }
+    const size_t streams = row_streams(args->input_count, 1);
+    const size_t count = (args->row_end - args->row_begin) / streams;
+    if (streams == 4)
+        rows_times(args, x, args->row_begin, count, 4, group, kind);
+    else if (streams == 2)
+        rows_times(args, x, args->row_begin, count, 2, group, kind);
+    else
+        rows_times(args, x, args->row_begin, count, 1, group, kind);
+    const size_t done = args->row_begin + streams * count;
+    if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, group, kind);
 }
 
 #endif
