@@ -269,7 +269,7 @@ static enum status read_rope(struct reader *reader) {
     TRY(read_count(reader, "rope.dimension_count", false, 2, config->k_dimension, &config->rope_dimension));
     if (config->rope_dimension % 2 != 0) return refuse(reader, reader->key, "expected an even number");
     config->rope_base = 10000;
-    TRY(read_float(reader, "rope.freq_base", 1.0001, 1e12, &config->rope_base));
+    TRY(read_float(reader, "rope.freq_base", 1.0001, 1e18, &config->rope_base));
     TRY(read_float(reader, "rope.scale_linear", 0, 1e6, &config->rope_factor)); /* the old name */
     TRY(read_float(reader, "rope.scaling.factor", 0, 1e6, &config->rope_factor));
     if (config->rope_factor == 0) config->rope_factor = 1; /* llama.cpp writes 0 for "not given" */

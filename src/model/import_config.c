@@ -119,7 +119,7 @@ static enum status read_opt(const struct fields *fields) {
 
 static enum status rope_number(const struct fields *fields, const json_t *rope, const char *name,
                                bool required, double *value) {
-    return import_number(fields->import, fields->source, rope, name, required, 1e-6, 1e9, value);
+    return import_number(fields->import, fields->source, rope, name, required, 1e-6, 1e18, value);
 }
 
 static enum status read_yarn(const struct fields *fields, const json_t *rope) {

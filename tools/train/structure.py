@@ -1,23 +1,28 @@
 """A structured ("mimetic", Trockman and Kolter 2023) initialisation: the retrieval circuit as a first guess, which
 training then refines; every weight is trained afterwards.
 
-The residual stream is cut into named parts.  Every token has a random unit code of 64 numbers.
-  layer 0  four heads that attend to the token 1, 2, 4 and 6 places back and copy its code into parts of their own
-  layer 1  a head that attends to the latest key (a "-noun" or the end of a five-digit value) and copies its code and
-           that of the token before it: from then on every token knows the key it belongs to; another one does the
-           same for the token after the latest " for"
+Every token has a code of 64 numbers: random, of equal length in every block of BLOCKS, but a few tokens that give the
+tasks their form (SPECIAL) have a number of their own.  The residual stream is cut into PARTS.
+  layer 0  four heads attend to the token 1, 2, 4 and 6 places back and copy its code into p1, p2, p4, p6
+  layer 1  a head attends to the latest key (a "-noun", or the end of a five-digit value) and copies its code and that
+           of the token before it: every token knows the key it belongs to.  Another head does the same for the token
+           after the latest " for"
   layer 2  induction with a key: attends to where the same key stands and the token before equals this token, and
-           copies that token to the part that the output matrix reads; another head: plain induction on two tokens
-  layer 3  a head that finds the values already said in this answer and subtracts them; a head that finds the
-           statement "VAR X = VAR Y" of a given Y (or "VAR X = value") and copies X
-The others start small and random.  Contents are compared in the slow rotary pairs only, offsets in the fast ones."""
+           copies that token to the part that the output matrix reads.  Another head: plain induction on two tokens.
+           In its MLP: a list of keys is answered with the first of them
+  layer 3  a head finds the values already said in this answer and subtracts them.  Another one finds the statement
+           "VAR X = VAR Y" of a given Y, or "VAR X = value", and copies X
+All else starts small and random.  Contents are compared in the slow rotary pairs only, offsets in the fast ones."""
 import numpy
 import torch
 
 from words import LISTS
 
-PARTS = dict(mark=8, own=64, p1=48, p2=32, p4=32, p6=48, key=48, latest=32, out=64)
+PARTS = dict(mark=8, own=64, p1=48, p2=32, p4=32, p6=48, key=28, latest=48, out=64)
 CONSTANT, IS_KEY, IS_FIRST = 0, 1, 2  # inside mark
+FIRST = 2.0  # the size of that mark
+SPECIAL = {" ": 0, ":": 1, ",": 2, " and": 2, " for": 3, " =": 4, " above": 5, " VAR": 6, " are": 7}
+BLOCKS = dict(before=slice(8, 17), left=slice(17, 30), more=slice(30, 32), right=slice(32, 45), rest=slice(45, 64))
 SLOW = 12  # first rotary pair that hardly turns in 64 K positions
 
 
@@ -29,10 +34,6 @@ def slices():
     return result
 
 
-def orthonormal(rows, columns, generator):
-    return torch.linalg.qr(torch.randn(columns, rows, generator=generator))[0].T
-
-
 class Structure:
     def __init__(self, model, tokenizer, seed):
         self.model, self.shape, self.part = model, model.shape, slices()
@@ -40,27 +41,23 @@ class Structure:
         self.half = self.shape.head_dim // 2
         self.frequency = self.shape.frequencies().numpy()
         vocabulary = tokenizer.get_vocab()
-        self.codes = torch.nn.functional.normalize(
-            torch.randn(len(vocabulary), 64, generator=self.generator), dim=1)
+        self.keys = [vocabulary["-" + n] for n in LISTS["NOUNS"]] + [vocabulary[f"{n:02d}"] for n in range(100)]
+        self.codes = torch.randn(len(vocabulary), 64, generator=self.generator)
+        self.codes[:, :8] = 0
+        for block in BLOCKS.values():
+            length = ((block.stop - block.start) / 56) ** .5
+            self.codes[:, block] = torch.nn.functional.normalize(self.codes[:, block], dim=1) * length
+        for text, at in SPECIAL.items():
+            token = vocabulary[text.replace(" ", "Ġ")]
+            self.codes[token] *= .5
+            self.codes[token, at] = .87
         self.codes[:2] = 0
-        ids = lambda words: [vocabulary[w] for w in words]
-        self.keys = ids(["-" + n for n in LISTS["NOUNS"]] + [f"{n:02d}" for n in range(100)])
-        self.token = lambda text: vocabulary[text.replace(" ", "Ġ")]
-        self.map = {name: orthonormal(PARTS[name], 64, self.generator) for name in ("p1", "p2", "p4", "p6", "latest")}
-        self.map["key"] = (orthonormal(24, 64, self.generator), orthonormal(24, 64, self.generator))
-
-    def slow(self, count, skip=0):
-        """Dimensions of a head for contents: both numbers of the slow pairs, from the slowest on."""
-        pairs = list(range(self.half - 1, SLOW - 1, -1))
-        dims = [d for p in pairs for d in (p, p + self.half)]
-        assert skip + count <= len(dims)
-        return dims[skip:skip + count]
 
     def offset_pattern(self, offset, amplitude):
         """Query (to be multiplied by the constant) that with key pattern (amplitude) peaks offset tokens back."""
         query, key = torch.zeros(2 * self.half), torch.zeros(2 * self.half)
         for pair, size in enumerate(amplitude):
-            turn, root = self.frequency[pair] * offset, (8 * abs(size)) ** .5
+            turn, root = self.frequency[pair] * offset, (8 * size) ** .5
             key[pair] = root
             # the score of the pair is size * cos(frequency * (distance - offset)), distance = query's - key's position
             query[pair], query[pair + self.half] = root * numpy.cos(turn), -root * numpy.sin(turn)
@@ -70,164 +67,165 @@ class Structure:
         """Query and key patterns whose score is about height - slope * log(1 + distance / scale), by least squares."""
         distance = numpy.unique(numpy.concatenate((numpy.arange(0, 200), numpy.geomspace(200, 70000, 400).astype(int))))
         target = height - slope * numpy.log1p(distance / scale)
-        weight = 1 / (1 + distance / 100) ** .5
+        weight = 1 / (1 + distance / 50)
         angle = distance[:, None] * self.frequency[None]
         columns = numpy.concatenate((numpy.cos(angle), numpy.sin(angle)), 1)
-        ridge = .02 * numpy.eye(columns.shape[1])
+        ridge = .01 * numpy.eye(columns.shape[1])
         solution = numpy.linalg.lstsq(numpy.concatenate((columns * weight[:, None], ridge)),
                                       numpy.concatenate((target * weight, numpy.zeros(len(ridge)))), rcond=None)[0]
         a, b = solution[:self.half], solution[self.half:]
-        size = numpy.hypot(a, b)
-        query, key = torch.zeros(2 * self.half), torch.zeros(2 * self.half)
+        size = numpy.maximum(numpy.hypot(a, b), 1e-9)
         root = numpy.sqrt(8 * size)
-        key[:self.half] = torch.tensor(root)
-        # a cos(w d) + b sin(w d) with the query turned by w d against the key
-        query[:self.half] = torch.tensor(root * a / numpy.maximum(size, 1e-9))
-        query[self.half:] = torch.tensor(-root * b / numpy.maximum(size, 1e-9))
-        return query.float(), key.float()
+        key = numpy.concatenate((root, 0 * root))
+        query = numpy.concatenate((root * a / size, -root * b / size))  # turned by the pair's phase
+        return torch.tensor(query).float(), torch.tensor(key).float()
 
     def head(self, layer, kind, head):
-        """The rows (columns of o_proj) of one head: views to be written to."""
+        """The rows (columns of o_proj) of one head: a view to be written to."""
         attention, d = self.model.model.layers[layer].self_attn, self.shape.head_dim
         if kind == "o":
             return attention.o_proj.weight[:, head * d:(head + 1) * d]
         return getattr(attention, kind + "_proj").weight[head * d:(head + 1) * d]
 
-    def clear(self, layer, heads, kv):
-        for h in heads:
+    def begin(self, layer, size):
+        """Both key-value heads and query heads 0 and 2 of a layer start empty; values are codes."""
+        self.size, self.layer, self.used = size, layer, [2] * 4
+        for kv in range(2):
+            self.head(layer, "k", kv).zero_()
+            self.head(layer, "v", kv).zero_()
+            self.head(layer, "v", kv)[:, self.part["own"]] = torch.eye(64) / size
+        for h in (0, 2):
             self.head(layer, "q", h).zero_()
             self.head(layer, "o", h).zero_()
-        self.head(layer, "k", kv).zero_()
-        self.head(layer, "v", kv).zero_()
 
-    def sink(self, layer, head, kv, score, size):
-        """The begin token gets that score; its value is zero.  Uses the two slowest content dimensions."""
-        dims, root = self.slow(2), (8 * score) ** .5
-        self.head(layer, "q", head)[dims[0], CONSTANT] += root / size
-        self.head(layer, "k", kv)[dims[0], IS_FIRST] += root / size
+    def sink(self, head, score):
+        """The begin token, whose value is zero, gets that score."""
+        dimension, root = self.half - 1, (8 * score) ** .5
+        norm = (self.shape.hidden_size / (1 + FIRST ** 2)) ** .5
+        self.head(self.layer, "q", head)[dimension, CONSTANT] = root / self.size
+        self.head(self.layer, "k", head // 2)[dimension, IS_FIRST] = root / (FIRST * norm)
+
+    def match(self, head, score, length, queries, keys):
+        """Adds score * <query numbers, key numbers> / length^2.
+
+        queries, keys: lists of {place in the residual stream: factor}, one for every dimension of the head."""
+        order = [d for p in range(self.half - 1, SLOW - 1, -1) for d in (p, p + self.half)]
+        root = (8 * score) ** .5 / self.size / length
+        for query, key in zip(queries, keys, strict=True):
+            dimension = order[self.used[head]]
+            self.used[head] += 1
+            for place, factor in query.items():
+                self.head(self.layer, "q", head)[dimension, place] = root * factor
+            for place, factor in key.items():
+                self.head(self.layer, "k", head // 2)[dimension, place] = root * factor
+
+    def at(self, part, *numbers):
+        """Places of a part's numbers."""
+        begin = self.part[part].start
+        flat = [i for n in numbers for i in (range(n.start, n.stop) if isinstance(n, slice) else [n])]
+        return [begin + i for i in flat]
+
+    def same(self, head, score, length, query, key):
+        self.match(head, score, length, [{i: 1.0} for i in query], [{i: 1.0} for i in key])
 
     @torch.no_grad()
     def sizes(self, sample):
-        """1 / RMS of what every attention layer reads, as the weights stand now."""
+        """1 / RMS of what every attention layer, and the output, reads, as the weights stand now."""
         captured = []
-        handles = [l.input_layernorm.register_forward_pre_hook(
-            lambda module, inputs: captured.append(inputs[0][:, 8:].pow(2).mean(-1).rsqrt().median().item()))
-            for l in self.model.model.layers]
-        handles.append(self.model.model.norm.register_forward_pre_hook(
-            lambda module, inputs: captured.append(inputs[0][:, 8:].pow(2).mean(-1).rsqrt().median().item())))
+        hook = lambda module, inputs: captured.append(inputs[0][:, 8:].pow(2).mean(-1).rsqrt().median().item())
+        norms = [l.input_layernorm for l in self.model.model.layers] + [self.model.model.norm]
+        handles = [norm.register_forward_pre_hook(hook) for norm in norms]
         self.model.hidden(*sample)
         for handle in handles:
             handle.remove()
         return captured
 
-    @torch.no_grad()
     def embed(self):
         table = self.model.model.embed_tokens.weight
         table.normal_(0, .01, generator=self.generator)
-        part = self.part
-        table[:, part["own"]] = self.codes
-        table[:, part["mark"]] = 0
+        table[:, self.part["own"]] = self.codes
+        table[:, self.part["mark"]] = 0
         table[:, CONSTANT] = 1
-        table[0, IS_FIRST] = 1
+        table[0] = 0
+        table[0, CONSTANT], table[0, IS_FIRST] = 1, FIRST
         table[self.keys, IS_KEY] = 1
-        self.model.lm_head.weight.normal_(0, .02, generator=self.generator)
 
-    @torch.no_grad()
-    def previous(self, size):
+    def previous(self):
         """Layer 0."""
-        self.clear(0, range(4), 0), self.clear(0, [], 1)
         amplitude = [14, 14, 14, 12, 10, 8, 8, 8, 8]
         for kv in range(2):
-            self.head(0, "k", kv)[:, CONSTANT] = self.offset_pattern(0, amplitude)[1] / size
-            self.head(0, "v", kv)[:, self.part["own"]] = torch.eye(64) / size
+            self.head(0, "k", kv)[:, CONSTANT] = self.offset_pattern(0, amplitude)[1] / self.size
         for h, (offset, name) in enumerate(((1, "p1"), (2, "p2"), (4, "p4"), (6, "p6"))):
-            self.head(0, "q", h)[:, CONSTANT] = self.offset_pattern(offset, amplitude)[0] / size
-            self.head(0, "o", h)[self.part[name]] = self.map[name]
+            self.head(0, "q", h).zero_()
+            self.head(0, "o", h).zero_()
+            self.head(0, "q", h)[:, CONSTANT] = self.offset_pattern(offset, amplitude)[0] / self.size
+            self.head(0, "o", h)[self.part[name]] = torch.eye(64)[:PARTS[name]]
 
-    @torch.no_grad()
-    def latest(self, size):
-        """Layer 1: the latest key and the token after the latest " for"."""
-        query, key = self.recency_pattern(60, 9, 5)
-        part, root = self.part, 1.0
-        self.clear(1, [0], 0), self.clear(1, [2], 1)
-        self.head(1, "q", 0)[:, CONSTANT] = query / size
-        self.head(1, "k", 0)[:, IS_KEY] = key / size
+    def latest(self):
+        """Layer 1."""
+        query, key = self.recency_pattern(60, 10, 3)
         value = self.head(1, "v", 0)
-        a, b = self.map["key"]
-        value[:24, part["own"]] = a / size
-        value[24:48, part["p1"]] = b @ self.map["p1"].T / size
-        self.head(1, "o", 0)[part["key"], :48] = torch.eye(48) * 1.4
-        self.head(1, "q", 2)[:, CONSTANT] = query / size
-        after = self.map["p1"] @ self.codes[self.token(" for")]
-        self.head(1, "k", 1)[:, part["p1"]] = torch.outer(key, after / after.norm() ** 2) / size
-        self.head(1, "v", 1)[:, part["own"]] = torch.eye(64) / size
-        self.head(1, "o", 2)[part["latest"]] = self.map["latest"]
-        for h, kv in ((0, 0), (2, 1)):
-            self.sink(1, h, kv, 18, size)
+        value.zero_()
+        places = self.at("own", BLOCKS["right"]) + self.at("p1", BLOCKS["left"]) + self.at("p2", SPECIAL[" and"])
+        value[range(27), places] = 1 / self.size
+        self.head(1, "o", 0)[self.at("key", slice(0, 27)), range(27)] = 1.6
+        for head in (0, 2):
+            self.head(1, "q", head)[:, CONSTANT] = query / self.size
+            self.sink(head, 20)
+        self.head(1, "k", 0)[:, IS_KEY] += key / self.size
+        self.head(1, "k", 1)[:, self.part["p1"].start + SPECIAL[" for"]] += key / self.size / .87
+        self.head(1, "o", 2)[self.part["latest"]] = torch.eye(64)[:48]
 
-    def match(self, layer, head, kv, dims, query, key, score, size):
-        """Adds score * <query part, key part>; query, key: [len(dims), hidden] maps of unit codes."""
-        root = (8 * score) ** .5 / size
-        self.head(layer, "q", head)[dims] += query * root
-        if key is not None:
-            self.head(layer, "k", kv)[dims] += key * root
-
-    def read(self, **parts):
-        """[rows, hidden] from part=matrix."""
-        rows = next(iter(parts.values())).shape[0]
-        result = torch.zeros(rows, self.shape.hidden_size)
-        for name, matrix in parts.items():
-            result[:, self.part[name]] = matrix
-        return result
-
-    @torch.no_grad()
-    def induction(self, size):
+    def induction(self):
         """Layer 2."""
-        self.clear(2, [0], 0), self.clear(2, [2], 1)
-        for kv in range(2):
-            self.head(2, "v", kv)[:, self.part["own"]] = torch.eye(64) / size
-        g = self.generator
-        p1 = self.map["p1"]
-        dims, key = self.slow(26, 2), orthonormal(26, 48, g) * (48 / 26) ** .5
-        self.match(2, 0, 0, dims, self.read(key=key), self.read(key=key), 34, size)
-        dims, before = self.slow(12, 28), orthonormal(12, 48, g) * (48 / 12) ** .5
-        self.match(2, 0, 0, dims, self.read(own=before @ p1), self.read(p1=before), 36, size)
-        self.sink(2, 0, 0, 23, size)
+        key_length = 1.6 * (26 / 56) ** .5
+        self.same(0, 35, key_length, self.at("key", slice(0, 26)), self.at("key", slice(0, 26)))
+        self.same(0, 24, (9 / 56) ** .5, self.at("own", BLOCKS["before"]), self.at("p1", BLOCKS["before"]))
+        self.same(0, 26, .87, self.at("own", 0, 1, 2), self.at("p1", 0, 1, 2))
+        self.sink(0, 39)
         self.head(2, "o", 0)[self.part["out"]] = torch.eye(64) * 1.5
-        dims, before = self.slow(24, 2), orthonormal(24, 48, g) * (48 / 24) ** .5
-        self.match(2, 2, 1, dims, self.read(own=before @ p1), self.read(p1=before), 45, size)
-        dims, second = self.slow(14, 26), orthonormal(14, 32, g) * (32 / 14) ** .5
-        self.match(2, 2, 1, dims, self.read(p1=second @ self.map["p2"] @ p1.T), self.read(p2=second), 45, size)
-        self.sink(2, 2, 1, 22, size)
+        some = slice(8, 30)
+        self.same(2, 40, (22 / 56) ** .5, self.at("own", some), self.at("p1", some))
+        self.same(2, 30, .87, self.at("own", 0, 1, 2), self.at("p1", 0, 1, 2))
+        few = slice(20, 30)
+        self.same(2, 20, (10 / 56) ** .5, self.at("p1", few), self.at("p2", few))
+        self.same(2, 20, .87, self.at("p1", 0, 1, 2), self.at("p2", 0, 1, 2))
+        self.sink(2, 38)
         self.head(2, "o", 2)[self.part["out"]] = torch.eye(64) * .7
 
-    @torch.no_grad()
-    def said_and_chain(self, size):
+    def first_of_list(self, size):
+        """In the MLP of layer 2: behind "are:" with a list of keys, the token after the latest " for"."""
+        mlp, rows = self.model.model.layers[2].mlp, range(48)
+        for place, share in ((self.at("key", 26)[0], 1 / 1.4), (self.at("p1", SPECIAL[" are"])[0], 1 / .87),
+                             (self.at("own", SPECIAL[":"])[0], 1 / .87), (CONSTANT, -2.4)):
+            mlp.gate_proj.weight[rows, place] = 8 * share / size
+        mlp.up_proj.weight[:48] = 0
+        mlp.up_proj.weight[rows, self.at("latest", slice(0, 48))] = 1 / size
+        mlp.down_proj.weight[:, :48] = 0
+        mlp.down_proj.weight[self.at("out", slice(0, 48)), rows] = 2.2
+
+    def said_and_chain(self):
         """Layer 3."""
-        self.clear(3, [0], 0), self.clear(3, [2], 1)
-        g, c, part = self.generator, self.codes, self.part
-        dims, key = self.slow(24, 2), orthonormal(24, 48, g) * (48 / 24) ** .5
-        self.match(3, 0, 0, dims, self.read(key=key), self.read(key=key), 30, size)
-        mark = torch.zeros(1, self.shape.hidden_size)
-        mark[0, part["p2"]] = self.map["p2"] @ c[self.token(",")] * 2
-        mark[0, part["p4"]] = self.map["p4"] @ c[self.token(" above")] * 2
-        constant = torch.zeros(1, self.shape.hidden_size)
-        constant[0, CONSTANT] = 1
-        self.match(3, 0, 0, self.slow(1, 26), constant, mark, 14, size)
-        self.sink(3, 0, 0, 20, size)
-        self.head(3, "v", 0)[:, part["own"]] = torch.eye(64) / size
-        self.head(3, "o", 0)[part["out"]] = -torch.eye(64) * 2.5
-        # the chain: the query's name (four back) or value (beside the latest key) against the token itself
-        p4, key_before = self.map["p4"], self.map["key"][1]
-        name = orthonormal(32, 64, g) * 2 ** .5
-        query = self.read(p4=name @ p4.T * 2, key=torch.cat((torch.zeros(32, 24), name @ key_before.T), 1))
-        self.match(3, 2, 1, self.slow(32, 2), query, self.read(own=name), 22, size)
-        mark = torch.zeros(1, self.shape.hidden_size)
-        mark[0, part["p2"]] = self.map["p2"] @ c[self.token(" =")] * 2
-        self.match(3, 2, 1, self.slow(1, 34), constant, mark, 20, size)
-        self.sink(3, 2, 1, 24, size)
-        self.head(3, "v", 1)[:48, part["p6"]] = torch.eye(48) / size
-        self.head(3, "o", 2)[part["out"], :48] = self.map["p6"].T * 2
+        key_length = 1.6 * (26 / 56) ** .5
+        self.same(0, 25, key_length, self.at("key", slice(0, 26)), self.at("key", slice(0, 26)))
+        comma, above = self.at("p2", SPECIAL[","])[0], self.at("p4", SPECIAL[" above"])[0]
+        self.match(0, 25, 1, [{CONSTANT: 1.0}], [{comma: 1 / .87, above: 1 / .87}])
+        self.match(0, 25, 1, [{CONSTANT: 1.0}], [{self.at("p1", SPECIAL[" "])[0]: 1 / .87}])
+        self.sink(0, 47)
+        self.head(3, "o", 0)[self.part["out"]] = -torch.eye(64) * 2
+        # the chain: behind "," the name four back, behind ":" the digits beside the latest key, against the token itself
+        name = slice(8, 32)
+        query = [{i: 1.0} for i in self.at("p4", name)]
+        for i, place in zip(range(BLOCKS["left"].start - 8, BLOCKS["left"].stop - 8), self.at("key", slice(13, 26))):
+            query[i][place] = (24 / 13) / 1.6
+        self.match(2, 28, (24 / 56) ** .5, query, [{i: 1.0} for i in self.at("own", name)])
+        var, equals = self.at("p1", SPECIAL[" VAR"])[0], self.at("p2", SPECIAL[" ="])[0]
+        self.match(2, 48, .87, [{self.at("own", SPECIAL[","])[0]: 1.0}], [{var: 1.0}])
+        self.match(2, 48, .87, [{self.at("own", SPECIAL[":"])[0]: 1.0}], [{equals: 1.0, var: -1.0}])
+        self.sink(2, 54)
+        self.head(3, "v", 1).zero_()
+        self.head(3, "v", 1)[range(48), self.at("p6", slice(0, 48))] = 1 / self.size
+        self.head(3, "o", 2)[self.at("out", slice(0, 48)), range(48)] = 2.5
 
     @torch.no_grad()
     def build(self, sample):
@@ -237,6 +235,8 @@ class Structure:
             layer.mlp.down_proj.weight.mul_(.2)
         self.embed()
         for i, step in enumerate((self.previous, self.latest, self.induction, self.said_and_chain)):
-            step(self.sizes(sample)[i])
-        size = self.sizes(sample)[-1]
-        self.model.lm_head.weight[:, self.part["out"]] += self.codes * 16 / size
+            self.begin(i, self.sizes(sample)[i])
+            step()
+            if i == 2:
+                self.first_of_list(self.sizes(sample)[3])
+        self.model.lm_head.weight[:, self.part["out"]] += self.codes * 14 / self.sizes(sample)[-1]

@@ -21,7 +21,7 @@ from model import Llama, Shape
 from structure import Structure
 
 # until this share of the tokens: row length, rows per step, share of rows with spread positions
-STAGES = ((.25, 256, 16, .7), (.6, 512, 8, .7), (.9, 1024, 4, .7), (1.0, 2048, 2, .6))
+STAGES = ((.12, 256, 16, .7), (.4, 512, 8, .7), (.85, 1024, 4, .7), (1.0, 2048, 2, .6))
 SPAN = 65536
 
 
