@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     unsigned bit;
     enum status (*run)(struct evaluation *evaluation, struct error *error);
-} kinds[] = {{"ruler", RULER, eval_ruler}, {"kl", KL, eval_kl}};
+} kinds[] = {{"ruler", RULER, eval_ruler}, {"kl", KL, eval_kl}, {"recall", RECALL, eval_recall}};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* Options that not every evaluation has. */
@@ -32,7 +32,7 @@ static enum status find_kind(const struct options *options, size_t *index, struc
     const char *name = options->positionals[0];
     for (*index = 0; *index < KIND_COUNT; ++*index)
         if (strcmp(kinds[*index].name, name) == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler or kl", name);
+    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler, kl or recall", name);
 }
 
 static const char *option_name(enum option_id id) {
@@ -54,28 +54,77 @@ static enum status check_options(const struct options *options, size_t kind, str
 
 /* ---- presets ---- */
 
-static enum status add_preset(struct evaluation *evaluation, const char *name, struct error *error) {
+/* "NAME", then parts behind colons: AXIS=METHOD and NAME=NUMBER as --set takes them, else as --keep. */
+static enum status read_preset(struct evaluation *evaluation, const char *label, struct plan *plan,
+                               struct error *error) {
+    const struct options *options = evaluation->options;
+    const char *set = option_text(options, OPTION_SET), *keep = option_text(options, OPTION_KEEP);
+    char parts[160], sets[320] = "";
+    if (strlen(label) >= sizeof parts || (set != NULL && strlen(set) + sizeof parts + 1 >= sizeof sets))
+        return error_set(error, STATUS_USAGE, "--preset %.40s...: too long", label);
+    memcpy(parts, label, strlen(label) + 1);
+    char *rest = parts, *name = strsep(&rest, ":");
+    /* --keep and --set say what an approximation keeps; full is what it is compared with. */
+    bool is_full = strcmp(name, "full") == 0;
+    if (is_full) keep = NULL;
+    if (!is_full && set != NULL) snprintf(sets, sizeof sets, "%s", set);
+    for (char *part; (part = strsep(&rest, ":")) != NULL;) {
+        if (strchr(part, '=') == NULL) {
+            keep = part;
+            continue;
+        }
+        size_t used = strlen(sets);
+        snprintf(sets + used, sizeof sets - used, "%s%s", used > 0 ? "," : "", part);
+    }
+    plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
+    plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+    return plan_read_axes(plan, name, sets[0] != '\0' ? sets : NULL, keep, error);
+}
+
+static enum status add_preset(struct evaluation *evaluation, const char *label, struct error *error) {
     for (size_t i = 0; i < evaluation->preset_count; i++)
-        if (strcmp(evaluation->plans[i].preset, name) == 0)
-            return error_set(error, STATUS_USAGE, "--preset: %.40s is there twice", name);
+        if (strcmp(evaluation->labels[i], label) == 0)
+            return error_set(error, STATUS_USAGE, "--preset: %.40s is there twice", label);
     if (evaluation->preset_count == EVAL_PRESETS_MOST)
         return error_set(error, STATUS_USAGE, "--preset: more than %d", EVAL_PRESETS_MOST);
-    return plan_read_preset(&evaluation->plans[evaluation->preset_count++], evaluation->options, name, error);
+    evaluation->labels[evaluation->preset_count] = label;
+    return read_preset(evaluation, label, &evaluation->plans[evaluation->preset_count++], error);
+}
+
+/* One prefill serves all of them, so their KV must be of one type. */
+static enum status check_types(const struct evaluation *evaluation, struct error *error) {
+    const struct plan *first = &evaluation->plans[0];
+    for (size_t i = 1; i < evaluation->preset_count; i++)
+        if (evaluation->plans[i].k_type != first->k_type || evaluation->plans[i].v_type != first->v_type)
+            return error_set(
+                error, STATUS_USAGE,
+                "--preset %.40s and %.40s: presets are compared over one KV cache; give -ctk and -ctv",
+                evaluation->labels[0], evaluation->labels[i]);
+    return STATUS_OK;
 }
 
 static enum status read_presets(struct evaluation *evaluation, struct error *error) {
     evaluation->preset_names = strdup(option_text(evaluation->options, OPTION_PRESET));
     if (evaluation->preset_names == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     char *rest = evaluation->preset_names;
-    for (char *name; (name = strsep(&rest, ",")) != NULL;) TRY(add_preset(evaluation, name, error));
-    return STATUS_OK;
+    for (char *label; (label = strsep(&rest, ",")) != NULL;) TRY(add_preset(evaluation, label, error));
+    size_t count = 0;
+    for (int watches = 1; watches >= 0; watches--)
+        for (size_t i = 0; i < evaluation->preset_count; i++)
+            if (evaluation_watches(evaluation, i) == watches) evaluation->order[count++] = i;
+    return check_types(evaluation, error);
+}
+
+bool evaluation_watches(const struct evaluation *evaluation, size_t index) {
+    return index != EVAL_FULL && evaluation->plans[index].select.method->watches_prefill;
 }
 
 enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error) {
     if (evaluation->preset_in_use == index + 1) return STATUS_OK;
     struct engine *engine = evaluation->session.engine;
+    const struct select_options full = select_options_default();
     evaluation->preset_in_use = 0;
-    TRY(engine_set_select(engine, &evaluation->plans[index].select, error));
+    TRY(engine_set_select(engine, index == EVAL_FULL ? &full : &evaluation->plans[index].select, error));
     evaluation->preset_in_use = index + 1;
     const char *note = engine_select(engine) != NULL ? select_fallback(engine_select(engine)) : NULL;
     if (note != NULL && (evaluation->noticed >> index & 1) == 0 && !evaluation->session.quiet)
@@ -128,13 +177,16 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
         !option_flag(evaluation->options, OPTION_QUIET))
         fprintf(stderr, "loam: note: %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
-    TRY(plan_check_memory(plan, &session->model->config, context_size, error));
+    for (size_t i = 0; i < evaluation->preset_count; i++)
+        TRY(plan_check_memory(&evaluation->plans[i], &session->model->config, context_size, error));
     struct engine_options engine_options = {.context_size = context_size,
                                             .sequence_capacity = 1,
                                             .batch_size = session_batch_size(evaluation->options),
                                             .k_type = plan->k_type,
                                             .v_type = plan->v_type};
     TRY(session_create_engine(session, &engine_options, error));
+    for (size_t i = 0; i < evaluation->preset_count; i++) /* what one of them lacks is said before the work */
+        TRY(evaluation_use_preset(evaluation, i, error));
     return sequence_create(&evaluation->sequence, session->engine, error);
 }
 
@@ -196,7 +248,7 @@ json_t *evaluation_json(const struct evaluation *evaluation) {
     json_add(root, "model", json_bytes(name, strlen(name)));
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         json_t *preset = json_object();
-        json_add(preset, "preset", json_string(evaluation->plans[i].preset));
+        json_add(preset, "preset", json_string(evaluation->labels[i]));
         json_add(preset, "plan", plan_json(&evaluation->plans[i]));
         json_array_append_new(presets, preset);
     }

@@ -21,11 +21,13 @@ struct evaluation {
     struct session session;
     struct sequence *sequence;
     struct plan plans[EVAL_PRESETS_MOST];
-    char *preset_names; /* owned: the texts that plans[].preset point to */
+    const char *labels[EVAL_PRESETS_MOST]; /* as --preset has them: "hata:512" */
+    size_t order[EVAL_PRESETS_MOST];       /* in which they are best run: those that watch prompts first */
+    char *preset_names;                    /* owned: the texts of labels */
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
-    size_t preset_in_use;     /* index + 1; 0: none yet */
+    size_t preset_in_use;     /* index + 1; 0: none */
     uint32_t noticed;         /* bits: presets whose fallback was told */
 };
 
@@ -38,7 +40,10 @@ enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct err
 enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size, struct error *error)
     STATUS_CHECKED;
-/* From here on steps attend as preset number `index` says.  What is in the sequence stays. */
+/* From here on steps attend as preset number `index` says, or to everything (EVAL_FULL).  What is in the sequence
+ * stays; but a preset that watches prompts must see them: evaluation_watches. */
+enum { EVAL_FULL = EVAL_PRESETS_MOST };
+bool evaluation_watches(const struct evaluation *evaluation, size_t index);
 enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error)
     STATUS_CHECKED;
 void evaluation_close(struct evaluation *evaluation);

@@ -65,7 +65,7 @@ static enum status read_preset(void *context, const struct eval_place *place, si
 static void row_cells(const struct kl_run *run, struct table *table, size_t preset, size_t length) {
     const struct divergence *d = &run->figures[preset][length];
     double same = d->kld.count > 0 ? (double)d->same_top / (double)d->kld.count : 0;
-    table_cell(table, "%s", run->evaluation->plans[preset].preset);
+    table_cell(table, "%s", run->evaluation->labels[preset]);
     table_cell(table, "%" PRIu64, run->reader.lengths[length]);
     table_cell(table, "%" PRIu64, d->kld.count);
     table_cell(table, "%.4f \xc2\xb1 %.4f", exp(tally_mean(&d->loss)),
@@ -80,7 +80,7 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
 static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
     const struct divergence *d = &run->figures[preset][length];
     json_t *row = json_object();
-    json_add(row, "preset", json_string(run->evaluation->plans[preset].preset));
+    json_add(row, "preset", json_string(run->evaluation->labels[preset]));
     json_add_uint(row, "length", run->reader.lengths[length]);
     json_add_uint(row, "tokens", d->kld.count);
     json_add_number(row, "perplexity", exp(tally_mean(&d->loss)));

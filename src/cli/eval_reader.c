@@ -96,8 +96,8 @@ enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_pl
     struct prefill_request request = {.tokens = place->tokens,
                                       .token_count = (size_t)reader->stretch,
                                       .each = each,
-                                      .each_context = context};
-    (void)selects;
+                                      .each_context = context,
+                                      .selects = selects};
     enum status status =
         engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
     sequence_truncate(evaluation->sequence, length);
@@ -109,12 +109,20 @@ enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_pl
 static enum status at_place(struct eval_reader *reader, const struct eval_place *place,
                             eval_reader_base *base, eval_reader_each *each, void *context,
                             struct error *error) {
+    struct evaluation *evaluation = reader->evaluation;
     uint64_t before = place->length - reader->stretch;
+    TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
     TRY(read_until(reader, before, error));
     if (base != NULL) TRY(base(context, place, error));
-    for (size_t preset = 0; preset < reader->evaluation->preset_count; preset++) {
-        TRY(evaluation_use_preset(reader->evaluation, preset, error));
-        TRY(read_until(reader, before, error));
+    /* Those that watch prompts last: each of them reads the whole prefix anew. */
+    for (size_t i = evaluation->preset_count; i-- > 0;) {
+        size_t preset = evaluation->order[i];
+        TRY(evaluation_use_preset(evaluation, EVAL_FULL, error)); /* another length of the same preset, too */
+        TRY(evaluation_use_preset(evaluation, preset, error));
+        if (evaluation_watches(evaluation, preset)) {
+            sequence_truncate(evaluation->sequence, 0);
+            TRY(read_until(reader, before, error));
+        }
         TRY(each(context, place, preset, error));
     }
     return STATUS_OK;

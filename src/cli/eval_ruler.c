@@ -85,7 +85,7 @@ static enum status open_run(struct ruler_run *run, bool with_engine, struct erro
     run->map = (struct heat_map){
         .title = "Needles found", .panel_count = evaluation->preset_count, .length_count = run->length_count};
     for (size_t i = 0; i < run->length_count; i++) run->map.lengths[i] = run->lengths[i];
-    for (size_t i = 0; i < evaluation->preset_count; i++) run->map.panels[i] = evaluation->plans[i].preset;
+    for (size_t i = 0; i < evaluation->preset_count; i++) run->map.panels[i] = evaluation->labels[i];
     return with_engine ? evaluation_open_engine(evaluation, longest(run), error) : STATUS_OK;
 }
 
@@ -129,7 +129,6 @@ static enum status take_answer(struct ruler_run *run, size_t preset, struct plac
                                      .token_budget = sample->token_budget,
                                      .stop_asked = interrupt_requested};
     uint64_t steps;
-    TRY(evaluation_use_preset(evaluation, preset, error));
     double began = clock_seconds();
     TRY(answer_greedy(&request, &run->answer, &steps, error));
     run->decode[preset].tokens += steps;
@@ -141,7 +140,7 @@ static enum status take_answer(struct ruler_run *run, size_t preset, struct plac
     if (ruler_task_is_needle(task)) heat_map_add(&run->map, preset, place.length, sample->depth, value);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
     json_t *object = sample_json(run, place, sample);
-    json_add(object, "preset", json_string(evaluation->plans[preset].preset));
+    json_add(object, "preset", json_string(evaluation->labels[preset]));
     json_add(object, "answer", json_bytes(run->answer.bytes, run->answer.length));
     json_add_number(object, "score", value);
     return evaluation_line(evaluation, object, error);
@@ -168,14 +167,13 @@ static enum status run_sample(struct ruler_run *run, struct place place, struct 
     run->generate_seconds += clock_seconds() - began;
     run->progress.label = ruler_task_name(run->tasks[place.task]);
     run->progress.offset = run->tokens_done;
-    enum status status = evaluation_use_preset(evaluation, 0, error);
-    if (status == STATUS_OK) status = read_prompt(run, &sample, error);
-    for (size_t preset = 0; preset < evaluation->preset_count && status == STATUS_OK; preset++) {
-        /* A method that watches the queries of a prompt needs it once more. */
-        if (preset > 0 && evaluation->plans[preset].select.method->watches_prefill) {
-            status = evaluation_use_preset(evaluation, preset, error);
-            if (status == STATUS_OK) status = read_prompt(run, &sample, error);
-        }
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < evaluation->preset_count && status == STATUS_OK; i++) {
+        size_t preset = evaluation->order[i];
+        status = evaluation_use_preset(evaluation, preset, error);
+        /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
+        if (status == STATUS_OK && (i == 0 || evaluation_watches(evaluation, preset)))
+            status = read_prompt(run, &sample, error);
         if (status == STATUS_OK) status = take_answer(run, preset, place, &sample, error);
     }
     run->tokens_done += run->lengths[place.length];
@@ -229,8 +227,7 @@ static void fill_table(const struct ruler_run *run, struct table *table) {
     table_cell(table, "task");
     table_cell(table, "length");
     table_cell(table, "samples");
-    for (size_t i = 0; i < evaluation->preset_count; i++)
-        table_cell(table, "%s", evaluation->plans[i].preset);
+    for (size_t i = 0; i < evaluation->preset_count; i++) table_cell(table, "%s", evaluation->labels[i]);
     for (size_t length = 0; length < run->length_count; length++)
         for (size_t task = 0; task <= run->task_count; task++) {
             bool is_mean = task == run->task_count;
@@ -255,7 +252,7 @@ static json_t *results_json(const struct ruler_run *run) {
                 struct interval interval = match_wilson(score.sum, score.count);
                 if (score.count == 0) continue;
                 json_t *result = json_object();
-                json_add(result, "preset", json_string(run->evaluation->plans[preset].preset));
+                json_add(result, "preset", json_string(run->evaluation->labels[preset]));
                 json_add(result, "task", json_string(ruler_task_name(run->tasks[task])));
                 json_add_uint(result, "length", run->lengths[length]);
                 json_add_uint(result, "samples", score.count);
@@ -292,13 +289,13 @@ static enum status report(struct ruler_run *run, struct error *error) {
                         run->prefill.seconds > 0 ? (double)run->prefill.tokens / run->prefill.seconds : 0);
     for (size_t i = 0; i < evaluation->preset_count && used > 0 && (size_t)used < sizeof note; i++)
         used +=
-            snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->plans[i].preset,
+            snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
                      run->decode[i].seconds > 0 ? (double)run->decode[i].tokens / run->decode[i].seconds : 0);
     json_t *root = evaluation_json(evaluation), *decode = json_object();
     json_add_uint(root, "seed", run->seed);
     json_add(root, "prefill", eval_work_json(run->prefill));
     for (size_t i = 0; i < evaluation->preset_count; i++)
-        json_add(decode, evaluation->plans[i].preset, eval_work_json(run->decode[i]));
+        json_add(decode, evaluation->labels[i], eval_work_json(run->decode[i]));
     json_add(root, "decode", decode);
     json_add_number(root, "generate_seconds", run->generate_seconds);
     json_add(root, "results", results_json(run));

@@ -129,7 +129,7 @@ const struct option_spec option_table[] = {
      COMPUTE_USERS & ~BIT(EVAL), GROUP_CACHE,
      "which parts of the context a token reads: full, streaming, quest, hata, h2o, infinigen"},
     {OPTION_PRESET, "preset", NULL, "presets", ARGUMENT_TEXTS, "LIST", "full", NULL, 0, 0, BIT(EVAL),
-     GROUP_CACHE, "presets to compare on the same samples"},
+     GROUP_CACHE, "presets to compare on the same samples; NAME:KEEP:AXIS=METHOD gives one its own settings"},
     {OPTION_SET, "set", NULL, NULL, ARGUMENT_TEXTS, "AXIS=METHOD", NULL, NULL, 0, 0, COMPUTE_USERS,
      GROUP_CACHE,
      "change one axis of the preset (select=meanstd), or a number of its method: sinks, recent, dense, page, "

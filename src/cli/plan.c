@@ -81,16 +81,11 @@ enum status plan_read_axes(struct plan *plan, const char *preset_name, const cha
 }
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {
-    return plan_read_preset(plan, options, option_text(options, OPTION_PRESET), error);
-}
-
-enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
-                             struct error *error) {
     *plan = (struct plan){0};
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
-    TRY(plan_read_axes(plan, preset, option_text(options, OPTION_SET), option_text(options, OPTION_KEEP),
-                       error));
+    TRY(plan_read_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
+                       option_text(options, OPTION_KEEP), error));
     if (option_given(options, OPTION_KV_DISK))
         return error_set(error, STATUS_USAGE,
                          "--kv-disk: the presets of this build keep the context in memory");

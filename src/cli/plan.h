@@ -24,9 +24,6 @@ struct plan {
 };
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
-/* The same with a preset of this name instead of --preset. */
-enum status plan_read_preset(struct plan *plan, const struct options *options, const char *preset,
-                             struct error *error) STATUS_CHECKED;
 /* The same from texts: preset NULL is full; set and keep NULL: not given. */
 enum status plan_read_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
                            struct error *error) STATUS_CHECKED;

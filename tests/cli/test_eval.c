@@ -176,12 +176,66 @@ static void kl_of_full(void **state) {
     check(LOAM("eval", "kl", "-m", model_path, "--samples", "3"), 2, "belongs to another");
 }
 
+/* 100% is full exactly; a window of 36 of 128 tokens is not. */
+static void kl_of_presets(void **state) {
+    (void)state;
+    struct process_result kl =
+        LOAM("eval", "kl", "-m", model_path, "-f", text_path, "--lengths", "128", "--stretch", "16",
+             "--chunks", "3", "--set", "dense=0,recent=16", "--preset",
+             "full,quest:100%,hata:100%,h2o:100%,streaming:36,hata:48", "-q");
+    if (kl.code != 0) fail_msg("%s", kl.complaints);
+    static const char *const same[] = {"| full", "| quest:100%", "| hata:100%", "| h2o:100%"};
+    for (size_t i = 0; i < 4; i++) assert_true(column(strstr(kl.output, same[i]), 5) == 0);
+    assert_true(column(strstr(kl.output, "| streaming:36"), 5) > 1e-5);
+    assert_true(column(strstr(kl.output, "| hata:48"), 5) > 0);
+    process_deinit(&kl);
+    check(LOAM("eval", "kl", "-m", model_path, "--preset", "infinigen:dense=0"), 2, "loam calibrate");
+    check(LOAM("eval", "kl", "-m", model_path, "--preset", "full,hata:bits=x"), 2, "bits");
+    check(LOAM("eval", "kl", "-m", model_path, "--preset", "full,hata:codec=q8"), 2, "one KV cache");
+    check(LOAM("eval", "recall", "-m", model_path), 2, "name presets that select");
+}
+
+static void recall_of_presets(void **state) {
+    (void)state;
+    struct process_result recall =
+        LOAM("eval", "recall", "-m", model_path, "-f", text_path, "--lengths", "128,256", "--stretch", "8",
+             "--chunks", "2", "--set", "dense=1,recent=16", "--preset", "full,streaming:40,hata:40", "--json",
+             json_path, "-q");
+    if (recall.code != 0) fail_msg("%s", recall.complaints);
+    json_t *root = read_json(json_path), *results = json_object_get(root, "results"), *result;
+    assert_int_equal(json_array_size(results), 2 * 2 * TINY_LAYERS * TINY_HEADS);
+    double window = 0, hash = 0;
+    size_t index;
+    json_array_foreach(results, index, result) {
+        double kept = json_number_value(json_object_get(result, "kept")),
+               mass = json_number_value(json_object_get(result, "mass"));
+        json_int_t length = json_integer_value(json_object_get(result, "length"));
+        bool dense = json_integer_value(json_object_get(result, "layer")) < 1;
+        assert_int_equal(json_integer_value(json_object_get(result, "tokens")), dense ? 0 : 2 * 8);
+        if (dense)
+            assert_true(kept == 1 && mass == 1);
+        else { /* 40 of the tokens seen, which are up to 8 fewer than the length */
+            assert_true(kept > 39.0 / (double)length && kept < 40.0 / (double)(length - 8));
+            assert_true(mass > 0 && mass < 1);
+            bool is_hash = strcmp(json_string_value(json_object_get(result, "preset")), "hata:40") == 0;
+            *(is_hash ? &hash : &window) += mass;
+        }
+    }
+    assert_true(hash > window); /* chosen rows beat the last ones, even with random weights */
+    json_decref(root);
+    assert_non_null(strstr(recall.output, "| hata:40"));
+    assert_null(strstr(recall.output, "| full"));
+    process_deinit(&recall);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usage),
         cmocka_unit_test(samples_without_a_model),
         cmocka_unit_test(a_run_reports),
         cmocka_unit_test(kl_of_full),
+        cmocka_unit_test(kl_of_presets),
+        cmocka_unit_test(recall_of_presets),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -1,0 +1,183 @@
+/* loam eval recall: what each preset's selection caught, per layer and query head. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/eval_reader.h"
+#include "eval/recall.h"
+
+struct recall_run {
+    struct evaluation *evaluation;
+    struct eval_reader reader;
+    struct recall recall;
+    size_t layer_count, head_count;
+    struct recall_cell
+        *cells[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* [layer_count][head_count] each, owned */
+};
+
+static void observe(void *context, const struct select_event *event) {
+    struct recall_run *run = context;
+    recall_add(&run->recall, &(struct recall_step){.layer_index = event->layer_index,
+                                                   .position = event->position,
+                                                   .q = event->q,
+                                                   .view = event->view,
+                                                   .rows = event->rows,
+                                                   .row_count = event->row_count,
+                                                   .row_stride = event->row_stride});
+}
+
+/* Logits of every token are asked for only so that the last layer runs for all of them. */
+static enum status ignore_logits(void *context, uint64_t index, const float *logits, struct error *error) {
+    (void)context, (void)index, (void)logits, (void)error;
+    return STATUS_OK;
+}
+
+static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
+                               struct error *error) {
+    struct recall_run *run = context;
+    struct select *select = engine_select(run->evaluation->session.engine);
+    if (select == NULL) return STATUS_OK; /* everything */
+    recall_reset(&run->recall);
+    select_set_observer(select, observe, run);
+    enum status status = eval_reader_stretch(&run->reader, place, true, ignore_logits, run, error);
+    select_set_observer(select, NULL, NULL);
+    TRY(status);
+    struct recall_cell *cells = run->cells[preset][place->length_index];
+    for (size_t layer = 0; layer < run->layer_count; layer++)
+        for (size_t head = 0; head < run->head_count; head++)
+            recall_cell_add(&cells[layer * run->head_count + head], recall_get(&run->recall, layer, head));
+    return STATUS_OK;
+}
+
+/* ---- reporting ---- */
+
+static struct recall_cell sum_of(const struct recall_cell *cells, size_t count) {
+    struct recall_cell sum = {0};
+    for (size_t i = 0; i < count; i++) recall_cell_add(&sum, &cells[i]);
+    return sum;
+}
+
+static double percent(double sum, uint64_t count) { return 100 * sum / (double)count; }
+
+/* One layer, or all of them: the head that lost most is named. */
+static void row_cells(struct table *table, const struct recall_run *run, size_t preset, size_t length,
+                      const struct recall_cell *cells, size_t layer_first, size_t layer_count) {
+    struct recall_cell sum = sum_of(cells + layer_first * run->head_count, layer_count * run->head_count);
+    size_t worst = SIZE_MAX;
+    for (size_t i = layer_first * run->head_count; i < (layer_first + layer_count) * run->head_count; i++)
+        if (cells[i].count > 0 && (worst == SIZE_MAX || cells[i].mass / (double)cells[i].count <
+                                                            cells[worst].mass / (double)cells[worst].count))
+            worst = i;
+    table_cell(table, "%s", run->evaluation->labels[preset]);
+    table_cell(table, "%" PRIu64, run->reader.lengths[length]);
+    if (layer_count > 1)
+        table_cell(table, "all");
+    else
+        table_cell(table, "%zu", layer_first);
+    if (worst == SIZE_MAX) { /* the layer is dense, or there is less than what is kept */
+        for (size_t i = 0; i < 5; i++) table_cell(table, i == 2 || i == 4 ? "-" : "100.00");
+        return;
+    }
+    table_cell(table, "%.2f", percent(sum.kept, sum.count));
+    table_cell(table, "%.2f", percent(sum.mass, sum.count));
+    table_cell(table, "%.2f (%zu.%zu)", percent(cells[worst].mass, cells[worst].count),
+               worst / run->head_count, worst % run->head_count);
+    table_cell(table, "%.2f", percent(sum.top, sum.count));
+    table_cell(table, "%" PRIu64, sum.count);
+}
+
+static json_t *head_json(const struct recall_run *run, size_t preset, size_t length, size_t index,
+                         const struct recall_cell *cell) {
+    json_t *object = json_object();
+    double count = (double)cell->count;
+    json_add(object, "preset", json_string(run->evaluation->labels[preset]));
+    json_add_uint(object, "length", run->reader.lengths[length]);
+    json_add_uint(object, "layer", index / run->head_count);
+    json_add_uint(object, "head", index % run->head_count);
+    json_add_uint(object, "tokens", cell->count);
+    json_add_number(object, "kept", cell->count > 0 ? cell->kept / count : 1);
+    json_add_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
+    json_add_number(object, "mass_least", cell->count > 0 ? cell->mass_least : 1);
+    json_add_number(object, "top", cell->count > 0 ? cell->top / count : 1);
+    return object;
+}
+
+static enum status report(struct recall_run *run, struct error *error) {
+    static const char *const heads[] = {"preset", "length",     "layer", "kept %",
+                                        "mass %", "worst head", "top %", "steps"};
+    struct table table = {.column_count = sizeof heads / sizeof heads[0]};
+    json_t *root = evaluation_json(run->evaluation), *results = json_array();
+    for (size_t i = 0; i < table.column_count; i++) {
+        table.is_number[i] = i > 0;
+        table_cell(&table, "%s", heads[i]);
+    }
+    for (size_t preset = 0; preset < run->evaluation->preset_count; preset++)
+        for (size_t length = 0; length < run->reader.length_count; length++) {
+            if (run->evaluation->plans[preset].select.method == &select_all) continue;
+            const struct recall_cell *cells = run->cells[preset][length];
+            for (size_t layer = 0; layer < run->layer_count; layer++)
+                row_cells(&table, run, preset, length, cells, layer, 1);
+            if (run->layer_count > 1) row_cells(&table, run, preset, length, cells, 0, run->layer_count);
+            for (size_t i = 0; i < run->layer_count * run->head_count; i++)
+                json_array_append_new(results, head_json(run, preset, length, i, &cells[i]));
+        }
+    json_add(root, "results", results);
+    char note[300];
+    snprintf(note, sizeof note,
+             "%s: the %" PRIu64
+             " tokens before each length, of %zu windows; all: layers that select; worst head: "
+             "mass %% (layer.head)",
+             run->reader.text_name, run->reader.stretch, run->reader.windows_done);
+    enum status status = evaluation_report(run->evaluation, &table, note, root, error);
+    table_deinit(&table);
+    return status;
+}
+
+static enum status open_run(struct recall_run *run, struct error *error) {
+    struct evaluation *evaluation = run->evaluation;
+    bool selects = false;
+    for (size_t i = 0; i < evaluation->preset_count; i++)
+        selects = selects || evaluation->plans[i].select.method != &select_all;
+    if (!selects)
+        return error_set(error, STATUS_USAGE,
+                         "eval recall: full reads everything; name presets that select: "
+                         "--preset hata,quest");
+    TRY(eval_reader_open(&run->reader, evaluation, error));
+    const struct model_config *config = &evaluation->session.model->config;
+    run->layer_count = config->layer_count;
+    run->head_count = config->head_count;
+    struct recall_shape shape = {.layer_count = config->layer_count,
+                                 .head_count = config->head_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension,
+                                 .scale = config->attention_scale};
+    TRY(recall_create(&run->recall, &shape, run->reader.window_size, error));
+    for (size_t preset = 0; preset < evaluation->preset_count; preset++)
+        for (size_t length = 0; length < run->reader.length_count; length++) {
+            struct recall_cell *cells = calloc(run->layer_count * run->head_count, sizeof *cells);
+            if (cells == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+            run->cells[preset][length] = cells;
+        }
+    return STATUS_OK;
+}
+
+enum status eval_recall(struct evaluation *evaluation, struct error *error) {
+    struct recall_run *run = calloc(1, sizeof *run);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    run->evaluation = evaluation;
+    enum status status = open_run(run, error);
+    if (status == STATUS_OK) {
+        status = eval_reader_run(&run->reader, NULL, read_preset, run, error);
+        struct error later;
+        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
+            enum status reported = report(run, status == STATUS_OK ? error : &later);
+            if (status == STATUS_OK) status = reported;
+        }
+    }
+    eval_reader_close(&run->reader);
+    recall_destroy(&run->recall);
+    for (size_t preset = 0; preset < EVAL_PRESETS_MOST; preset++)
+        for (size_t length = 0; length < EVAL_LENGTHS_MOST; length++) free(run->cells[preset][length]);
+    free(run);
+    return status;
+}

@@ -1,0 +1,149 @@
+#include "eval/recall.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "tensor/half.h"
+
+enum { SCRATCH_ALIGNMENT = 64 };
+
+enum status recall_create(struct recall *recall, const struct recall_shape *shape, uint64_t row_capacity,
+                          struct error *error) {
+    *recall = (struct recall){.shape = *shape, .row_capacity = row_capacity};
+    ASSERT(shape->head_count % shape->kv_head_count == 0);
+    size_t group = shape->head_count / shape->kv_head_count;
+    top_k_kernels_init(&recall->top_k, cpu_features());
+    recall->cells = calloc(shape->layer_count * shape->head_count, sizeof *recall->cells);
+    recall->keys = calloc(shape->k_dimension, sizeof *recall->keys);
+    recall->scores = calloc(group * row_capacity, sizeof *recall->scores);
+    recall->best = calloc(row_capacity, sizeof *recall->best);
+    size_t scratch_bytes = recall->top_k.scratch_bytes(row_capacity, row_capacity);
+    recall->scratch = aligned_alloc(SCRATCH_ALIGNMENT, align_up(scratch_bytes + 1, SCRATCH_ALIGNMENT));
+    if (recall->cells == NULL || recall->keys == NULL || recall->scores == NULL || recall->best == NULL ||
+        recall->scratch == NULL) {
+        recall_destroy(recall);
+        return error_set(error, STATUS_MEMORY, "no memory to measure recall over %llu rows",
+                         (unsigned long long)row_capacity);
+    }
+    return STATUS_OK;
+}
+
+void recall_destroy(struct recall *recall) {
+    free(recall->cells);
+    free(recall->keys);
+    free(recall->scores);
+    free(recall->best);
+    free(recall->scratch);
+    *recall = (struct recall){0};
+}
+
+void recall_reset(struct recall *recall) {
+    memset(recall->cells, 0, recall->shape.layer_count * recall->shape.head_count * sizeof *recall->cells);
+}
+
+/* A stored key as floats. */
+static void read_key(const struct kv_layout *layout, const void *chunk, size_t token, float *key) {
+    const uint8_t *row = kv_k_row(layout, chunk, token);
+    if (layout->k_type == KV_F16) {
+        for (size_t i = 0; i < layout->k_dimension; i++) {
+            uint16_t half;
+            memcpy(&half, row + 2 * i, sizeof half);
+            key[i] = half_to_float(half);
+        }
+        return;
+    }
+    const uint8_t *scales =
+        kv_block(layout, chunk, token) + layout->k_scales_offset +
+        token % KV_BLOCK_TOKENS * (layout->k_dimension / KV_SCALE_GROUP) * sizeof(uint16_t);
+    for (size_t i = 0; i < layout->k_dimension; i++) {
+        uint16_t half;
+        memcpy(&half, scales + i / KV_SCALE_GROUP * sizeof half, sizeof half);
+        key[i] = half_to_float(half) * (float)(int8_t)row[i];
+    }
+}
+
+/* scores[g][row] for the group's query heads. */
+static void score_rows(struct recall *recall, const struct recall_step *step, size_t kv_head, size_t group) {
+    const struct kv_layout *layout = step->view.layout;
+    size_t dimension = recall->shape.k_dimension;
+    const float *q = step->q + kv_head * group * dimension;
+    for (uint64_t row = 0; row <= step->position; row++) {
+        const void *chunk = step->view.chunks[kv_head * step->view.chunk_stride + row / KV_CHUNK_TOKENS];
+        read_key(layout, chunk, row % KV_CHUNK_TOKENS, recall->keys);
+        for (size_t g = 0; g < group; g++) {
+            float sum = 0;
+            for (size_t i = 0; i < dimension; i++) sum += q[g * dimension + i] * recall->keys[i];
+            recall->scores[g * recall->row_capacity + row] = sum * recall->shape.scale;
+        }
+    }
+}
+
+/* Numbers in both ascending lists. */
+static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size_t b_count) {
+    size_t both = 0;
+    for (size_t i = 0, j = 0; i < a_count && j < b_count;) {
+        both += a[i] == b[j];
+        if (a[i] < b[j])
+            i++;
+        else if (a[i] > b[j])
+            j++;
+        else
+            i++, j++;
+    }
+    return both;
+}
+
+static void add_head(struct recall *recall, const struct recall_step *step, const float *scores,
+                     const uint32_t *rows, struct recall_cell *cell) {
+    size_t visible = (size_t)step->position + 1;
+    float most = scores[0];
+    for (size_t i = 1; i < visible; i++) most = scores[i] > most ? scores[i] : most;
+    double all = 0, caught = 0;
+    for (size_t i = 0; i < visible; i++) all += exp((double)scores[i] - (double)most);
+    for (size_t i = 0; i < step->row_count; i++) {
+        ASSERT(rows[i] < visible && (i == 0 || rows[i] > rows[i - 1]));
+        caught += exp((double)scores[rows[i]] - (double)most);
+    }
+    recall->top_k.select(&(struct top_k_args){.scores = scores,
+                                              .count = visible,
+                                              .k = step->row_count,
+                                              .indices = recall->best,
+                                              .scratch = recall->scratch});
+    size_t best_count = min_size(step->row_count, visible);
+    double mass = fmin(caught / all, 1);
+    cell->mass += mass;
+    if (cell->count == 0 || mass < cell->mass_least) cell->mass_least = mass;
+    cell->top += (double)in_both(rows, step->row_count, recall->best, best_count) / (double)best_count;
+    cell->kept += (double)step->row_count / (double)visible;
+    cell->count++;
+}
+
+void recall_add(struct recall *recall, const struct recall_step *step) {
+    const struct recall_shape *shape = &recall->shape;
+    size_t group = shape->head_count / shape->kv_head_count;
+    ASSERT(step->layer_index < shape->layer_count && step->position < recall->row_capacity &&
+           step->row_count > 0);
+    for (size_t kv_head = 0; kv_head < shape->kv_head_count; kv_head++) {
+        score_rows(recall, step, kv_head, group);
+        for (size_t g = 0; g < group; g++)
+            add_head(recall, step, recall->scores + g * recall->row_capacity,
+                     step->rows + kv_head * step->row_stride,
+                     &recall->cells[step->layer_index * shape->head_count + kv_head * group + g]);
+    }
+}
+
+const struct recall_cell *recall_get(const struct recall *recall, size_t layer_index, size_t head_index) {
+    return &recall->cells[layer_index * recall->shape.head_count + head_index];
+}
+
+void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell) {
+    if (cell->count == 0) return;
+    if (sum->count == 0 || cell->mass_least < sum->mass_least) sum->mass_least = cell->mass_least;
+    sum->mass += cell->mass;
+    sum->top += cell->top;
+    sum->kept += cell->kept;
+    sum->count += cell->count;
+}

@@ -1,0 +1,61 @@
+/* recall: what a selection caught of the attention it replaced, per layer and query head.
+ *
+ *   mass   sum of the exact softmax weights of the rows that were selected; 1 - mass bounds the change of the output:
+ *          |o - o'| <= 2 (1 - mass) max |v|
+ *   top    of the n rows with the largest exact scores, n = how many were selected, the share that was selected
+ *   kept   selected rows / visible rows
+ *
+ * Scores are computed here, in plain float with double sums, from the keys as they are stored.  Thread: one. */
+#ifndef LOAM_EVAL_RECALL_H
+#define LOAM_EVAL_RECALL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/top_k/top_k.h"
+
+struct recall_shape {
+    size_t layer_count, head_count, kv_head_count, k_dimension;
+    float scale; /* of q . k */
+};
+
+struct recall_cell {                    /* of one layer and query head, over the steps */
+    double mass, mass_least, top, kept; /* sums; mass_least: the smallest */
+    uint64_t count;
+};
+
+struct recall {
+    struct recall_shape shape;
+    struct top_k_kernels top_k;
+    uint64_t row_capacity;
+    struct recall_cell *cells; /* [layer_count][head_count], owned */
+    float *keys;               /* [k_dimension], owned */
+    float *scores;             /* [group][row_capacity], owned */
+    uint32_t *best;            /* [row_capacity], owned */
+    void *scratch;             /* owned */
+};
+
+/* row_capacity: most rows that a step sees. */
+enum status recall_create(struct recall *recall, const struct recall_shape *shape, uint64_t row_capacity,
+                          struct error *error) STATUS_CHECKED;
+void recall_destroy(struct recall *recall); /* safe after a failed create */
+void recall_reset(struct recall *recall);
+
+/* One step of one layer: what it saw and what was selected of it. */
+struct recall_step {
+    size_t layer_index;
+    uint64_t position;    /* rows [0, position] are visible */
+    const float *q;       /* [head_count][k_dimension], as the keys are stored (after RoPE) */
+    struct kv_view view;  /* of the layer */
+    const uint32_t *rows; /* [kv_head_count][row_stride], row_count of them, ascending */
+    size_t row_count, row_stride;
+};
+void recall_add(struct recall *recall, const struct recall_step *step);
+
+const struct recall_cell *recall_get(const struct recall *recall, size_t layer_index, size_t head_index);
+/* sum += cell */
+void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell);
+
+#endif
