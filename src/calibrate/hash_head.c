@@ -1,0 +1,308 @@
+#include "calibrate/hash_head.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "tensor/half.h"
+
+enum status hash_head_create(struct hash_head **head, const struct samples *samples,
+                             const struct kernels *kernels, struct pool *pool, size_t query_count,
+                             size_t keys_per_query, struct error *error) {
+    const struct model_config *config = &samples->model->config;
+    size_t dimension = config->k_dimension, pairs = query_count * keys_per_query;
+    struct hash_head *h = calloc(1, sizeof *h);
+    if (h == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    *h = (struct hash_head){.samples = samples,
+                            .kernels = kernels,
+                            .pool = pool,
+                            .group = config->head_count / config->kv_head_count,
+                            .dimension = dimension,
+                            .window_size = samples->options.window_size,
+                            .query_count = query_count,
+                            .keys_per_query = keys_per_query};
+    h->keys = calloc(samples->options.window_count * h->window_size, dimension * sizeof(float));
+    h->queries = calloc(query_count, dimension * sizeof(float));
+    h->pair_keys = calloc(pairs, dimension * sizeof(float));
+    h->pair_keys_across = calloc(pairs, dimension * sizeof(float));
+    h->labels = calloc(pairs, sizeof(float));
+    h->seeds = calloc(query_count, sizeof *h->seeds);
+    h->scores = calloc(pool_thread_count(pool) * h->window_size, sizeof(float));
+    if (h->keys == NULL || h->queries == NULL || h->pair_keys == NULL || h->pair_keys_across == NULL ||
+        h->labels == NULL || h->seeds == NULL || h->scores == NULL) {
+        hash_head_destroy(h);
+        return error_set(error, STATUS_MEMORY, "no memory for %zu pairs of queries and keys", pairs);
+    }
+    *head = h;
+    return STATUS_OK;
+}
+
+void hash_head_destroy(struct hash_head *head) {
+    if (head == NULL) return;
+    free(head->keys);
+    free(head->queries);
+    free(head->pair_keys);
+    free(head->pair_keys_across);
+    free(head->labels);
+    free(head->seeds);
+    free(head->scores);
+    free(head);
+}
+
+void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
+                    size_t window_count) {
+    ASSERT(window_first + window_count <= head->samples->options.window_count);
+    head->layer = layer, head->kv_head = kv_head;
+    head->window_first = window_first, head->window_count = window_count;
+    for (size_t i = 0; i < window_count; i++)
+        samples_keys(head->samples, layer, window_first + i, kv_head, 0, head->window_size,
+                     head->keys + i * head->window_size * head->dimension);
+}
+
+static float dot(const float *a, const float *b, size_t count) {
+    float sums[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (size_t j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
+    for (; i < count; i++) sums[0] += a[i] * b[i];
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+/* ---- pairs ---- */
+
+static void copy_scaled(const struct hash_head *h, const float *x, float *out) {
+    float square = dot(x, x, h->dimension);
+    float scale = h->unit && square > 0 ? sqrtf((float)h->dimension / square) : 1;
+    for (size_t d = 0; d < h->dimension; d++) out[d] = scale * x[d];
+}
+
+/* A query at random and some of its keys at random, labelled by counting the keys that score higher. */
+static void draw_query(struct hash_head *h, size_t index, float *scores) {
+    struct random random;
+    random_init(&random, h->seeds[index]);
+    size_t window = (size_t)random_below(&random, h->window_count), dimension = h->dimension;
+    size_t query = (size_t)random_below(&random, h->samples->query_count);
+    size_t head = h->kv_head * h->group + (size_t)random_below(&random, h->group);
+    size_t count = samples_position(h->samples, h->window_first + window, query) + 1;
+    const float *q = samples_query(h->samples, h->layer, h->window_first + window, query, head);
+    const float *keys = h->keys + window * h->window_size * dimension;
+    for (size_t i = 0; i < count; i++) scores[i] = dot(q, keys + i * dimension, dimension);
+    copy_scaled(h, q, h->queries + index * dimension);
+    for (size_t i = 0; i < h->keys_per_query; i++) {
+        size_t token = (size_t)random_below(&random, count), pair = index * h->keys_per_query + i, rank = 0;
+        for (size_t j = 0; j < count; j++) rank += scores[j] > scores[token];
+        h->labels[pair] = hash_label(rank, count);
+        copy_scaled(h, keys + token * dimension, h->pair_keys + pair * dimension);
+        for (size_t d = 0; d < dimension; d++)
+            h->pair_keys_across[d * h->query_count * h->keys_per_query + pair] =
+                h->pair_keys[pair * dimension + d];
+    }
+}
+
+static void draw_task(void *context, const struct pool_worker *worker) {
+    struct hash_head *h = context;
+    struct range queries = pool_share(worker, h->query_count, 1);
+    for (size_t i = queries.begin; i < queries.end; i++)
+        draw_query(h, i, h->scores + worker->index * h->window_size);
+}
+
+void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs) {
+    for (size_t i = 0; i < head->query_count; i++) head->seeds[i] = random_next(random);
+    pool_run(head->pool, draw_task, head);
+    *pairs = (struct hash_pairs){.dimension = head->dimension,
+                                 .query_count = head->query_count,
+                                 .keys_per_query = head->keys_per_query,
+                                 .queries = head->queries,
+                                 .keys = head->pair_keys,
+                                 .keys_across = head->pair_keys_across,
+                                 .labels = head->labels};
+}
+
+/* ---- recall ---- */
+
+struct recall_run {
+    struct hash_head *head;
+    const uint16_t *weights;
+    struct hash_layout layout;
+    double keep;
+    size_t sinks, recent, chunk_count;
+    uint8_t *blocks;     /* [window_count][chunk_count][layout.bytes] */
+    const void **chunks; /* [window_count][chunk_count] */
+    uint8_t *scratch;    /* [threads][scratch_bytes] */
+    size_t score_bytes, top_bytes, scratch_bytes;
+    double *recalls;                  /* [window_count][queries] */
+    float *scores, *found;            /* [threads][window_size] */
+    uint32_t *true_indices, *indices; /* [threads][window_size] */
+};
+
+static void encode_window(struct recall_run *run, size_t window) {
+    const struct hash_head *h = run->head;
+    for (size_t token = 0; token < h->window_size; token++) {
+        uint8_t code[HASH_CODE_BYTES_MOST];
+        float norm;
+        h->kernels->hash.encode(
+            &(struct hash_encode_args){.weights = run->weights,
+                                       .dimension = h->dimension,
+                                       .bits = run->layout.bits,
+                                       .x = h->keys + (window * h->window_size + token) * h->dimension,
+                                       .x_stride = h->dimension,
+                                       .count = 1,
+                                       .codes = code,
+                                       .norms = &norm});
+        uint8_t *block =
+            run->blocks + (window * run->chunk_count + token / KV_CHUNK_TOKENS) * run->layout.bytes;
+        hash_store(&run->layout, block, token % KV_CHUNK_TOKENS, code, norm);
+    }
+}
+
+static size_t overlap(const uint32_t *a, const uint32_t *b, size_t count) {
+    size_t same = 0;
+    for (size_t i = 0, j = 0; i < count && j < count;)
+        if (a[i] == b[j])
+            same++, i++, j++;
+        else if (a[i] < b[j])
+            i++;
+        else
+            j++;
+    return same;
+}
+
+static void top(const struct recall_run *run, const float *scores, size_t count, size_t k, uint32_t *indices,
+                void *scratch) {
+    run->head->kernels->top_k.select(&(struct top_k_args){
+        .scores = scores, .count = count, .k = k, .indices = indices, .scratch = scratch});
+}
+
+static double query_recall(struct recall_run *run, size_t window, size_t query, size_t thread) {
+    const struct hash_head *h = run->head;
+    size_t position = samples_position(h->samples, h->window_first + window, query), size = h->window_size;
+    if (position < run->sinks + run->recent + 1) return 1;
+    size_t end = position + 1 - run->recent, count = end - run->sinks;
+    size_t k = max_size((size_t)ceil(run->keep * (double)count), 1);
+    uint8_t codes[64 * HASH_CODE_BYTES_MOST], *scratch = run->scratch + thread * run->scratch_bytes;
+    float *true_scores = run->scores + thread * size, *found = run->found + thread * size;
+    uint32_t *true_indices = run->true_indices + thread * size, *indices = run->indices + thread * size;
+    const float *q =
+        samples_query(h->samples, h->layer, h->window_first + window, query, h->kv_head * h->group);
+    float *sum = found; /* of the group's queries: q.k is linear in q */
+    for (size_t d = 0; d < h->dimension; d++) sum[d] = 0;
+    for (size_t i = 0; i < h->group * h->dimension; i++) sum[i % h->dimension] += q[i];
+    for (size_t i = 0; i < count; i++)
+        true_scores[i] = dot(sum, h->keys + (window * size + run->sinks + i) * h->dimension, h->dimension);
+    h->kernels->hash.encode(&(struct hash_encode_args){.weights = run->weights,
+                                                       .dimension = h->dimension,
+                                                       .bits = run->layout.bits,
+                                                       .x = q,
+                                                       .x_stride = h->dimension,
+                                                       .count = h->group,
+                                                       .codes = codes});
+    h->kernels->hash.score(&(struct hash_score_args){.layout = &run->layout,
+                                                     .blocks = run->chunks + window * run->chunk_count,
+                                                     .token_begin = run->sinks,
+                                                     .token_end = end,
+                                                     .codes = codes,
+                                                     .group = h->group,
+                                                     .use_norms = true,
+                                                     .scores = found,
+                                                     .scratch = scratch});
+    top(run, true_scores, count, k, true_indices, scratch + run->score_bytes);
+    top(run, found, count, k, indices, scratch + run->score_bytes);
+    return (double)overlap(true_indices, indices, k) / (double)k;
+}
+
+static void recall_task(void *context, const struct pool_worker *worker) {
+    struct recall_run *run = context;
+    const struct hash_head *h = run->head;
+    struct range windows = pool_share(worker, h->window_count, 1);
+    for (size_t i = windows.begin; i < windows.end; i++) encode_window(run, i);
+    pool_barrier(worker);
+    size_t queries = h->samples->query_count;
+    struct range share = pool_share(worker, h->window_count * queries, 1);
+    for (size_t i = share.begin; i < share.end; i++)
+        run->recalls[i] = query_recall(run, i / queries, i % queries, worker->index);
+}
+
+static void recall_free(struct recall_run *run) {
+    free(run->blocks);
+    free(run->chunks);
+    free(run->scratch);
+    free(run->recalls);
+    free(run->scores);
+    free(run->found);
+    free(run->true_indices);
+    free(run->indices);
+}
+
+static bool recall_allocate(struct recall_run *run) {
+    const struct hash_head *h = run->head;
+    size_t threads = pool_thread_count(h->pool), chunks = h->window_count * run->chunk_count;
+    size_t floats = max_size(h->window_size, h->dimension);
+    run->score_bytes = align_up(h->kernels->hash.score_scratch_bytes(&run->layout, h->group), 64);
+    run->scratch_bytes = run->score_bytes;
+    for (size_t k = 1; k <= h->window_size; k *= 2)
+        run->top_bytes = max_size(run->top_bytes, h->kernels->top_k.scratch_bytes(h->window_size, k));
+    run->top_bytes =
+        max_size(run->top_bytes, h->kernels->top_k.scratch_bytes(h->window_size, h->window_size));
+    run->scratch_bytes += align_up(run->top_bytes, 64);
+    run->blocks = aligned_alloc(64, align_up(max_size(chunks * run->layout.bytes, 64), 64));
+    run->chunks = calloc(chunks, sizeof *run->chunks);
+    run->scratch = aligned_alloc(64, align_up(max_size(threads * run->scratch_bytes, 64), 64));
+    run->recalls = calloc(h->window_count * h->samples->query_count, sizeof *run->recalls);
+    run->scores = calloc(threads * floats, sizeof(float));
+    run->found = calloc(threads * floats, sizeof(float));
+    run->true_indices = calloc(threads * h->window_size, sizeof(uint32_t));
+    run->indices = calloc(threads * h->window_size, sizeof(uint32_t));
+    if (run->blocks == NULL || run->chunks == NULL || run->scratch == NULL || run->recalls == NULL ||
+        run->scores == NULL || run->found == NULL || run->true_indices == NULL || run->indices == NULL)
+        return false;
+    for (size_t i = 0; i < chunks; i++) run->chunks[i] = run->blocks + i * run->layout.bytes;
+    return true;
+}
+
+enum status hash_head_recall(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
+                             size_t sinks, size_t recent, double *recall, struct error *error) {
+    struct recall_run run = {.head = head,
+                             .weights = weights,
+                             .keep = keep,
+                             .sinks = sinks,
+                             .recent = recent,
+                             .chunk_count = (head->window_size + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS};
+    hash_layout_init(&run.layout, bits);
+    ASSERT(head->group <= 64 && head->dimension <= head->window_size);
+    if (!recall_allocate(&run)) {
+        recall_free(&run);
+        return error_set(error, STATUS_MEMORY, "no memory for hash codes of %zu windows", head->window_count);
+    }
+    pool_run(head->pool, recall_task, &run);
+    double sum = 0;
+    size_t count = head->window_count * head->samples->query_count;
+    for (size_t i = 0; i < count; i++) sum += run.recalls[i];
+    *recall = sum / (double)count;
+    recall_free(&run);
+    return STATUS_OK;
+}
+
+/* ---- what learning must beat ---- */
+
+enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,
+                                struct error *error) {
+    double *basis = calloc(dimension * dimension, sizeof *basis);
+    if (basis == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    for (size_t bit = 0; bit < bits; bit++) {
+        double *row = basis + bit % dimension * dimension, square = 0;
+        for (size_t d = 0; d < dimension; d++) row[d] = random_normal(random);
+        for (size_t i = 0; i < 2 * (bit % dimension); i++) { /* Gram-Schmidt, twice */
+            const double *other = basis + i % (bit % dimension) * dimension;
+            double product = 0;
+            for (size_t d = 0; d < dimension; d++) product += row[d] * other[d];
+            for (size_t d = 0; d < dimension; d++) row[d] -= product * other[d];
+        }
+        for (size_t d = 0; d < dimension; d++) square += row[d] * row[d];
+        for (size_t d = 0; d < dimension; d++) row[d] /= sqrt(square);
+        for (size_t d = 0; d < dimension; d++) weights[d * bits + bit] = float_to_half((float)row[d]);
+    }
+    free(basis);
+    return STATUS_OK;
+}

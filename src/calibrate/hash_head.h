@@ -1,0 +1,51 @@
+/* hash_head: one KV head's pairs for training, and how well given weights find its true top k. */
+#ifndef LOAM_CALIBRATE_HASH_HEAD_H
+#define LOAM_CALIBRATE_HASH_HEAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/random.h"
+#include "base/status.h"
+#include "calibrate/hash_training.h"
+#include "calibrate/samples.h"
+#include "kernels/kernels.h"
+
+/* A KV head's keys of several windows, as floats, and a memory for drawn pairs. */
+struct hash_head {
+    const struct samples *samples; /* borrowed */
+    const struct kernels *kernels; /* borrowed */
+    struct pool *pool;             /* borrowed */
+    size_t layer, kv_head, group, dimension;
+    size_t window_size, window_first, window_count; /* which windows the keys are of */
+    float *keys;                                    /* [window_count][window_size][dimension] */
+    /* drawn pairs */
+    size_t query_count, keys_per_query;
+    bool unit; /* pairs are scaled to length sqrt(dimension) */
+    float *queries, *pair_keys, *pair_keys_across, *labels;
+    uint64_t *seeds; /* [query_count] */
+    float *scores;   /* [threads][window_size] */
+};
+
+enum status hash_head_create(struct hash_head **head, const struct samples *samples,
+                             const struct kernels *kernels, struct pool *pool, size_t query_count,
+                             size_t keys_per_query, struct error *error) STATUS_CHECKED;
+void hash_head_destroy(struct hash_head *head); /* NULL allowed */
+/* Loads the keys of windows [window_first, window_first + window_count). */
+void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
+                    size_t window_count);
+
+/* Queries at random, each with keys_per_query of all its earlier keys at random, labelled by their rank among all
+ * of them: as HATA's data set, whose queries keep every earlier key. */
+void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
+
+/* Mean over the loaded windows' sampled queries of |true top k and found top k| / k, k = keep of the tokens before
+ * the query's window of `recent` and behind `sinks`.  True: q.k summed over the group.  weights: [dimension][bits]. */
+enum status hash_head_recall(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
+                             size_t sinks, size_t recent, double *recall, struct error *error) STATUS_CHECKED;
+
+/* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  What learning must beat. */
+enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,
+                                struct error *error) STATUS_CHECKED;
+
+#endif

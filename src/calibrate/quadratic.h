@@ -1,0 +1,14 @@
+/* quadratic: minimise x^T G x - c^T x over 0 <= x <= 1, G symmetric and positive semidefinite. */
+#ifndef LOAM_CALIBRATE_QUADRATIC_H
+#define LOAM_CALIBRATE_QUADRATIC_H
+
+#include <stddef.h>
+
+/* Coordinate descent from x = 0: each coordinate goes to its best value in turn, until the conditions of Karush,
+ * Kuhn and Tucker hold within tolerance (or 10,000 rounds have passed).  Convex, so that is the minimum.  Returns
+ * the largest violation left: the gradient where 0 < x < 1, its negative part at 0, its positive part at 1. */
+double quadratic_solve(const double *g /* [count][count] */, const double *c /* [count] */, size_t count,
+                       double tolerance, double *x /* out [count] */);
+double quadratic_violation(const double *g, const double *c, size_t count, const double *x);
+
+#endif

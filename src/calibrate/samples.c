@@ -1,0 +1,247 @@
+#include "calibrate/samples.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/random.h"
+#include "tensor/half.h"
+
+/* ---- which tokens and positions ---- */
+
+static int compare_sizes(const void *a, const void *b) {
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Distinct numbers of [first, end), ascending. */
+static void draw(struct random *random, size_t first, size_t end, size_t count, size_t *out) {
+    ASSERT(end - first >= count);
+    for (size_t i = 0; i < count; i++) {
+        /* Floyd's way: a number that is there already is replaced by the newest, which is not. */
+        size_t newest = end - count + i, number = first + (size_t)random_below(random, newest - first + 1);
+        for (size_t j = 0; j < i; j++)
+            if (out[j] == number) number = newest;
+        out[i] = number;
+    }
+    qsort(out, count, sizeof *out, compare_sizes);
+}
+
+/* The end of the window becomes copies of spans at random depths, none of them among the recent tokens. */
+static void place_probes(struct random *random, int32_t *window, size_t size, size_t probe_count) {
+    size_t text = size - probe_count;
+    for (size_t at = text; at < size; at += SAMPLES_SPAN) {
+        size_t from = 1 + (size_t)random_below(random, text / 20 * 19 - SAMPLES_SPAN);
+        memcpy(window + at, window + from, SAMPLES_SPAN * sizeof *window);
+    }
+}
+
+/* Of a span the first tokens tell which one it is; what follows can be known. */
+static void draw_probes(struct random *random, size_t text, size_t probe_count, size_t count, size_t *out) {
+    enum { TELLING = 4, KNOWN = SAMPLES_SPAN - TELLING };
+    draw(random, 0, probe_count / SAMPLES_SPAN * KNOWN, count, out);
+    for (size_t i = 0; i < count; i++)
+        out[i] = text + out[i] / KNOWN * SAMPLES_SPAN + TELLING + out[i] % KNOWN;
+}
+
+static void prepare_windows(struct samples *s, const int32_t *tokens) {
+    const struct samples_options *o = &s->options;
+    struct random random;
+    random_init(&random, o->seed);
+    memcpy(s->tokens, tokens, o->window_count * o->window_size * sizeof *tokens);
+    for (size_t i = 0; i < o->window_count; i++) {
+        int32_t *window = s->tokens + i * o->window_size;
+        size_t text = o->window_size - s->probe_count, *positions = s->positions + i * s->query_count;
+        if (o->bos >= 0) window[0] = o->bos;
+        place_probes(&random, window, o->window_size, s->probe_count);
+        draw(&random, text / 2, text, o->text_queries, positions);
+        draw_probes(&random, text, s->probe_count, o->probe_queries, positions + o->text_queries);
+    }
+}
+
+/* ---- running ---- */
+
+static void add_similarity(struct samples *s, size_t layer, size_t head, const float *before,
+                           const float *now) {
+    size_t dimension = s->model->config.k_dimension;
+    double dot = 0, first = 0, second = 0;
+    for (size_t d = 0; d < dimension; d++) {
+        dot += (double)(before[d] * now[d]);
+        first += (double)(before[d] * before[d]);
+        second += (double)(now[d] * now[d]);
+    }
+    double cosine = first > 0 && second > 0 ? dot / sqrt(first * second) : 0;
+    size_t entry = layer * s->model->config.head_count + head;
+    size_t bin = (size_t)((fmax(-1, fmin(1, cosine)) + 1) / 2 * SIMILARITY_BINS);
+    s->similarity[entry * SIMILARITY_BINS + min_size(bin, SIMILARITY_BINS - 1)]++;
+    s->similarity_sum[entry] += cosine;
+}
+
+static void see_queries(void *context, size_t layer, const float *q, size_t row_count) {
+    struct samples *s = context;
+    const struct model_config *config = &s->model->config;
+    size_t width = config->head_count * config->k_dimension, text = s->options.window_size - s->probe_count;
+    float *previous = s->previous + layer * width;
+    for (size_t row = 0; row < row_count; row++) {
+        const float *now = q + row * width;
+        size_t position = s->block_first + row;
+        if (position >= 2 && position < text) /* token 0 is a sink of its own kind */
+            for (size_t head = 0; head < config->head_count; head++)
+                add_similarity(s, layer, head, previous + head * config->k_dimension,
+                               now + head * config->k_dimension);
+        memcpy(previous, now, width * sizeof *now);
+        if (layer == 0 && position >= 2 && position < text) s->similarity_count++;
+    }
+    for (size_t i = 0; i < s->query_count; i++) {
+        size_t position = s->positions[s->window * s->query_count + i];
+        if (position < s->block_first || position >= s->block_first + row_count) continue;
+        size_t entry = (layer * s->options.window_count + s->window) * s->query_count + i;
+        memcpy(s->queries + entry * width, q + (position - s->block_first) * width, width * sizeof *q);
+    }
+}
+
+static enum status run_window(struct samples *s, uint64_t *positions, struct error *error) {
+    const struct samples_options *o = &s->options;
+    struct kv_sequence *sequence = s->sequences[s->window];
+    TRY(kv_sequence_reserve(sequence, o->window_size, error));
+    for (size_t first = 0; first < o->window_size; first += o->block) {
+        size_t rows = min_size(o->block, o->window_size - first);
+        for (size_t i = 0; i < rows; i++) positions[i] = first + i;
+        struct attend_item item = {.row_count = rows, .position_first = first};
+        s->block_first = first;
+        TRY(forward_run(s->forward,
+                        &(struct forward_batch){.tokens = s->tokens + s->window * o->window_size + first,
+                                                .positions = positions,
+                                                .row_count = rows,
+                                                .sequences = &sequence,
+                                                .items = &item,
+                                                .item_count = 1},
+                        NULL, error));
+        kv_sequence_set_length(sequence, first + rows);
+        if (o->progress != NULL &&
+            o->progress(o->progress_context, s->window * o->window_size + first + rows))
+            return error_set(error, STATUS_INTERRUPTED, "interrupted");
+    }
+    return STATUS_OK;
+}
+
+static enum status create_cache(struct samples *s, struct error *error) {
+    const struct model_config *config = &s->model->config;
+    const struct samples_options *o = &s->options;
+    struct kv_cache_config kv = {.layer_count = config->layer_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension,
+                                 .v_dimension = config->v_dimension,
+                                 .k_type = KV_F16,
+                                 .v_type = KV_F16,
+                                 .token_capacity =
+                                     o->window_count * align_up(o->window_size, KV_CHUNK_TOKENS),
+                                 .sequence_capacity = o->window_count};
+    TRY(kv_cache_create(&s->cache, s->model->device, &kv, error));
+    for (size_t i = 0; i < o->window_count; i++)
+        TRY(kv_sequence_create(&s->sequences[i], s->cache, o->window_size, error));
+    return STATUS_OK;
+}
+
+static enum status allocate(struct samples *s, struct error *error) {
+    const struct model_config *config = &s->model->config;
+    const struct samples_options *o = &s->options;
+    size_t heads = config->layer_count * config->head_count, windows = o->window_count;
+    s->tokens = calloc(windows * o->window_size, sizeof *s->tokens);
+    s->positions = calloc(windows * s->query_count, sizeof *s->positions);
+    s->queries = calloc(windows * s->query_count * heads, config->k_dimension * sizeof *s->queries);
+    s->similarity = calloc(heads * SIMILARITY_BINS, sizeof *s->similarity);
+    s->similarity_sum = calloc(heads, sizeof *s->similarity_sum);
+    s->previous = calloc(heads * config->k_dimension, sizeof *s->previous);
+    s->sequences = calloc(windows, sizeof(struct kv_sequence *));
+    if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->similarity == NULL ||
+        s->similarity_sum == NULL || s->previous == NULL || s->sequences == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
+                         windows, o->window_size);
+    return create_cache(s, error);
+}
+
+static enum status run_all(struct samples *s, struct error *error) {
+    uint64_t *positions = calloc(s->options.block, sizeof *positions);
+    enum status status = positions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
+    if (status == STATUS_OK) status = forward_create(&s->forward, s->model, s->options.block, 1, error);
+    if (status == STATUS_OK) status = forward_set_query_observer(s->forward, see_queries, s, error);
+    for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
+        status = run_window(s, positions, error);
+    forward_destroy(s->forward);
+    s->forward = NULL;
+    free(positions);
+    return status;
+}
+
+enum status samples_collect(struct samples *samples, struct model *model, const int32_t *tokens,
+                            const struct samples_options *options, struct error *error) {
+    size_t spans = options->window_size / 8 / SAMPLES_SPAN; /* at most an eighth of the window */
+    ASSERT(options->window_count > options->held_out && options->held_out > 0 && spans > 0);
+    *samples = (struct samples){.model = model, .options = *options};
+    samples->probe_count = min_size(spans, 10) * SAMPLES_SPAN;
+    samples->query_count = options->text_queries + options->probe_queries;
+    enum status status = allocate(samples, error);
+    if (status == STATUS_OK) {
+        prepare_windows(samples, tokens);
+        status = run_all(samples, error);
+    }
+    if (status != STATUS_OK) samples_deinit(samples);
+    return status;
+}
+
+void samples_deinit(struct samples *samples) {
+    if (samples->sequences != NULL)
+        for (size_t i = 0; i < samples->options.window_count; i++)
+            if (samples->sequences[i] != NULL) kv_sequence_destroy(samples->sequences[i]);
+    kv_cache_destroy(samples->cache);
+    free(samples->sequences);
+    free(samples->tokens);
+    free(samples->positions);
+    free(samples->queries);
+    free(samples->similarity);
+    free(samples->similarity_sum);
+    free(samples->previous);
+    *samples = (struct samples){0};
+}
+
+/* ---- reading ---- */
+
+const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
+                           size_t head) {
+    const struct model_config *config = &samples->model->config;
+    size_t entry = (layer * samples->options.window_count + window) * samples->query_count + query;
+    return samples->queries + (entry * config->head_count + head) * config->k_dimension;
+}
+
+size_t samples_position(const struct samples *samples, size_t window, size_t query) {
+    return samples->positions[window * samples->query_count + query];
+}
+
+void samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
+                  size_t count, float *out) {
+    struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
+    size_t dimension = view.layout->k_dimension;
+    for (size_t i = 0; i < count; i++) {
+        size_t row = first + i;
+        const uint16_t *halves = (const uint16_t *)(const void *)kv_k_row(
+            view.layout, view.chunks[kv_head * view.chunk_stride + row / KV_CHUNK_TOKENS],
+            row % KV_CHUNK_TOKENS);
+        for (size_t d = 0; d < dimension; d++) out[i * dimension + d] = half_to_float(halves[d]);
+    }
+}
+
+void samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
+                    size_t count, float *out) {
+    struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
+    size_t dimension = view.layout->v_dimension;
+    for (size_t i = 0; i < count; i++) {
+        size_t row = first + i;
+        const uint16_t *halves = (const uint16_t *)(const void *)kv_v_row(
+            view.layout, view.chunks[kv_head * view.chunk_stride + row / KV_CHUNK_TOKENS],
+            row % KV_CHUNK_TOKENS);
+        for (size_t d = 0; d < dimension; d++) out[i * dimension + d] = half_to_float(halves[d]);
+    }
+}

@@ -1,0 +1,71 @@
+/* samples: a text run through the model in windows, kept so that queries meet their keys again.
+ *
+ * Each window is one sequence: its K and V stay in the cache, as halves, and the queries of some positions are
+ * kept beside them.  Memory is thus that of a context of window_count * window_size tokens, and
+ * window_count * query_count rows of queries per layer; nothing grows with the text beyond.
+ *
+ * The last `probe_count` tokens of a window are probes: spans of the window, copied from random depths, in random
+ * order.  Continuing a copied span needs the place where it stood, which no window of recent tokens holds: that is
+ * what DuoAttention's passkeys ask for, here without words of any language or prompt of any model.
+ * The other positions lie in the second half of the text before the probes.  The last windows are held out.
+ */
+#ifndef LOAM_CALIBRATE_SAMPLES_H
+#define LOAM_CALIBRATE_SAMPLES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "cache/kv_cache.h"
+#include "model/model.h"
+
+enum { SAMPLES_SPAN = 32 }; /* tokens of a copied span, as in a passkey of DuoAttention */
+
+struct samples_options {
+    size_t window_size, window_count, held_out; /* held_out of window_count */
+    size_t text_queries, probe_queries;         /* positions kept per window */
+    uint64_t seed;
+    int32_t bos;                                           /* first token of each window; -1: none */
+    size_t block;                                          /* rows of a forward pass */
+    bool (*progress)(void *context, uint64_t tokens_done); /* true: stop */
+    void *progress_context;
+};
+
+enum { SIMILARITY_BINS = 200 }; /* of -1..1 */
+
+struct samples {
+    struct model *model; /* borrowed */
+    struct samples_options options;
+    size_t query_count, probe_count; /* per window: all positions; the tokens that are probes */
+    size_t *positions; /* [window_count][query_count]: text positions, then probes, each ascending */
+    float *queries;    /* [layer_count][window_count][query_count][head_count][k_dimension] */
+    uint64_t
+        *similarity; /* [layer_count][head_count][SIMILARITY_BINS]: cosines of adjacent queries, text only */
+    double *similarity_sum;
+    uint64_t similarity_count; /* pairs seen per layer and head */
+    struct kv_cache *cache;
+    struct kv_sequence **sequences; /* [window_count] */
+    int32_t *tokens;                /* [window_count][window_size], probes in place */
+    /* while running */
+    struct forward *forward;
+    float *previous; /* [layer_count][head_count][k_dimension]: of the row before the block */
+    size_t window, block_first;
+};
+
+/* tokens: at least window_count * window_size of them.  STATUS_INTERRUPTED when progress says so. */
+enum status samples_collect(struct samples *samples, struct model *model, const int32_t *tokens,
+                            const struct samples_options *options, struct error *error) STATUS_CHECKED;
+void samples_deinit(struct samples *samples); /* safe on a zeroed one */
+
+/* One query head's query. */
+const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
+                           size_t head);
+size_t samples_position(const struct samples *samples, size_t window, size_t query);
+/* Keys (or values) [first, first + count) of a window, as floats: out[count][dimension]. */
+void samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
+                  size_t count, float *out);
+void samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
+                    size_t count, float *out);
+
+#endif
