@@ -1,11 +1,12 @@
 /* Gather attention over `floats`; included by attention_gather_avx2.c and attention_gather_avx512.c.
  *
- * Mapping: 16 selected rows at a time; while they are attended, the addresses of the next 16 are worked
- * out and their K, V and scales prefetched, a few rows at a time so that no burst fills the miss queue: rows
- * lie 128 to 512 bytes each at random, where the hardware's prefetchers see nothing.  Scores: up to 4 heads x 2 rows
- * accumulate in registers; the softmax is online; values: 4 heads x 2 registers of the output over the rows.
- * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
- * kernel goes by whole blocks and is tuned for it.
+ * Mapping: 16 selected rows at a time; while they are attended, the next 16 are prefetched: a line of their K
+ * for each of K that is multiplied, and of V for V.  Rows of 64 to 512 bytes lie at random, where the
+ * hardware's prefetchers see nothing; and a burst of prefetches would fill the miss queue and hold up the loads
+ * behind it.  Scores: up to 4 heads x 2 rows accumulate in registers; the softmax is online; values: 4 heads x 2
+ * registers of the output over the rows.
+ * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because
+ * that kernel goes by whole blocks and is tuned for it.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
  */
@@ -36,10 +37,14 @@ FLOATS_INLINE floats gather_load(const enum kv_type type, const uint8_t *row, si
     return floats_multiply(floats_load_int8(row + d), scale);
 }
 
-/* scores[head][r] = q[head] . k[row + r] */
+FLOATS_INLINE size_t gather_bytes(const enum kv_type type) {
+    return type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
+}
+
+/* scores[head][r] = q[head] . k[row + r]; the same rows of `next` are prefetched, unless it is NULL */
 FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
-                                     const struct gather_rows *k, size_t row, const float *q, size_t q_stride,
-                                     float *scores) {
+                                     const struct gather_rows *k, const struct gather_rows *next, size_t row,
+                                     const float *q, size_t q_stride, float *scores) {
     floats sum[8];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
@@ -51,6 +56,9 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++)
             scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
+        if (next != NULL && part * gather_bytes(type) % GATHER_LINE == 0)
+            for (size_t r = 0; r < row_count; r++)
+                _mm_prefetch((const char *)next->row[row + r] + part * gather_bytes(type), _MM_HINT_T0);
         FLOATS_UNROLL
         for (size_t i = 0; i < width; i += FLOATS) {
             const size_t d = part + i;
@@ -81,12 +89,19 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
 
 /* The 8 rows from `row` on. */
 FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, const struct gather_rows *k,
-                                      size_t row, const float *q, size_t q_stride, float *scores) {
+                                      const struct gather_rows *next, size_t row, const float *q,
+                                      size_t q_stride, float *scores) {
     size_t head = 0;
-#define SCORE_HEADS(heads, rows)                                                    \
-    for (size_t r = 0; r < GATHER_BATCH; r += (rows))                               \
-    gather_score_tile(type, rows, heads, k, row + r, q + head * q_stride, q_stride, \
-                      scores + head * GATHER_ROWS)
+#define SCORE_HEADS(heads, rows)                                                                  \
+    do {                                                                                          \
+        for (size_t r = 0; r < GATHER_BATCH; r += (rows))                                         \
+            gather_score_tile(type, rows, heads, k, next, row + r, q + head * q_stride, q_stride, \
+                              scores + head * GATHER_ROWS);                                       \
+        next = NULL;                                                                              \
+    } while (0)
+    if (type == KV_Q8)
+        for (size_t r = 0; r < GATHER_BATCH; r++)
+            _mm_prefetch((const char *)next->halves[row + r], _MM_HINT_T0);
     for (; head + 4 <= group; head += 4) SCORE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) SCORE_HEADS(2, 4);
     for (; head < group; head++) SCORE_HEADS(1, 8);
@@ -95,8 +110,8 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
 
 /* o[head][vectors registers] += weights[head][row] * v[row] over the step's rows */
 FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads, const size_t vectors,
-                                     const struct gather_rows *v, size_t d, size_t count,
-                                     const float *weights, float *o, size_t o_stride) {
+                                     const struct gather_rows *v, const struct gather_rows *next, size_t d,
+                                     size_t count, const float *weights, float *o, size_t o_stride) {
     floats sum[8];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
     FLOATS_UNROLL
@@ -112,6 +127,9 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
             weight[head] = floats_set(weights[head * GATHER_ROWS + row]);
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
+            const size_t byte = (d + n * FLOATS) * gather_bytes(type);
+            if (next != NULL && byte % GATHER_LINE == 0)
+                _mm_prefetch((const char *)next->row[row] + byte, _MM_HINT_T0);
             floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
             floats value = gather_load(type, base, d + n * FLOATS, scale);
             FLOATS_UNROLL
@@ -126,21 +144,27 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
 }
 
 FLOATS_INLINE void gather_value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
-                                      const struct gather_rows *v, size_t count, const float *weights,
-                                      float *o, size_t o_stride) {
+                                      const struct gather_rows *v, const struct gather_rows *next,
+                                      size_t count, const float *weights, float *o, size_t o_stride) {
     size_t d = 0;
     for (; d + vectors * FLOATS <= v->dimension; d += vectors * FLOATS)
-        gather_value_tile(type, heads, vectors, v, d, count, weights, o, o_stride);
+        gather_value_tile(type, heads, vectors, v, next, d, count, weights, o, o_stride);
     for (; d < v->dimension; d += FLOATS)
-        gather_value_tile(type, heads, 1, v, d, count, weights, o, o_stride);
+        gather_value_tile(type, heads, 1, v, next, d, count, weights, o, o_stride);
 }
 
 FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, const struct gather_rows *v,
-                                      size_t count, const float *weights, float *o, size_t o_stride) {
+                                      const struct gather_rows *next, size_t count, const float *weights,
+                                      float *o, size_t o_stride) {
     size_t head = 0;
-#define VALUE_HEADS(heads, vectors)                                                                       \
-    gather_value_heads(type, heads, vectors, v, count, weights + head * GATHER_ROWS, o + head * o_stride, \
-                       o_stride)
+#define VALUE_HEADS(heads, vectors)                                                            \
+    do {                                                                                       \
+        gather_value_heads(type, heads, vectors, v, next, count, weights + head * GATHER_ROWS, \
+                           o + head * o_stride, o_stride);                                     \
+        next = NULL;                                                                           \
+    } while (0)
+    if (type == KV_Q8)
+        for (size_t r = 0; r < GATHER_ROWS; r++) _mm_prefetch((const char *)next->halves[r], _MM_HINT_T0);
     for (; head + 4 <= group; head += 4) VALUE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
     for (; head < group; head++) VALUE_HEADS(1, 8);
@@ -197,42 +221,30 @@ FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_
     floats_store(s, sum);
 }
 
-/* Row `i` of the step that `row` is in, its memory on the way. */
-FLOATS_INLINE void gather_place(const enum kv_type type, const size_t dimension, const uint8_t *row,
-                                const uint16_t *halves, size_t i, struct gather_rows *rows) {
-    const size_t row_bytes = type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
-    rows->row[i] = row;
-    rows->halves[i] = halves;
-    for (size_t line = 0; line < row_bytes; line += GATHER_LINE)
-        _mm_prefetch((const char *)row + line, _MM_HINT_T0);
-    if (row_bytes % GATHER_LINE != 0) _mm_prefetch((const char *)row + row_bytes - 1, _MM_HINT_T0);
-    if (type == KV_Q8) _mm_prefetch((const char *)halves, _MM_HINT_T0);
-}
-
 /* A row's dimension and type: constants where the caller knows them. */
 struct gather_shape {
     enum kv_type k_type, v_type;
     size_t k_dimension, v_dimension;
 };
 
-/* Rows [begin, end) of the step that starts at index `first` of the list. */
-FLOATS_INLINE void gather_prepare(const struct gather_shape shape, const struct attention_gather_args *args,
-                                  size_t first, size_t begin, size_t end, struct gather_step *step) {
+/* Where the rows of a step are, from index `first` of the list on; the last one again up to GATHER_ROWS. */
+FLOATS_INLINE void gather_place(const struct gather_shape shape, const struct attention_gather_args *args,
+                                size_t first, struct gather_step *step) {
     const struct kv_layout *layout = args->layout;
-    for (size_t i = begin; i < end; i++) {
-        const uint32_t row = args->rows[first + i];
+    const size_t k_bytes = shape.k_dimension * gather_bytes(shape.k_type);
+    const size_t v_bytes = shape.v_dimension * gather_bytes(shape.v_type);
+    for (size_t i = 0; i < GATHER_ROWS; i++) {
+        const uint32_t row = args->rows[first + (i < step->count ? i : step->count - 1)];
         const uint8_t *block = kv_block(layout, args->chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS);
         const size_t token = row % KV_BLOCK_TOKENS;
-        const size_t k_bytes = shape.k_type == KV_Q8 ? shape.k_dimension : shape.k_dimension * 2;
-        const size_t v_bytes = shape.v_type == KV_Q8 ? shape.v_dimension : shape.v_dimension * 2;
-        const uint8_t *k_scales = block + layout->k_scales_offset,
-                      *v_scales = block + layout->v_scales_offset;
-        gather_place(shape.k_type, shape.k_dimension, block + token * k_bytes,
-                     (const uint16_t *)(const void *)k_scales + token * (shape.k_dimension / KV_SCALE_GROUP),
-                     i, &step->k);
-        gather_place(shape.v_type, shape.v_dimension, block + layout->v_offset + token * v_bytes,
-                     (const uint16_t *)(const void *)v_scales + token * (shape.v_dimension / KV_SCALE_GROUP),
-                     i, &step->v);
+        step->k.row[i] = block + token * k_bytes;
+        step->v.row[i] = block + layout->v_offset + token * v_bytes;
+        if (shape.k_type == KV_Q8)
+            step->k.halves[i] = (const uint16_t *)(const void *)(block + layout->k_scales_offset) +
+                                token * (shape.k_dimension / KV_SCALE_GROUP);
+        if (shape.v_type == KV_Q8)
+            step->v.halves[i] = (const uint16_t *)(const void *)(block + layout->v_scales_offset) +
+                                token * (shape.v_dimension / KV_SCALE_GROUP);
     }
 }
 
@@ -261,28 +273,22 @@ static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout)
     return sizeof(float) * (group * (GATHER_ROWS + FLOATS) + GATHER_ROWS * scales);
 }
 
-/* Attends a step while the next one, of `next_count` rows from index `next_first` of the list, is prepared. */
+/* Attends the step at index `first` of the list while `next` is prefetched. */
 FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct attention_gather_args *args,
-                                 struct gather_step *step, struct gather_step *next, size_t first,
+                                 const struct gather_step *step, const struct gather_step *next, size_t first,
                                  struct gather_scratch scratch) {
-    const size_t count = step->count, next_first = first + count;
-    if (shape.k_type == KV_Q8) gather_scales(&step->k, shape.k_dimension, count);
-    for (size_t row = count; row % GATHER_BATCH != 0; row++) { /* their scores are masked */
-        step->k.row[row] = step->k.row[count - 1];
-        if (shape.k_type == KV_Q8)
-            for (size_t i = 0; i < shape.k_dimension / KV_SCALE_GROUP; i++)
-                step->k.scales[row * (shape.k_dimension / KV_SCALE_GROUP) + i] = 0;
-    }
-    for (size_t row = 0; row < count; row += GATHER_BATCH) {
-        size_t end = row + GATHER_BATCH < next->count ? row + GATHER_BATCH : next->count;
-        if (row < end) gather_prepare(shape, args, next_first, row, end, next);
-        gather_score_group(shape.k_type, args->group, &step->k, row, args->q, args->q_stride, scratch.scores);
-    }
+    const size_t count = step->count;
+    const size_t scored = (count + GATHER_BATCH - 1) / GATHER_BATCH * GATHER_BATCH; /* more of it is masked */
+    if (shape.k_type == KV_Q8) gather_scales(&step->k, shape.k_dimension, scored);
+    for (size_t row = 0; row < scored; row += GATHER_BATCH)
+        gather_score_group(shape.k_type, args->group, &step->k, &next->k, row, args->q, args->q_stride,
+                           scratch.scores);
     for (size_t head = 0; head < args->group; head++)
         gather_soften(args, head, count, scratch.scores + head * GATHER_ROWS, scratch.s + head * FLOATS,
                       args->scores != NULL ? args->scores + head * args->scores_stride + first : NULL);
     if (shape.v_type == KV_Q8) gather_scales(&step->v, shape.v_dimension, count);
-    gather_value_group(shape.v_type, args->group, &step->v, count, scratch.scores, args->o, args->o_stride);
+    gather_value_group(shape.v_type, args->group, &step->v, &next->v, count, scratch.scores, args->o,
+                       args->o_stride);
 }
 
 FLOATS_INLINE size_t gather_count(const struct attention_gather_args *args, size_t first) {
@@ -308,10 +314,14 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
     }
     steps[0].count = gather_count(args, 0);
-    gather_prepare(shape, args, 0, 0, steps[0].count, &steps[0]);
+    if (steps[0].count > 0) gather_place(shape, args, 0, &steps[0]);
     for (size_t first = 0, at = 0; first < args->row_count; at ^= 1) {
         struct gather_step *step = &steps[at], *next = &steps[at ^ 1];
         next->count = gather_count(args, first + step->count);
+        if (next->count > 0)
+            gather_place(shape, args, first + step->count, next);
+        else
+            next = step;
         gather_attend(shape, args, step, next, first, scratch);
         first += step->count;
     }

@@ -10,8 +10,8 @@
 #include "kernels/hash/hash_tables.h"
 
 /* distances of tokens 0 .. 63: [0] holds tokens 0-7 and 16-23, [1] 8-15 and 24-31, [2] and [3] the next 32 */
-FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const uint8_t *tables,
-                                 size_t heads, __m256i distance[4]) {
+FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const char *ahead,
+                                 const uint8_t *tables, size_t heads, __m256i distance[4]) {
     const __m256i nibble = _mm256_set1_epi8(15), zero = _mm256_setzero_si256();
     const size_t positions = 255 / (8 * heads);
     for (size_t byte = 0; byte < code_bytes;) {
@@ -19,6 +19,7 @@ FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, 
         const size_t end = min_size(byte + positions, code_bytes);
         for (; byte < end; byte++) {
             const uint8_t *table = tables + byte * HASH_POSITION_BYTES;
+            _mm_prefetch(ahead + byte * KV_CHUNK_TOKENS, _MM_HINT_T0);
             __m256i low = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)table));
             __m256i high = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)table + 1));
             FLOATS_UNROLL
@@ -51,15 +52,17 @@ FLOATS_INLINE void scores_store(const struct hash_score_args *args, __m128i dist
 }
 
 FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_args *args, const void *block,
-                               float *scores) {
+                               const char *ahead, float *scores) {
     const uint8_t *tables = args->scratch;
     const uint16_t *norms =
         (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
     __m256i distance[4];
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++) distance[n] = _mm256_setzero_si256();
+    for (size_t i = 0; i < KV_CHUNK_TOKENS * sizeof *norms; i += KV_CHUNK_TOKENS)
+        _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
-        distances_add(code_bytes, block, tables + set * code_bytes * HASH_POSITION_BYTES,
+        distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
                       hash_set_heads(args->group, set), distance);
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++) {

@@ -12,8 +12,8 @@
 #include "kernels/hash/hash_tables.h"
 
 /* distances of tokens 0 .. 63: lane i of [0] holds tokens 16i .. 16i + 7, of [1] the next 8 */
-FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const uint8_t *tables,
-                                 size_t heads, __m512i distance[2]) {
+FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const char *ahead,
+                                 const uint8_t *tables, size_t heads, __m512i distance[2]) {
     const __m512i nibble = _mm512_set1_epi8(15), zero = _mm512_setzero_si512();
     const size_t positions = 255 / (8 * heads);
     for (size_t byte = 0; byte < code_bytes;) {
@@ -21,6 +21,7 @@ FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, 
         const size_t end = min_size(byte + positions, code_bytes);
         for (; byte < end; byte++) {
             const uint8_t *table = tables + byte * HASH_POSITION_BYTES;
+            _mm_prefetch(ahead + byte * KV_CHUNK_TOKENS, _MM_HINT_T0);
             __m512i low = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)table));
             __m512i high = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)table + 1));
             __m512i code = _mm512_loadu_si512(codes + byte * KV_CHUNK_TOKENS);
@@ -34,14 +35,16 @@ FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, 
 }
 
 FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_args *args, const void *block,
-                               float *scores) {
+                               const char *ahead, float *scores) {
     const uint8_t *tables = args->scratch;
     const uint16_t *norms =
         (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
     _Alignas(64) uint16_t halves[2][KV_CHUNK_TOKENS / 2]; /* [token / 8 % 2][] */
     __m512i distance[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (size_t i = 0; i < KV_CHUNK_TOKENS * sizeof *norms; i += KV_CHUNK_TOKENS)
+        _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
-        distances_add(code_bytes, block, tables + set * code_bytes * HASH_POSITION_BYTES,
+        distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
                       hash_set_heads(args->group, set), distance);
     _mm512_store_si512(halves[0], distance[0]);
     _mm512_store_si512(halves[1], distance[1]);

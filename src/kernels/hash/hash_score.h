@@ -13,15 +13,17 @@ FLOATS_INLINE void hash_score_shaped(const size_t code_bytes, const struct hash_
         hash_prefetch(args, next);
     for (; chunk <= last; chunk++) {
         uint64_t first = chunk * KV_CHUNK_TOKENS, end = first + KV_CHUNK_TOKENS;
-        if (chunk + HASH_CHUNKS_AHEAD <= last) hash_prefetch(args, chunk + HASH_CHUNKS_AHEAD);
+        const char *ahead =
+            args->blocks[chunk + HASH_CHUNKS_AHEAD <= last ? chunk + HASH_CHUNKS_AHEAD : last];
         if (first >= args->token_begin && end <= args->token_end) {
-            chunk_score(code_bytes, args, args->blocks[chunk], args->scores + (first - args->token_begin));
+            chunk_score(code_bytes, args, args->blocks[chunk], ahead,
+                        args->scores + (first - args->token_begin));
             continue;
         }
         float scores[KV_CHUNK_TOKENS];
         uint64_t from = first > args->token_begin ? first : args->token_begin;
         uint64_t to = end < args->token_end ? end : args->token_end;
-        chunk_score(code_bytes, args, args->blocks[chunk], scores);
+        chunk_score(code_bytes, args, args->blocks[chunk], ahead, scores);
         memcpy(args->scores + (from - args->token_begin), scores + (from - first),
                (to - from) * sizeof(float));
     }

@@ -12,7 +12,7 @@
 #include "kernels/floats.h"
 #include "kernels/score/score_internal.h"
 
-enum { SCORE_ROWS = 8, SCORE_HEADS = 4, SCORE_AHEAD_BYTES = 4096, SCORE_LINE = 64 };
+enum { SCORE_ROWS = 8, SCORE_HEADS = 4, SCORE_AHEAD_BYTES = 8192, SCORE_LINE = 64 };
 
 /* A place in the blocks. */
 struct score_cursor {
@@ -54,7 +54,8 @@ FLOATS_INLINE void cursor_rows(const struct score_args *args, struct score_curso
 
 /* scores[head][0 .. row_count) = q[head] . rows */
 FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const float *q, size_t q_stride,
-                            const uint8_t *const *rows, size_t columns, float *scores) {
+                            const uint8_t *const *rows, const uint8_t *const *ahead, size_t columns,
+                            float *scores) {
     floats sum[8];
     FLOATS_UNROLL
     for (size_t i = 0; i < heads * row_count; i++) sum[i] = floats_set(0);
@@ -62,6 +63,8 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
         floats row[8];
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++) row[r] = floats_load_half(rows[r] + d * 2);
+        if (d * 2 % SCORE_LINE == 0) /* one by one: a burst would fill the miss queue and stop the loads */
+            for (size_t r = 0; r < row_count; r++) _mm_prefetch((const char *)ahead[r] + d * 2, _MM_HINT_T0);
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
             floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -91,17 +94,17 @@ FLOATS_INLINE __m256 larger(__m256 best, __m256 next) {
 
 /* The scores of 8 rows: the largest over `heads` heads. */
 FLOATS_INLINE __m256 rows_score(const float *q, size_t q_stride, size_t heads, const uint8_t *const *rows,
-                                size_t columns) {
+                                const uint8_t *const *ahead, size_t columns) {
     float scores[SCORE_HEADS * SCORE_ROWS];
     __m256 best = _mm256_set1_ps(-INFINITY);
     for (size_t head = 0; head < heads;) {
         size_t take = heads - head >= 4 ? 4 : heads - head == 3 ? 1 : heads - head;
         const float *query = q + head * q_stride;
         for (size_t r = 0; r < SCORE_ROWS && take == 4; r += 2)
-            row_tile(4, 2, query, q_stride, rows + r, columns, scores + r);
+            row_tile(4, 2, query, q_stride, rows + r, ahead + r, columns, scores + r);
         for (size_t r = 0; r < SCORE_ROWS && take == 2; r += 4)
-            row_tile(2, 4, query, q_stride, rows + r, columns, scores + r);
-        if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, columns, scores);
+            row_tile(2, 4, query, q_stride, rows + r, ahead + r, columns, scores + r);
+        if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, ahead, columns, scores);
         for (size_t i = 0; i < take; i++) best = larger(best, _mm256_loadu_ps(scores + i * SCORE_ROWS));
         head += take;
     }
@@ -120,23 +123,20 @@ static const float *queries_sum(const struct score_args *args) {
 FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const float *q,
                                 const struct score_args *args) {
     const size_t row_bytes = columns * 2;
-    uint64_t ahead = (SCORE_AHEAD_BYTES + SCORE_ROWS * row_bytes - 1) / (SCORE_ROWS * row_bytes) * SCORE_ROWS;
+    const size_t distance =
+        (SCORE_AHEAD_BYTES + SCORE_ROWS * row_bytes - 1) / (SCORE_ROWS * row_bytes) * SCORE_ROWS;
     struct score_cursor at = {args->row_begin / args->block_rows, args->row_begin % args->block_rows},
                         next = at;
-    uint64_t prefetched = args->row_begin + ahead;
-    if (prefetched < args->row_end) cursor_step(args, &next, ahead);
+    if (args->row_begin + distance < args->row_end) cursor_step(args, &next, distance);
     for (uint64_t row = args->row_begin; row < args->row_end; row += SCORE_ROWS) {
-        const uint8_t *rows[SCORE_ROWS];
-        if (prefetched + SCORE_ROWS <= args->row_end) {
-            cursor_rows(args, &next, SCORE_ROWS, rows);
-            prefetched += SCORE_ROWS;
-            for (size_t r = 0; r < SCORE_ROWS; r++)
-                for (size_t i = 0; i < row_bytes; i += SCORE_LINE)
-                    _mm_prefetch((const char *)rows[r] + i, _MM_HINT_T0);
-        }
+        const uint8_t *rows[SCORE_ROWS], *ahead[SCORE_ROWS];
         size_t count = args->row_end - row < SCORE_ROWS ? (size_t)(args->row_end - row) : SCORE_ROWS;
         cursor_rows(args, &at, count, rows);
-        __m256 scores = rows_score(q, args->q_stride, heads, rows, columns);
+        if (row + distance + SCORE_ROWS <= args->row_end)
+            cursor_rows(args, &next, SCORE_ROWS, ahead);
+        else
+            memcpy(ahead, rows, sizeof ahead);
+        __m256 scores = rows_score(q, args->q_stride, heads, rows, ahead, columns);
         float *target = args->scores + (row - args->row_begin);
         if (count == SCORE_ROWS) {
             _mm256_storeu_ps(target, scores);

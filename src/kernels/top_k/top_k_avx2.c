@@ -18,31 +18,15 @@ FLOATS_INLINE __m256i lanes_first(unsigned mask) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&lanes[mask]));
 }
 
-static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set) {
-    const float *scores = args->scores;
+static uint64_t mask_of(const float *scores, float threshold) {
     const __m256 least = _mm256_set1_ps(threshold);
-    __m256i index = _mm256_add_epi32(_mm256_set1_epi32((int)args->index_first),
-                                     _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    size_t found = 0, i = 0;
-    while (i + 8 <= args->count) {
-        size_t end = min_size(i + SLACK, args->count / 8 * 8);
-        if (found > set->room) return found;
-        for (; i < end; i += 8) {
-            __m256 x = _mm256_loadu_ps(scores + i);
-            unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, least, _CMP_NLT_UQ));
-            __m256i order = lanes_first(mask);
-            _mm256_storeu_ps(set->scores + found, _mm256_permutevar8x32_ps(x, order));
-            _mm256_storeu_si256((__m256i *)(set->indices + found), _mm256_permutevar8x32_epi32(index, order));
-            found += (size_t)__builtin_popcount(mask);
-            index = _mm256_add_epi32(index, _mm256_set1_epi32(8));
-        }
+    uint64_t mask = 0;
+    FLOATS_UNROLL
+    for (size_t n = 0; n < 8; n++) {
+        __m256 taken = _mm256_cmp_ps(_mm256_loadu_ps(scores + n * 8), least, _CMP_NLT_UQ);
+        mask |= (uint64_t)(unsigned)_mm256_movemask_ps(taken) << n * 8;
     }
-    for (; i < args->count && found <= set->room; i++) {
-        set->scores[found] = scores[i];
-        set->indices[found] = (uint32_t)(args->index_first + i);
-        found += !(scores[i] < threshold);
-    }
-    return found;
+    return mask;
 }
 
 static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at) {

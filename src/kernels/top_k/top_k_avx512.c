@@ -2,29 +2,14 @@
 #define FLOATS_512
 #include "kernels/top_k/top_k_select.h"
 
-static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set) {
+static uint64_t mask_of(const float *scores, float threshold) {
     const __m512 least = _mm512_set1_ps(threshold);
-    __m512i index = _mm512_add_epi32(_mm512_set1_epi32((int)args->index_first),
-                                     _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    size_t found = 0, i = 0;
-    while (i + FLOATS <= args->count) {
-        size_t end = min_size(i + SLACK, args->count / FLOATS * FLOATS);
-        if (found > set->room) return found;
-        for (; i < end; i += FLOATS) {
-            __m512 x = _mm512_loadu_ps(args->scores + i);
-            __mmask16 mask = _mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ);
-            _mm512_storeu_ps(set->scores + found, _mm512_maskz_compress_ps(mask, x));
-            _mm512_storeu_si512(set->indices + found, _mm512_maskz_compress_epi32(mask, index));
-            found += (size_t)__builtin_popcount(mask);
-            index = _mm512_add_epi32(index, _mm512_set1_epi32(FLOATS));
-        }
-    }
-    for (; i < args->count && found <= set->room; i++) {
-        set->scores[found] = args->scores[i];
-        set->indices[found] = (uint32_t)(args->index_first + i);
-        found += !(args->scores[i] < threshold);
-    }
-    return found;
+    uint64_t mask = 0;
+    FLOATS_UNROLL
+    for (size_t n = 0; n < 4; n++)
+        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(scores + n * FLOATS), least, _CMP_NLT_UQ)
+                << n * 16;
+    return mask;
 }
 
 static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at) {

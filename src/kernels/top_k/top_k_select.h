@@ -1,12 +1,13 @@
 /* The selection of top_k; included by top_k_avx2.c and top_k_avx512.c, which define collect and keep.
  *
  * Mapping: a sample of up to 2048 scores, spread evenly, gives a threshold that is very likely a little below the
- * k-th largest score; one pass over all scores then compresses those that are not below it, with
- * their indices, to the candidates (1.1 to 2 k of them); the k-th largest key of these comes from histograms, and a
- * last pass keeps what is above it.  Where the threshold was too high or let too many pass (a third of
+ * k-th largest score; one pass compares all scores with it, 64 to a mask, and lists the bits of the masks:
+ * the candidates, 1.1 to 2 k of them; the k-th largest key of these comes from histograms, and a last pass keeps
+ * what is not below it.  Bits are listed eight at a time whether there are eight or not: a loop over those
+ * there are mispredicts at the end of every mask.  Where the threshold was too high or let too many pass (a third of
  * all scores equal, say), the reference does the work: the result is exact in any case.
  * Bytes: 4 per score, once, as they come out of the scoring: mostly from L2.
- * Bound: the compression, 8 (16) scores in a fixed number of instructions without branches.
+ * Bound: the comparisons at small k / count, the listing at large.
  */
 #include <math.h>
 #include <string.h>
@@ -24,14 +25,14 @@ enum {
 };
 
 struct candidates {
-    float *scores;     /* [room + SLACK] */
     uint32_t *indices; /* [room + SLACK], ascending */
     uint32_t *keys;    /* [room + SLACK] */
+    uint32_t *ranked;  /* [room + SLACK]: a copy of the keys to be reordered */
     size_t room;
 };
 
-/* Scores not below the threshold (NaN too), with index_first + index; more than room: it stopped. */
-static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set);
+/* Bit i: scores[i] is not below the threshold (NaN too). */
+static uint64_t mask_of(const float *scores, float threshold);
 /* Moves the indices of candidates [begin, end) whose key is at least `least` to place `at` on; the place after. */
 static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at);
 
@@ -67,12 +68,17 @@ static struct ranked_key key_ranked(uint32_t *keys, size_t count, size_t rank, u
         size_t kept = 0;
         memset(bins, 0, (bin + 1) * sizeof *bins);
         for (size_t i = 0; i < count; i++) bins[(keys[i] - low) >> shift]++;
-        while (bins[bin] < rank) rank -= bins[bin--];
+        if (rank <= count / 2) {
+            while (bins[bin] < rank) rank -= bins[bin--];
+        } else { /* from below, with the rank from below */
+            size_t below = count - rank + 1;
+            for (bin = 0; bins[bin] < below; bin++) below -= bins[bin];
+            rank = bins[bin] - below + 1;
+        }
         if (shift == 0) return (struct ranked_key){low + bin, rank, bins[bin]};
         for (size_t i = 0; i < count; i++) {
             uint32_t key = keys[i];
-            keys[kept] = key;
-            kept += (key - low) >> shift == bin;
+            if (__builtin_expect((key - low) >> shift == bin, 0)) keys[kept++] = key;
         }
         count = kept;
     }
@@ -80,7 +86,7 @@ static struct ranked_key key_ranked(uint32_t *keys, size_t count, size_t rank, u
 
 /* A score that about k of the scores, and a few more, are not below. */
 static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_t *sample) {
-    const size_t count = args->count, size = min_size(count / 16, SAMPLE_MOST);
+    const size_t count = args->count, size = min_size(count / 32, SAMPLE_MOST);
     if (count < COUNT_SMALL) return -INFINITY;
     const double expected = (double)size * (double)args->k / (double)count;
     const double rank = expected + 3 * sqrt(expected) + 4;
@@ -88,18 +94,45 @@ static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_
     const uint64_t step = count / size;
     for (size_t i = 0; i < size; i++) { /* one of every step scores, at a place that follows no period */
         uint64_t place = (uint32_t)i * 2654435761u * step >> 32;
-        sample[i] = top_k_key(args->scores[i * step + place]);
+        sample[i] = float_to_bits(args->scores[i * step + place]);
     }
+    for (size_t i = 0; i < size; i++) sample[i] = top_k_key(bits_to_float(sample[i]));
     return key_score(key_ranked(sample, size, (size_t)rank, bins).key);
+}
+
+/* Lists the scores that are not below the threshold; how many: more than there is room for, and it stopped. */
+static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set) {
+    size_t found = 0, i = 0;
+    for (; i + SLACK <= args->count && found <= set->room; i += SLACK) {
+        uint64_t mask = mask_of(args->scores + i, threshold);
+        uint32_t *list = set->indices + found, *end = list + __builtin_popcountll(mask);
+        do {
+            VECTOR_UNROLL(8)
+            for (size_t n = 0; n < 8; n++) {
+                list[n] = (uint32_t)(i + (size_t)__builtin_ctzll(mask | (uint64_t)1 << 63));
+                mask &= mask - 1;
+                __asm__(
+                    ""
+                    : "+r"(mask)); /* else the eight are gathered into a register first, which is slower */
+            }
+            list += 8;
+        } while (__builtin_expect(list < end, 0));
+        found = (size_t)(end - set->indices);
+    }
+    for (; i < args->count && found <= set->room; i++) {
+        set->indices[found] = (uint32_t)i;
+        found += !(args->scores[i] < threshold);
+    }
+    return found;
 }
 
 static void select_largest(const struct top_k_args *args) {
     uint32_t *bins = args->scratch, *sample = bins + BINS;
     struct candidates set = {.room = candidate_room(args->count, args->k)};
-    size_t stride = align_up(set.room + SLACK, 16);
+    const size_t stride = align_up(set.room + SLACK, 16);
     set.keys = sample + SAMPLE_MOST;
     set.indices = set.keys + stride;
-    set.scores = (float *)(void *)(set.indices + stride);
+    set.ranked = set.indices + stride;
     if (args->k == 0 || args->k >= args->count) {
         top_k_ref(args);
         return;
@@ -109,14 +142,13 @@ static void select_largest(const struct top_k_args *args) {
         top_k_ref(args);
         return;
     }
-    for (size_t i = 0; i < count; i++) set.keys[i] = top_k_key(set.scores[i]);
-    uint32_t *ranked = (uint32_t *)(void *)set.scores; /* no longer needed as scores */
-    memcpy(ranked, set.keys, count * sizeof *ranked);
-    struct ranked_key least = key_ranked(ranked, count, args->k, bins);
+    for (size_t i = 0; i < count; i++) set.keys[i] = float_to_bits(args->scores[set.indices[i]]);
+    for (size_t i = 0; i < count; i++) set.ranked[i] = set.keys[i] = top_k_key(bits_to_float(set.keys[i]));
+    struct ranked_key least = key_ranked(set.ranked, count, args->k, bins);
     size_t split = count; /* ties are taken up to here */
     if (least.wanted < least.equal)
         for (split = 0; least.wanted > 0; split++) least.wanted -= set.keys[split] == least.key;
     size_t taken = keep(&set, 0, split, least.key, 0);
     if (least.key != UINT32_MAX) keep(&set, split, count, least.key + 1, taken);
-    memcpy(args->indices, set.indices, args->k * sizeof *args->indices);
+    for (size_t i = 0; i < args->k; i++) args->indices[i] = set.indices[i] + args->index_first;
 }

@@ -1,0 +1,325 @@
+/* Selection: what one KV head costs per decode step, at 32K and 128K tokens, beside the read bandwidth of the
+ * same threads.  As many KV heads as the buffer holds are walked through, so that their metadata comes from
+ * memory; bandwidth and kernel alternate, and the ratio of medians is what counts on a noisy machine.  GB/s are
+ * of what the kernel must read: metadata, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
+ * them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "bench.h"
+#include "kernels/kernels.h"
+#include "machine.h"
+#include "platform/clock.h"
+#include "platform/pool.h"
+#include "tensor/half.h"
+
+enum { SAMPLES_MOST = 50, GROUP_MOST = 8, DIMENSION_MOST = 128, KEEP = 2048, SCORE_SETS = 4 };
+
+enum method {
+    HASH,
+    HASH_TOP_K,
+    TOP_K,
+    MIN_MAX,
+    MEAN_DEVIATION,
+    PARTIAL_SUM,
+    PARTIAL_MAX,
+    GATHER,
+    GATHER_ALL,
+    DECODE,
+    MASS
+};
+
+struct selection_case {
+    const char *name;
+    enum method method;
+    size_t bits, page_tokens, columns; /* hash; abstracts; partial keys */
+    enum kv_type type;                 /* of KV rows */
+    size_t dimension, group;
+};
+
+static const struct selection_case cases[] = {
+    {"hash 128", HASH, 128, 0, 0, 0, 128, 4},
+    {"hash 128 group 1", HASH, 128, 0, 0, 0, 128, 1},
+    {"hash 256", HASH, 256, 0, 0, 0, 128, 4},
+    {"hash 128 + top-k", HASH_TOP_K, 128, 0, 0, 0, 128, 4},
+    {"top-k", TOP_K, 0, 0, 0, 0, 0, 1},
+    {"min-max page 16 d 64", MIN_MAX, 0, 16, 0, 0, 64, 4},
+    {"min-max page 16 d 128", MIN_MAX, 0, 16, 0, 0, 128, 4},
+    {"mean-dev page 16 d 128", MEAN_DEVIATION, 0, 16, 0, 0, 128, 4},
+    {"partial 32 sum", PARTIAL_SUM, 0, 0, 32, 0, 128, 4},
+    {"partial 32 max", PARTIAL_MAX, 0, 0, 32, 0, 128, 4},
+    {"gather 2048 f16 d 64", GATHER, 0, 0, 0, KV_F16, 64, 4},
+    {"gather 2048 f16 d 128", GATHER, 0, 0, 0, KV_F16, 128, 4},
+    {"gather 2048 q8 d 64", GATHER, 0, 0, 0, KV_Q8, 64, 4},
+    {"gather 2048 q8 d 128", GATHER, 0, 0, 0, KV_Q8, 128, 4},
+    {"gather 2048 f16 d 64 group 1", GATHER, 0, 0, 0, KV_F16, 64, 1},
+    {"gather all f16 d 64", GATHER_ALL, 0, 0, 0, KV_F16, 64, 4},
+    {"decode all f16 d 64", DECODE, 0, 0, 0, KV_F16, 64, 4},
+    {"gather all f16 d 128", GATHER_ALL, 0, 0, 0, KV_F16, 128, 4},
+    {"decode all f16 d 128", DECODE, 0, 0, 0, KV_F16, 128, 4},
+    {"gather all q8 d 128", GATHER_ALL, 0, 0, 0, KV_Q8, 128, 4},
+    {"decode all q8 d 128", DECODE, 0, 0, 0, KV_Q8, 128, 4},
+    {"mass 2048", MASS, 0, 0, 0, 0, 0, 4},
+};
+
+struct selection_run {
+    const struct kernels *kernels;
+    const struct selection_case *c;
+    size_t tokens, heads;
+    const void **chunks; /* [heads][tokens / 64] of metadata, or of KV */
+    struct kv_layout kv;
+    struct hash_layout hash;
+    struct abstract_layout abstract;
+    float *q;       /* [GROUP_MOST][2 * DIMENSION_MOST] */
+    uint8_t *codes; /* [GROUP_MOST][32] */
+    float *scores;  /* [SCORE_SETS][tokens]: what top-k gets */
+    uint32_t *rows; /* [tokens]: every one; [KEEP] before them: evenly spread at random */
+};
+
+/* What one thread writes. */
+struct selection_output {
+    float *scores;     /* [GROUP_MOST][tokens] */
+    uint32_t *indices; /* [KEEP] */
+    float *o, m[GROUP_MOST], s[GROUP_MOST];
+    void *scratch;
+};
+
+static void attention_run_head(const struct selection_run *run, const void **chunks,
+                               struct selection_output *out) {
+    const struct selection_case *c = run->c;
+    struct attention_decode_args decode = {.layout = &run->kv,
+                                           .chunks = chunks,
+                                           .row_end = run->tokens,
+                                           .q = run->q,
+                                           .q_stride = c->dimension,
+                                           .group = c->group,
+                                           .scale = 0.1f,
+                                           .m = out->m,
+                                           .s = out->s,
+                                           .o = out->o,
+                                           .o_stride = c->dimension,
+                                           .scratch = out->scratch};
+    struct attention_gather_args gather = {.layout = &run->kv,
+                                           .chunks = chunks,
+                                           .rows = run->rows + (c->method == GATHER_ALL ? KEEP : 0),
+                                           .row_count = c->method == GATHER_ALL ? run->tokens : KEEP,
+                                           .q = run->q,
+                                           .q_stride = c->dimension,
+                                           .group = c->group,
+                                           .scale = 0.1f,
+                                           .m = out->m,
+                                           .s = out->s,
+                                           .o = out->o,
+                                           .o_stride = c->dimension,
+                                           .scratch = out->scratch};
+    if (c->method == DECODE)
+        run->kernels->attention.decode(&decode);
+    else
+        run->kernels->attention.gather(&gather);
+}
+
+static void score_run_head(const struct selection_run *run, const void **chunks,
+                           struct selection_output *out) {
+    const struct selection_case *c = run->c;
+    struct hash_score_args hash = {&run->hash, chunks, 0,           run->tokens, run->codes,
+                                   c->group,   true,   out->scores, out->scratch};
+    struct abstract_score_args pages = {.layout = &run->abstract,
+                                        .kind =
+                                            c->method == MIN_MAX ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION,
+                                        .aggregate = SCORE_MAX,
+                                        .abstracts = chunks,
+                                        .page_end = run->tokens / max_size(c->page_tokens, 1),
+                                        .q = run->q,
+                                        .q_stride = c->dimension,
+                                        .group = c->group,
+                                        .scores = out->scores,
+                                        .scratch = out->scratch};
+    struct score_args rows = {.blocks = chunks,
+                              .block_rows = KV_CHUNK_TOKENS,
+                              .columns = c->columns,
+                              .row_end = run->tokens,
+                              .q = run->q,
+                              .q_stride = c->dimension,
+                              .heads = c->group,
+                              .aggregate = c->method == PARTIAL_SUM ? SCORE_SUM : SCORE_MAX,
+                              .scores = out->scores,
+                              .scratch = out->scratch};
+    if (c->method == HASH || c->method == HASH_TOP_K) run->kernels->hash.score(&hash);
+    if (c->method == MIN_MAX || c->method == MEAN_DEVIATION) run->kernels->abstract.score(&pages);
+    if (c->method == PARTIAL_SUM || c->method == PARTIAL_MAX) run->kernels->score.rows(&rows);
+}
+
+static void head_run(const struct selection_run *run, size_t head, struct selection_output *out) {
+    const struct selection_case *c = run->c;
+    const void **chunks = run->chunks + head * (run->tokens / KV_CHUNK_TOKENS);
+    struct top_k_args top = {.scores = c->method == TOP_K ? run->scores + head % SCORE_SETS * run->tokens
+                                                          : out->scores,
+                             .count = run->tokens,
+                             .k = KEEP,
+                             .indices = out->indices,
+                             .scratch = out->scratch};
+    struct mass_add_args mass = {.scores = run->scores,
+                                 .scores_stride = KEEP,
+                                 .group = c->group,
+                                 .m = out->m,
+                                 .s = out->s,
+                                 .rows = run->rows,
+                                 .row_count = KEEP,
+                                 .mass = out->scores};
+    switch (c->method) {
+    case HASH:
+    case MIN_MAX:
+    case MEAN_DEVIATION:
+    case PARTIAL_SUM:
+    case PARTIAL_MAX: score_run_head(run, chunks, out); break;
+    case HASH_TOP_K:
+        score_run_head(run, chunks, out);
+        run->kernels->top_k.select(&top);
+        break;
+    case TOP_K: run->kernels->top_k.select(&top); break;
+    case GATHER:
+    case GATHER_ALL:
+    case DECODE: attention_run_head(run, chunks, out); break;
+    case MASS: run->kernels->mass.add(&mass); break;
+    }
+}
+
+/* Each thread takes its share of the heads. */
+static void selection_task(void *context, const struct pool_worker *worker) {
+    const struct selection_run *run = context;
+    struct range share = pool_share(worker, run->heads, 1);
+    struct selection_output out = {.scores = calloc(run->tokens, sizeof(float)),
+                                   .indices = malloc(KEEP * sizeof(uint32_t)),
+                                   .o = malloc(GROUP_MOST * DIMENSION_MOST * sizeof(float))};
+    size_t bytes = max_size(run->kernels->top_k.scratch_bytes(run->tokens, KEEP), (size_t)1 << 20);
+    out.scratch = aligned_alloc(64, align_up(bytes, 64));
+    if (out.scores == NULL || out.indices == NULL || out.o == NULL || out.scratch == NULL) abort();
+    for (size_t head = 0; head < GROUP_MOST; head++) out.m[head] = 5, out.s[head] = 100;
+    for (size_t head = share.begin; head < share.end; head++) head_run(run, head, &out);
+    free(out.scores);
+    free(out.indices);
+    free(out.o);
+    free(out.scratch);
+}
+
+/* Bytes of a chunk in memory, and bytes that one head reads. */
+static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
+    const struct selection_case *c = run->c;
+    size_t bytes = 64;
+    switch (c->method) {
+    case HASH:
+    case HASH_TOP_K:
+        hash_layout_init(&run->hash, c->bits);
+        bytes = run->hash.bytes;
+        break;
+    case MIN_MAX:
+    case MEAN_DEVIATION:
+        abstract_layout_init(&run->abstract, c->page_tokens, c->dimension, c->method == MIN_MAX,
+                             c->method != MIN_MAX);
+        bytes = run->abstract.bytes;
+        break;
+    case PARTIAL_SUM:
+    case PARTIAL_MAX: bytes = c->columns * 2 * KV_CHUNK_TOKENS; break;
+    case GATHER:
+    case GATHER_ALL:
+    case DECODE:
+        kv_layout_init(&run->kv, c->type, c->type, c->dimension, c->dimension);
+        bytes = run->kv.chunk_bytes;
+        break;
+    case TOP_K:
+    case MASS: break;
+    }
+    *head_bytes = (double)(run->tokens / KV_CHUNK_TOKENS * bytes);
+    if (c->method == TOP_K) *head_bytes = (double)(run->tokens * sizeof(float));
+    if (c->method == GATHER) *head_bytes = (double)(KEEP * bytes / KV_CHUNK_TOKENS);
+    if (c->method == MASS) *head_bytes = (double)(KEEP * sizeof(float) * (c->group + 2));
+    return bytes;
+}
+
+static void measure(const struct bench_options *options, struct pool *pool, struct selection_run *run,
+                    const char *buffer, size_t buffer_bytes) {
+    double kernel[SAMPLES_MOST], limit[SAMPLES_MOST], seconds[SAMPLES_MOST], head_bytes;
+    size_t bytes = chunk_bytes(run, &head_bytes), chunk_count = run->tokens / KV_CHUNK_TOKENS, count = 0;
+    run->heads = buffer_bytes / (bytes * chunk_count);
+    if (run->heads > 128) run->heads = 128; /* 8 KV heads of 16 layers */
+    run->heads =
+        max_size(run->heads / pool_thread_count(pool) * pool_thread_count(pool), pool_thread_count(pool));
+    for (size_t i = 0; i < run->heads * chunk_count; i++)
+        run->chunks[i] = buffer + i * bytes % (buffer_bytes - bytes + 1);
+    for (double end = clock_seconds() + options->seconds;
+         count < SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
+        double begin = clock_seconds();
+        pool_run(pool, selection_task, run);
+        seconds[count] = clock_seconds() - begin;
+        kernel[count] = head_bytes * (double)run->heads / seconds[count];
+        limit[count] = machine_read_bandwidth(pool, buffer, buffer_bytes);
+    }
+    double got = median(kernel, count) * 1e-9, most = median(limit, count) * 1e-9;
+    double each = median(seconds, count) * 1e6 / (double)run->heads * (double)pool_thread_count(pool);
+    printf(options->csv ? "%s,%zu,%zu,%.2f,%.2f,%.3f,%.1f\n"
+                        : "%-30s tokens %6zu  threads %zu  %6.2f of %6.2f GB/s  %.2f  %8.1f us per head\n",
+           run->c->name, run->tokens, pool_thread_count(pool), got, most, got / most, each);
+    fflush(stdout);
+}
+
+/* Normal halves: as codes random bits, as rows, abstracts and scales numbers. */
+static void inputs_fill(struct selection_run *run, uint16_t *buffer, size_t bytes) {
+    struct random random;
+    random_init(&random, 1);
+    size_t pattern = min_size(bytes / sizeof *buffer, 1 << 18);
+    for (size_t i = 0; i < pattern; i++) buffer[i] = float_to_half((float)random_normal(&random));
+    for (size_t at = pattern; at < bytes / sizeof *buffer; at += pattern)
+        memcpy(buffer + at, buffer, min_size(pattern, bytes / sizeof *buffer - at) * sizeof *buffer);
+    for (size_t i = 0; i < GROUP_MOST * 2 * DIMENSION_MOST; i++) run->q[i] = (float)random_normal(&random);
+    for (size_t i = 0; i < GROUP_MOST * 32; i++) run->codes[i] = (uint8_t)random_next(&random);
+    for (size_t i = 0; i < SCORE_SETS * run->tokens; i++) run->scores[i] = (float)random_normal(&random);
+    for (size_t i = 0; i < KEEP; i++)
+        run->rows[i] = (uint32_t)(i * (run->tokens / KEEP) + random_below(&random, run->tokens / KEEP));
+    for (size_t i = 0; i < run->tokens; i++) run->rows[KEEP + i] = (uint32_t)i;
+}
+
+int bench_selection(const struct bench_options *options) {
+    static const size_t lengths[] = {32768, 131072};
+    size_t bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20, most_tokens = lengths[1];
+    struct kernels kernels;
+    struct error error;
+    kernels_init(&kernels, options->mask);
+    struct selection_run run = {.kernels = &kernels,
+                                .chunks = malloc(128 * (most_tokens / 64) * sizeof(void *))};
+    char *buffer = aligned_alloc((size_t)2 << 20, bytes);
+    run.q = malloc(GROUP_MOST * 2 * DIMENSION_MOST * sizeof(float));
+    run.codes = malloc(GROUP_MOST * 32);
+    run.scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
+    run.rows = malloc((KEEP + most_tokens) * sizeof(uint32_t));
+    if (buffer == NULL || run.chunks == NULL || !run.q || !run.codes || !run.scores || !run.rows) return 5;
+    (void)madvise(buffer, bytes, MADV_HUGEPAGE); /* as the engine's KV memory */
+    size_t most = options->threads ? options->threads : cpu_count();
+    for (size_t threads = options->threads ? most : 1; threads <= most;
+         threads = threads < most ? most : most + 1) {
+        struct pool *pool;
+        if (pool_create(&pool, threads, &error) != STATUS_OK) return 5;
+        for (size_t n = 0; n < 2; n++) {
+            run.tokens = lengths[n];
+            inputs_fill(&run, (uint16_t *)(void *)buffer, bytes);
+            for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+                if (options->type != NULL &&
+                    strncmp(cases[i].name, options->type, strlen(options->type)) != 0)
+                    continue;
+                run.c = &cases[i];
+                measure(options, pool, &run, buffer, bytes);
+            }
+        }
+        pool_destroy(pool);
+    }
+    free(run.chunks);
+    free(run.q);
+    free(run.codes);
+    free(run.scores);
+    free(run.rows);
+    free(buffer);
+    return 0;
+}
