@@ -180,10 +180,249 @@ static void budgets_hold_at_every_edge(void **state) {
     }
 }
 
+/* ---- company ---- */
+
+/* Sequences of other lengths and with other rules in the batch change nothing (reference kernels: bit for bit). */
+static void a_batch_equals_each_alone(void **state) {
+    (void)state;
+    static const size_t lengths[4] = {300, 77, 200, 130};
+    static const struct select_keep keeps[4] = {
+        {.tokens = 60}, {.ratio = 0.5}, {.tokens = 40}, {.tokens = 100}};
+    for (size_t m = 1; m < METHODS; m++) {
+        struct rig rig = {0};
+        rig_open(&rig, 0, 2, small(methods[m], 60));
+        const struct select_method *used[4] = {methods[m], methods[m], &select_window, &select_all};
+        struct sequence *together[4], *alone[4];
+        for (size_t i = 0; i < 4; i++) {
+            together[i] = filled(&rig, lengths[i]);
+            struct select_keep keep = used[i] == &select_all ? select_keep_all() : keeps[i];
+            assert_ok(sequence_set_select(together[i], used[i], keep, &rig.error), rig.error);
+        }
+        float *logits_together = calloc(12 * rig.width, sizeof(float));
+        for (size_t n = 0; n < 3; n++) {
+            int32_t tokens[4];
+            const float *logits;
+            for (size_t i = 0; i < 4; i++) tokens[i] = rig.tokens[lengths[i] + n];
+            assert_ok(engine_step(rig.engine, together, tokens, 4, &logits, &rig.error), rig.error);
+            memcpy(logits_together + n * 4 * rig.width, logits, 4 * rig.width * sizeof(float));
+        }
+        for (size_t i = 0; i < 4; i++) sequence_destroy(together[i]);
+        for (size_t i = 0; i < 4; i++) {
+            alone[i] = filled(&rig, lengths[i]);
+            struct select_keep keep = used[i] == &select_all ? select_keep_all() : keeps[i];
+            assert_ok(sequence_set_select(alone[i], used[i], keep, &rig.error), rig.error);
+            for (size_t n = 0; n < 3; n++)
+                assert_memory_equal(step(&rig, alone[i], lengths[i] + n),
+                                    logits_together + (n * 4 + i) * rig.width, rig.width * sizeof(float));
+            sequence_destroy(alone[i]);
+        }
+        free(logits_together);
+        assert_int_equal(engine_kv_used_bytes(rig.engine), 0);
+        struct sequence *other = filled(&rig, 20);
+        const struct select_method *foreign = m == 1 ? &select_hash : &select_quest;
+        assert_int_equal(sequence_set_select(other, foreign, keeps[0], &rig.error), STATUS_USAGE);
+        sequence_destroy(other);
+        rig_close(&rig);
+    }
+}
+
+static void threads_change_nothing(void **state) {
+    (void)state;
+    for (size_t m = 0; m < METHODS; m++) {
+        float *expected = NULL;
+        for (size_t threads = 1; threads <= 3; threads++) {
+            struct rig rig = {0};
+            rig_open(&rig, cpu_features(), threads, small(methods[m], 70));
+            float *found = decode(&rig, 300, 6);
+            if (expected == NULL)
+                expected = found;
+            else {
+                assert_memory_equal(found, expected, 6 * rig.width * sizeof *found);
+                free(found);
+            }
+            rig_close(&rig);
+        }
+        free(expected);
+    }
+}
+
+/* ---- metadata are of the stored KV, whatever came in between (invariant 2) ---- */
+
+static void truncation_and_rebuilding_change_nothing(void **state) {
+    (void)state;
+    enum { LENGTH = 270, STEPS = 8 }; /* in the middle of a page and of a chunk */
+    for (size_t m = 1; m < METHODS; m++) {
+        if (methods[m]->watches_prefill) continue; /* h2o has seen what was taken back */
+        struct rig rig = {0};
+        rig_open(&rig, 0, 2, small(methods[m], 80));
+        float *expected = decode(&rig, LENGTH, STEPS);
+        struct sequence *sequence = filled(&rig, LENGTH);
+        for (size_t i = 0; i < 100; i++) step(&rig, sequence, i); /* other tokens, into the next chunks */
+        sequence_truncate(sequence, LENGTH);
+        for (size_t i = 0; i < STEPS; i++)
+            assert_memory_equal(step(&rig, sequence, LENGTH + i), expected + i * rig.width,
+                                rig.width * sizeof *expected);
+        /* another method and back: metadata are made of what is stored */
+        struct select_options own = *select_get_options(engine_select(rig.engine));
+        struct select_options other = small(methods[m == 1 ? 2 : 1], 50);
+        sequence_truncate(sequence, LENGTH);
+        assert_ok(engine_set_select(rig.engine, &other, &rig.error), rig.error);
+        uint64_t other_bytes = engine_kv_used_bytes(rig.engine);
+        step(&rig, sequence, 3);
+        other = select_options_default(); /* all */
+        assert_ok(engine_set_select(rig.engine, &other, &rig.error), rig.error);
+        assert_null(engine_select(rig.engine));
+        assert_true(engine_kv_used_bytes(rig.engine) < other_bytes);
+        sequence_truncate(sequence, LENGTH);
+        assert_ok(engine_set_select(rig.engine, &own, &rig.error), rig.error);
+        for (size_t i = 0; i < STEPS; i++)
+            assert_memory_equal(step(&rig, sequence, LENGTH + i), expected + i * rig.width,
+                                rig.width * sizeof *expected);
+        sequence_destroy(sequence);
+        free(expected);
+        rig_close(&rig);
+    }
+}
+
+/* The one method whose metadata remember what was asked: tokens of the answer earn their place, too. */
+static void latest_heavy(void *context, const struct select_event *event) {
+    uint32_t *latest = context;
+    for (size_t i = 0; i < event->row_count; i++)
+        if (event->rows[i] + 30 <= event->position && event->rows[i] > *latest) *latest = event->rows[i];
+}
+
+static void h2o_learns_from_steps(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    uint32_t latest = 0;
+    rig_open(&rig, cpu_features(), 2, small(&select_h2o, 60));
+    struct sequence *sequence = filled(&rig, 20);
+    for (size_t i = 20; i < 300; i++) step(&rig, sequence, i);
+    select_set_observer(engine_select(rig.engine), latest_heavy, &latest);
+    step(&rig, sequence, 300);
+    assert_true(latest > 50); /* 79; without what the steps gave it is 29, the end of the first tokens */
+    sequence_destroy(sequence);
+    rig_close(&rig);
+}
+
+/* A block that selects (evaluation) gives what steps give. */
+struct collected {
+    float *logits;
+    size_t width;
+};
+static enum status collect(void *context, uint64_t index, const float *logits, struct error *error) {
+    struct collected *collected = context;
+    (void)error;
+    memcpy(collected->logits + index * collected->width, logits, collected->width * sizeof *logits);
+    return STATUS_OK;
+}
+
+static void a_block_that_selects_equals_steps(void **state) {
+    (void)state;
+    enum { FIRST = 250, COUNT = 40 };
+    for (size_t m = 0; m < METHODS; m++) {
+        struct rig rig = {0};
+        rig_open(&rig, 0, 2, small(methods[m], 60));
+        float *expected = decode(&rig, FIRST, COUNT);
+        struct collected found = {calloc(COUNT, rig.width * sizeof(float)), rig.width};
+        struct sequence *sequence = filled(&rig, FIRST);
+        struct prefill_request request = {.tokens = rig.tokens + FIRST,
+                                          .token_count = COUNT,
+                                          .each = collect,
+                                          .each_context = &found,
+                                          .selects = true};
+        assert_ok(engine_prefill(rig.engine, sequence, &request, NULL, &rig.error), rig.error);
+        printf("%s: %.1e\n", methods[m]->name, difference(found.logits, expected, COUNT * rig.width));
+        assert_memory_equal(found.logits, expected, COUNT * rig.width * sizeof(float));
+        sequence_destroy(sequence);
+        free(found.logits), free(expected);
+        rig_close(&rig);
+    }
+}
+
+/* Less than everything is not everything: the methods are in use, and no two choose alike. */
+static void less_is_different(void **state) {
+    (void)state;
+    float *found[METHODS + 1];
+    struct rig rig = {0};
+    rig_open(&rig, cpu_features(), 2, select_options_default());
+    found[METHODS] = decode(&rig, 300, 2);
+    for (size_t m = 0; m < METHODS; m++) {
+        struct select_options select = small(methods[m], 120);
+        assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+        found[m] = decode(&rig, 300, 2);
+    }
+    for (size_t a = 0; a <= METHODS; a++)
+        for (size_t b = 0; b < a; b++)
+            if (difference(found[a], found[b], 2 * rig.width) <= 1e-6)
+                fail_msg("%s chooses what %s does", a < METHODS ? methods[a]->name : "full",
+                         methods[b]->name);
+    for (size_t m = 0; m <= METHODS; m++) free(found[m]);
+    rig_close(&rig);
+}
+
+static void filled_rows_have_metadata(void **state) {
+    (void)state;
+    for (size_t m = 1; m < METHODS; m++) {
+        struct select_options select = small(methods[m], 60), all = select_options_default();
+        struct rig rig = {0};
+        rig_open(&rig, cpu_features(), 2, select);
+        struct sequence *sequence;
+        assert_ok(sequence_create(&sequence, rig.engine, &rig.error), rig.error);
+        assert_ok(engine_fill_random(rig.engine, sequence, 333, 1, &rig.error), rig.error);
+        float *expected = calloc(rig.width, sizeof *expected);
+        memcpy(expected, step(&rig, sequence, 0), rig.width * sizeof *expected);
+        sequence_truncate(sequence, 333);
+        assert_ok(engine_set_select(rig.engine, &all, &rig.error), rig.error);
+        assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+        assert_memory_equal(step(&rig, sequence, 0), expected, rig.width * sizeof *expected);
+        sequence_destroy(sequence);
+        free(expected);
+        rig_close(&rig);
+    }
+}
+
+/* ---- words ---- */
+
+static void keeps_are_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        double ratio;
+        uint64_t tokens;
+    } good[] = {{"2048", 0, 2048},       {"8K", 0, 8192},       {"1", 0, 1},
+                {"10%", 0.1, 0},         {"0.25", 0.25, 0},     {"1M", 0, 1 << 20},
+                {"100%", 0, UINT64_MAX}, {"1.0", 0, UINT64_MAX}};
+    static const char *const bad[] = {"",   "0",   "-5",  "0%",  "101%", "1.5", "x",
+                                      "5x", "8KK", "nan", "1e3", "inf",  "%"};
+    struct select_keep keep;
+    struct error error;
+    char text[32];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_ok(select_keep_parse(&keep, good[i].text, &error), error);
+        assert_true(fabs(keep.ratio - good[i].ratio) < 1e-12);
+        assert_int_equal(keep.tokens, good[i].tokens);
+        select_keep_text(keep, text, sizeof text);
+        struct select_keep again;
+        assert_ok(select_keep_parse(&again, text, &error), error);
+        assert_int_equal(again.tokens, keep.tokens);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (select_keep_parse(&keep, bad[i], &error) != STATUS_USAGE) fail_msg("'%s' was taken", bad[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_equals_full),
         cmocka_unit_test(budgets_hold_at_every_edge),
+        cmocka_unit_test(a_batch_equals_each_alone),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(truncation_and_rebuilding_change_nothing),
+        cmocka_unit_test(h2o_learns_from_steps),
+        cmocka_unit_test(a_block_that_selects_equals_steps),
+        cmocka_unit_test(less_is_different),
+        cmocka_unit_test(filled_rows_have_metadata),
+        cmocka_unit_test(keeps_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

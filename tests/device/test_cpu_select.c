@@ -1,0 +1,488 @@
+/* attend_selected and metadata_build on the cpu, over random shapes with a printed seed: the rows that are chosen are
+ * the best by a full sort, attention over them is that of the formula in double, and neither threads nor the
+ * company of other rows change a bit.  With everything chosen the reference kernels give what dense attention gives.
+ *
+ * Bound of the output: K and V are the stored halves on both sides, sums of at most 3,000 terms in float against
+ * double; worst measured 5.7e-7 of the largest value. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "tensor/half.h"
+
+enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16 };
+
+static const double output_bound = 1e-5;
+
+struct fixture {
+    struct device *devices[DEVICES]; /* the first with reference kernels, the others by threads 1, 2, 3 */
+    struct stream *streams[DEVICES];
+    struct kernels kernels[2]; /* reference, and all */
+};
+
+struct sequence_case {
+    uint64_t length;
+    void **chunks, **metadata; /* [kv_heads][CHUNKS_MOST] */
+};
+
+struct select_case {
+    uint64_t seed;
+    struct random random;
+    struct kv_layout kv;
+    struct metadata_layout layout;
+    size_t kv_heads, group, columns, row_count;
+    uint16_t *weights;
+    float *q; /* [row_count][heads][k_dimension] */
+    struct sequence_case sequences[ROWS_MOST];
+    struct select_item items[ROWS_MOST];
+    float scale;
+    bool is_long; /* scores are cut into several units */
+    double worst;
+};
+
+static void open_devices(struct fixture *fixture) {
+    struct error error;
+    for (size_t i = 0; i < DEVICES; i++) {
+        const struct device_options options = {.thread_count = i == 0 ? 2 : i,
+                                               .mask = i == 0 ? 0 : cpu_features()};
+        assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
+        assert_ok(
+            fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
+            error);
+    }
+    kernels_init(&fixture->kernels[0], 0);
+    kernels_init(&fixture->kernels[1], cpu_features());
+}
+
+static void close_devices(struct fixture *fixture) {
+    for (size_t i = 0; i < DEVICES; i++) {
+        fixture->devices[i]->operations->stream_destroy(fixture->streams[i]);
+        device_destroy(fixture->devices[i]);
+    }
+}
+
+static size_t pick(struct random *random, const size_t *values, size_t count) {
+    return values[random_below(random, count)];
+}
+
+/* ---- a case ---- */
+
+static void layout_init(struct select_case *c, enum metadata_kind kind) {
+    static const size_t pages[] = {8, 16, 32, 64}, bits[] = {32, 128, 256}, columns[] = {8, 16, 24};
+    struct metadata_layout *layout = &c->layout;
+    *layout = (struct metadata_layout){.kind = kind, .unit_tokens = 1};
+    if (kind == METADATA_ABSTRACT) {
+        layout->unit_tokens = pick(&c->random, pages, 4);
+        layout->abstract_kind = random_below(&c->random, 2) ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION;
+        abstract_layout_init(&layout->abstract, layout->unit_tokens, c->kv.k_dimension,
+                             layout->abstract_kind == ABSTRACT_MIN_MAX,
+                             layout->abstract_kind == ABSTRACT_MEAN_DEVIATION);
+        layout->bytes = layout->abstract.bytes;
+    } else if (kind == METADATA_HASH) {
+        hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
+        layout->use_norms = random_below(&c->random, 2);
+        layout->bytes = layout->hash.bytes;
+    } else if (kind == METADATA_PARTIAL) {
+        c->columns = layout->columns = pick(&c->random, columns, 3);
+        layout->bytes = align_up(KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t), 64);
+    } else if (kind == METADATA_MASS) {
+        layout->bytes = KV_CHUNK_TOKENS * sizeof(float);
+    }
+}
+
+static void sequence_init(struct select_case *c, struct sequence_case *sequence,
+                          const struct kernels *kernels) {
+    static const uint64_t lengths[] = {3000, 700, 700, 200};
+    sequence->length = 1 + random_below(&c->random, lengths[random_below(&c->random, 4)]);
+    if (c->is_long) sequence->length += LONG;
+    sequence->chunks = calloc(c->kv_heads * CHUNKS_MOST, sizeof *sequence->chunks);
+    sequence->metadata = calloc(c->kv_heads * CHUNKS_MOST, sizeof *sequence->metadata);
+    float key[128], value[128];
+    for (size_t head = 0; head < c->kv_heads; head++)
+        for (uint64_t t = 0; t < sequence->length; t++) {
+            size_t chunk = head * CHUNKS_MOST + t / KV_CHUNK_TOKENS;
+            if (t % KV_CHUNK_TOKENS == 0) {
+                sequence->chunks[chunk] = aligned_alloc(64, c->kv.chunk_bytes);
+                memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
+                sequence->metadata[chunk] = aligned_alloc(64, max_size(c->layout.bytes, 64));
+                memset(sequence->metadata[chunk], 0xa5,
+                       max_size(c->layout.bytes, 64)); /* of somebody before */
+            }
+            for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = (float)random_normal(&c->random);
+            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
+            kernels->attention.store(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key, value);
+        }
+}
+
+static void item_init(struct select_case *c, size_t row) {
+    struct sequence_case *sequence = &c->sequences[row];
+    size_t unit = c->layout.unit_tokens;
+    uint64_t length = sequence->length, sinks = align_up(random_below(&c->random, 9), unit);
+    uint64_t end = length - random_below(&c->random, length + 1);
+    struct select_item *item = &c->items[row];
+    *item = (struct select_item){.view = {.layout = &c->kv,
+                                          .chunks = sequence->chunks,
+                                          .chunk_stride = CHUNKS_MOST,
+                                          .metadata = sequence->metadata},
+                                 .row = row,
+                                 .position = length - 1};
+    end = end / unit * unit;
+    if (end <= sinks) return; /* everything, without candidates */
+    item->candidate_begin = sinks;
+    item->candidate_end = end;
+    uint64_t units = (end - sinks) / unit;
+    bool extreme = random_below(&c->random, 4) == 0;
+    item->pick_count =
+        (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
+    if (c->layout.kind == METADATA_NONE && item->pick_count < end - sinks) item->pick_count = 0;
+}
+
+static void case_init(struct select_case *c, const struct fixture *fixture, uint64_t seed,
+                      enum metadata_kind kind) {
+    static const size_t dimensions[] = {16, 32, 64, 128}, groups[] = {1, 2, 3, 4, 7, 8};
+    *c = (struct select_case){.seed = seed, .scale = 0.3F};
+    random_init(&c->random, seed);
+    kv_layout_init(&c->kv, KV_F16, KV_F16, pick(&c->random, dimensions, 4), pick(&c->random, dimensions, 4));
+    c->is_long = seed % 8 == 5;
+    c->kv_heads = c->is_long ? 1 : 1 + random_below(&c->random, 3);
+    c->group = pick(&c->random, groups, 6);
+    c->row_count = c->is_long ? 1 : 1 + random_below(&c->random, ROWS_MOST);
+    layout_init(c, kind);
+    size_t heads = c->kv_heads * c->group, weights = c->kv_heads * c->kv.k_dimension * c->columns;
+    c->weights = calloc(weights + 1, sizeof *c->weights);
+    for (size_t i = 0; i < weights; i++) c->weights[i] = float_to_half((float)random_normal(&c->random));
+    c->q = calloc(c->row_count * heads * c->kv.k_dimension, sizeof *c->q);
+    for (size_t i = 0; i < c->row_count * heads * c->kv.k_dimension; i++)
+        c->q[i] = (float)random_normal(&c->random);
+    for (size_t i = 0; i < c->row_count; i++) {
+        sequence_init(c, &c->sequences[i], &fixture->kernels[1]);
+        item_init(c, i);
+    }
+}
+
+static void case_deinit(struct select_case *c) {
+    for (size_t i = 0; i < c->row_count; i++) {
+        for (size_t j = 0; j < c->kv_heads * CHUNKS_MOST; j++) {
+            free(c->sequences[i].chunks[j]);
+            free(c->sequences[i].metadata[j]);
+        }
+        free(c->sequences[i].chunks), free(c->sequences[i].metadata);
+    }
+    free(c->weights), free(c->q);
+}
+
+/* ---- running ---- */
+
+/* In two parts, the second over rows that the first has built already. */
+static void build(const struct select_case *c, const struct fixture *fixture, size_t device) {
+    for (size_t i = 0; i < c->row_count; i++) {
+        uint64_t length = c->sequences[i].length, half = length / 2;
+        struct attend_item items[2] = {
+            {.view = c->items[i].view, .row_count = length},
+            {.view = c->items[i].view, .row_count = length - half, .position_first = half}};
+        for (size_t part = 0; part < 2; part++)
+            fixture->devices[device]->operations->metadata_build(
+                fixture->streams[device], &(struct metadata_operation){.layout = &c->layout,
+                                                                       .weights = c->weights,
+                                                                       .kv_head_count = c->kv_heads,
+                                                                       .items = &items[part],
+                                                                       .item_count = 1});
+    }
+}
+
+/* As if steps had been: some values are equal. */
+static void receive_mass(const struct select_case *c) {
+    struct random random;
+    random_init(&random, c->seed);
+    for (size_t i = 0; i < c->row_count && c->layout.kind == METADATA_MASS; i++)
+        for (size_t head = 0; head < c->kv_heads; head++)
+            for (uint64_t t = 0; t < c->sequences[i].length; t++)
+                ((float *)c->sequences[i]
+                     .metadata[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS] =
+                    (float)random_below(&random, 50);
+}
+
+static void run(const struct select_case *c, const struct fixture *fixture, size_t device, size_t first,
+                size_t count, float *out, uint32_t *chosen, size_t stride) {
+    size_t heads = c->kv_heads * c->group;
+    fixture->devices[device]->operations->attend_selected(
+        fixture->streams[device], &(struct attend_selected_operation){.q = c->q,
+                                                                      .q_stride = heads * c->kv.k_dimension,
+                                                                      .out = out,
+                                                                      .out_stride = heads * c->kv.v_dimension,
+                                                                      .head_count = heads,
+                                                                      .kv_head_count = c->kv_heads,
+                                                                      .scale = c->scale,
+                                                                      .layout = &c->layout,
+                                                                      .weights = c->weights,
+                                                                      .items = c->items + first,
+                                                                      .item_count = count,
+                                                                      .chosen = chosen,
+                                                                      .chosen_stride = stride});
+}
+
+/* ---- checking ---- */
+
+/* Scores of all candidates in one call of the kernel. */
+static void score_all(const struct select_case *c, const struct kernels *kernels,
+                      const struct select_item *item, size_t head, float *scores) {
+    const float *q = c->q + (item->row * c->kv_heads + head) * c->group * c->kv.k_dimension;
+    const void *const *blocks = (const void *const *)(item->view.metadata + head * CHUNKS_MOST);
+    const uint16_t *weights = c->weights + head * c->kv.k_dimension * c->columns;
+    uint64_t begin = item->candidate_begin, end = item->candidate_end;
+    size_t unit = c->layout.unit_tokens;
+    _Alignas(64) static uint8_t scratch[1 << 20];
+    uint8_t codes[64 * HASH_CODE_BYTES_MOST];
+    float projected[64 * 24];
+    switch (c->layout.kind) {
+    case METADATA_NONE: break;
+    case METADATA_ABSTRACT:
+        kernels->abstract.score(&(struct abstract_score_args){
+            &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks, begin / unit,
+            end / unit, q, c->kv.k_dimension, c->group, scores, scratch});
+        break;
+    case METADATA_HASH:
+        kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
+                                                        c->kv.k_dimension, c->group, codes, NULL});
+        kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, c->group,
+                                                      c->layout.use_norms, scores, scratch});
+        break;
+    case METADATA_PARTIAL:
+        kernels->project.rows(&(struct project_args){weights, c->kv.k_dimension, c->columns, q,
+                                                     c->kv.k_dimension, c->group, projected, NULL,
+                                                     c->columns});
+        kernels->score.rows(&(struct score_args){blocks, 0, KV_CHUNK_TOKENS, c->columns, begin, end,
+                                                 projected, c->columns, c->group, c->layout.aggregate, scores,
+                                                 scratch});
+        break;
+    case METADATA_MASS:
+        for (uint64_t t = begin; t < end; t++)
+            scores[t - begin] = ((const float *)blocks[t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS];
+        break;
+    }
+}
+
+struct ranked {
+    float score;
+    uint32_t index;
+};
+static int by_rank(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    if (x->score != y->score) return x->score < y->score ? 1 : -1;
+    return x->index < y->index ? -1 : 1;
+}
+static int by_index(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static size_t expected_rows(const struct select_case *c, const struct kernels *kernels,
+                            const struct select_item *item, size_t head, uint32_t *rows) {
+    size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
+           count = 0;
+    float *scores = calloc(units + 1, sizeof *scores);
+    struct ranked *ranked = calloc(units + 1, sizeof *ranked);
+    if (item->pick_count > 0 && c->layout.kind != METADATA_NONE) score_all(c, kernels, item, head, scores);
+    for (size_t i = 0; i < units; i++) ranked[i] = (struct ranked){scores[i], (uint32_t)i};
+    qsort(ranked, units, sizeof *ranked, by_rank);
+    for (uint64_t t = 0; t < item->candidate_begin; t++) rows[count++] = (uint32_t)t;
+    for (size_t i = 0; i < item->pick_count / unit; i++)
+        for (size_t t = 0; t < unit; t++)
+            rows[count++] = (uint32_t)(item->candidate_begin + ranked[i].index * unit + t);
+    for (uint64_t t = item->candidate_end; t <= item->position; t++) rows[count++] = (uint32_t)t;
+    qsort(rows, count, sizeof *rows, by_index);
+    free(scores), free(ranked);
+    return count;
+}
+
+/* softmax(scale q . k) v over the rows, in double. */
+static void expected_output(const struct select_case *c, const struct kernels *kernels,
+                            const struct select_item *item, size_t head, size_t query, const uint32_t *rows,
+                            size_t count, double *out) {
+    const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + query) * c->kv.k_dimension;
+    double *scores = calloc(count, sizeof *scores), top = -INFINITY, sum = 0;
+    float key[128], value[128];
+    for (size_t pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < count; i++) {
+            kernels->attention.load(&c->kv, item->view.chunks[head * CHUNKS_MOST + rows[i] / KV_CHUNK_TOKENS],
+                                    rows[i] % KV_CHUNK_TOKENS, key, value);
+            if (pass == 0) {
+                for (size_t d = 0; d < c->kv.k_dimension; d++)
+                    scores[i] += (double)q[d] * (double)key[d] * (double)c->scale;
+                top = fmax(top, scores[i]);
+                continue;
+            }
+            double weight = exp(scores[i] - top);
+            sum += weight;
+            for (size_t d = 0; d < c->kv.v_dimension; d++)
+                out[d] = (i == 0 ? 0 : out[d]) + weight * (double)value[d];
+        }
+    for (size_t d = 0; d < c->kv.v_dimension; d++) out[d] /= sum;
+    free(scores);
+}
+
+static void check_item(struct select_case *c, const struct kernels *kernels, size_t row, const float *out,
+                       const uint32_t *chosen, size_t stride) {
+    const struct select_item *item = &c->items[row];
+    uint32_t *rows = calloc(item->position + 1, sizeof *rows);
+    double expected[128];
+    for (size_t head = 0; head < c->kv_heads; head++) {
+        const uint32_t *found = chosen + (row * c->kv_heads + head) * stride;
+        size_t count = expected_rows(c, kernels, item, head, rows);
+        assert_int_equal(count, select_item_kept(item));
+        for (size_t i = 0; i < count; i++)
+            if (found[i] != rows[i])
+                fail_msg("seed %llu, kind %d, row %zu, head %zu: number %zu of %zu is token %u, expected %u",
+                         (unsigned long long)c->seed, (int)c->layout.kind, row, head, i, count, found[i],
+                         rows[i]);
+        for (size_t query = 0; query < c->group; query++) {
+            expected_output(c, kernels, item, head, query, rows, count, expected);
+            const float *o = out + ((row * c->kv_heads + head) * c->group + query) * c->kv.v_dimension;
+            for (size_t d = 0; d < c->kv.v_dimension; d++)
+                c->worst =
+                    fmax(c->worst, fabs((double)o[d] - expected[d]) / 4); /* values are about 4 at most */
+        }
+    }
+    free(rows);
+}
+
+static double check_case(const struct fixture *fixture, uint64_t seed, enum metadata_kind kind) {
+    struct select_case c;
+    case_init(&c, fixture, seed, kind);
+    uint64_t stride = 0;
+    for (size_t i = 0; i < c.row_count; i++) stride = max_size(stride, select_item_kept(&c.items[i]));
+    size_t out_size = c.row_count * c.kv_heads * c.group * c.kv.v_dimension;
+    size_t chosen_size = c.row_count * c.kv_heads * stride;
+    float *out = calloc(out_size, sizeof *out), *first = calloc(out_size, sizeof *first);
+    uint32_t *chosen = calloc(chosen_size, sizeof *chosen);
+    for (size_t device = 0; device < DEVICES; device++) {
+        build(&c, fixture, device);
+        receive_mass(&c);
+        run(&c, fixture, device, 0, c.row_count, out, chosen, stride);
+        for (size_t i = 0; i < c.row_count; i++)
+            check_item(&c, &fixture->kernels[device > 0], i, out, chosen, stride);
+        if (device == 1) memcpy(first, out, out_size * sizeof *out);
+        if (device > 1) assert_memory_equal(out, first, out_size * sizeof *out);
+    }
+    memset(out, 0, out_size * sizeof *out);
+    for (size_t i = 0; i < c.row_count; i++) run(&c, fixture, 2, i, 1, out, NULL, 0); /* each alone */
+    assert_memory_equal(out, first, out_size * sizeof *out);
+    double worst = c.worst;
+    free(out), free(first), free(chosen);
+    case_deinit(&c);
+    return worst;
+}
+
+static void the_best_rows_are_attended(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
+    double worst = 0;
+    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
+    for (size_t round = 0; round < ROUNDS; round++)
+        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_MASS; kind++)
+            worst = fmax(worst, check_case(&fixture, seed + round, kind));
+    printf("output: %.2e\n", worst);
+    assert_true(worst <= output_bound);
+    close_devices(&fixture);
+}
+
+static void all_rows_are_dense_attention(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    for (uint64_t seed = 1; seed <= 25; seed++) {
+        struct select_case c;
+        case_init(&c, &fixture, seed, (enum metadata_kind)(seed % 5));
+        size_t heads = c.kv_heads * c.group, out_size = c.row_count * heads * c.kv.v_dimension;
+        float *dense = calloc(out_size, sizeof *dense), *out = calloc(out_size, sizeof *out);
+        struct attend_item items[ROWS_MOST];
+        build(&c, &fixture, 0);
+        for (size_t i = 0; i < c.row_count; i++) {
+            c.items[i].pick_count = c.items[i].candidate_end - c.items[i].candidate_begin;
+            items[i] = (struct attend_item){.view = c.items[i].view,
+                                            .row_first = i,
+                                            .row_count = 1,
+                                            .position_first = c.items[i].position};
+        }
+        fixture.devices[0]->operations->attend(
+            fixture.streams[0], &(struct attend_operation){.q = c.q,
+                                                           .q_stride = heads * c.kv.k_dimension,
+                                                           .out = dense,
+                                                           .out_stride = heads * c.kv.v_dimension,
+                                                           .head_count = heads,
+                                                           .kv_head_count = c.kv_heads,
+                                                           .scale = c.scale,
+                                                           .items = items,
+                                                           .item_count = c.row_count});
+        run(&c, &fixture, 0, 0, c.row_count, out, NULL, 0);
+        assert_memory_equal(out, dense, out_size * sizeof *out);
+        free(dense), free(out);
+        case_deinit(&c);
+    }
+    close_devices(&fixture);
+}
+
+/* H2O: a step adds the probabilities of its rows to their mass, times the weight; the next step ranks by them. */
+static void mass_is_what_was_received(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct select_case c;
+        case_init(&c, &fixture, seed, METADATA_MASS);
+        const struct select_item *item = &c.items[0];
+        size_t heads = c.kv_heads * c.group, stride = select_item_kept(item);
+        uint32_t *chosen = calloc(c.kv_heads * stride, sizeof *chosen);
+        float *out = calloc(c.row_count * heads * c.kv.v_dimension, sizeof *out);
+        build(&c, &fixture, 2);
+        fixture.devices[2]->operations->attend_selected(
+            fixture.streams[2], &(struct attend_selected_operation){.q = c.q,
+                                                                    .q_stride = heads * c.kv.k_dimension,
+                                                                    .head_count = heads,
+                                                                    .kv_head_count = c.kv_heads,
+                                                                    .scale = c.scale,
+                                                                    .layout = &c.layout,
+                                                                    .mass_weight = 16,
+                                                                    .items = item,
+                                                                    .item_count = 1,
+                                                                    .chosen = chosen,
+                                                                    .chosen_stride = stride});
+        for (size_t head = 0; head < c.kv_heads; head++) {
+            double total = 0;
+            size_t next = 0;
+            for (uint64_t t = 0; t < c.sequences[0].length; t++) {
+                const float *block = item->view.metadata[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS];
+                bool was_chosen = next < stride && chosen[head * stride + next] == t;
+                if (was_chosen)
+                    next++;
+                else
+                    assert_true(block[t % KV_CHUNK_TOKENS] == 0);
+                total += (double)block[t % KV_CHUNK_TOKENS];
+            }
+            assert_int_equal(next, stride);
+            assert_true(fabs(total - 16.0 * (double)c.group) < 1e-3 * (double)c.group);
+        }
+        free(chosen), free(out);
+        case_deinit(&c);
+    }
+    close_devices(&fixture);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_rows_are_attended),
+        cmocka_unit_test(all_rows_are_dense_attention),
+        cmocka_unit_test(mass_is_what_was_received),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
