@@ -8,6 +8,9 @@ Peers are llama-bench binaries (or anything with its options and JSON). Every ro
 one after the other, so that a machine whose speed drifts drifts for all; the figure is the median over rounds, the
 spread its least and most, the ratio that of the medians. A test is ppN, tgN, either with @dDEPTH (tokens already in
 the KV cache: prefilled, or for loam filled with generated rows where --fill-random is given, which the CSV says).
+--variant NAME="FLAGS" runs loam once more with other flags (hata="--preset hata --keep 2048"); a peer's decode at
+depth N is taken from --cli NAME=PATH/llama-cli over the file dN.bin of --sessions where there is one
+(bench/peer_session.py makes them).
 """
 import argparse
 import csv
@@ -28,12 +31,24 @@ def parse_test(text):
     return match[1], int(match[2]), int(match[3] or 0)
 
 
+def session(engine, test, arguments):
+    """The peer's session file for this test, or None: llama-bench is to do it."""
+    path = os.path.join(arguments.sessions or "", f"d{test[2]}.bin")
+    return path if engine in arguments.cli and test[0] == "tg" and test[2] and os.path.exists(path) else None
+
+
 def command(engine, binary, model, test, arguments):
     kind, count, depth = test
-    line = [binary] if engine != "loam" else [binary, "bench"]
+    loam = engine == "loam" or engine in arguments.variant
+    line = [binary, "bench"] if loam else [binary]
+    if session(engine, test, arguments):
+        return [arguments.cli[engine], "-m", model, "-t", str(arguments.threads), "-c", str(depth + count + 64), "-n",
+                str(count), "-fa", "1", "--ignore-eos", "--prompt-cache", session(engine, test, arguments),
+                "--prompt-cache-ro", "--no-display-prompt"] + arguments.peer_flags.split()
     line += ["-m", model, "-t", str(arguments.threads), "-r", "1", "-o", "json"]
-    if engine == "loam":
+    if loam:
         line += ["--fill-random"] if depth and arguments.fill_random else []
+        line += arguments.variant.get(engine, "").split()
     elif arguments.peer_flags:
         line += arguments.peer_flags.split()
     if depth and engine in arguments.gp:  # an older llama-bench: tg after a prompt, only the tg part timed
@@ -50,6 +65,8 @@ def speed(line, timeout):
     if done.returncode != 0:
         print(f"compare.py: {' '.join(line)} ended with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
         return None
+    if "--prompt-cache" in line:  # llama-cli
+        return float(re.search(r" eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
     rows = json.loads(done.stdout[done.stdout.index("["):])
     return rows[-1]["avg_ts"]
 
@@ -66,6 +83,9 @@ def main():
     parser.add_argument("--loam", required=True)
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=BINARY")
     parser.add_argument("--gp", action="append", default=[], metavar="NAME", help="this peer takes -gp DEPTH,N instead of -d")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=FLAGS", help="loam once more, with these flags")
+    parser.add_argument("--cli", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-cli")
+    parser.add_argument("--sessions", help="folder with dDEPTH.bin for --cli")
     parser.add_argument("--peer-flags", default="", help="further flags for every peer, one string")
     parser.add_argument("--tests", default="pp512,tg64")
     parser.add_argument("--rounds", type=int, default=3)
@@ -75,7 +95,11 @@ def main():
     parser.add_argument("--csv")
     parser.add_argument("models", nargs="+")
     arguments = parser.parse_args()
-    engines = [("loam", arguments.loam)] + [tuple(peer.split("=", 1)) for peer in arguments.peer]
+    arguments.variant = dict(variant.split("=", 1) for variant in arguments.variant)
+    arguments.cli = dict(cli.split("=", 1) for cli in arguments.cli)
+    engines = [("loam", arguments.loam)] + [(name, arguments.loam) for name in arguments.variant]
+    engines += [tuple(peer.split("=", 1)) for peer in arguments.peer]
+    peers = {peer.split("=", 1)[0] for peer in arguments.peer}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     rows = []
     for model in arguments.models:
@@ -88,12 +112,13 @@ def main():
                     if value is not None:
                         samples[name].append(value)
             medians = {name: statistics.median(values) for name, values in samples.items() if values}
-            best = max((value for name, value in medians.items() if name != "loam"), default=None)
+            best = max((value for name, value in medians.items() if name in peers), default=None)
             for name, values in samples.items():
                 if not values:
                     continue
-                ratio = medians["loam"] / best if name == "loam" and best else None
-                filled = "random" if name == "loam" and arguments.fill_random and test[2] else "prefilled" if test[2] else ""
+                ratio = medians[name] / best if name not in peers and best else None
+                made_up = session(name, test, arguments) if name in peers else arguments.fill_random
+                filled = "" if not test[2] else "random" if made_up else "prefilled"
                 rows.append([datetime.date.today(), commit, processor(), arguments.threads, os.path.basename(model), text, filled,
                              name, f"{medians[name]:.3f}", f"{min(values):.3f}", f"{max(values):.3f}", len(values),
                              f"{ratio:.3f}" if ratio else ""])
@@ -103,7 +128,7 @@ def main():
         with open(arguments.csv, "w", newline="") as file:
             file.write("# bench/compare.py " + " ".join(
                 f"--{key.replace('_', '-')} {value}" for key, value in vars(arguments).items()
-                if key in ("tests", "rounds", "threads", "peer_flags", "fill_random") and value) + "\n")
+                if key in ("tests", "rounds", "threads", "peer_flags", "fill_random", "variant") and value) + "\n")
             writer = csv.writer(file)
             writer.writerow("date commit processor threads model test kv engine median_tps least_tps most_tps rounds "
                             "ratio_to_better_peer".split())
