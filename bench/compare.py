@@ -66,7 +66,7 @@ def speed(line, timeout):
         print(f"compare.py: {' '.join(line)} ended with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
         return None
     if "--prompt-cache" in line:  # llama-cli
-        return float(re.search(r" eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
+        return float(re.search(r"main: +eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
     rows = json.loads(done.stdout[done.stdout.index("["):])
     return rows[-1]["avg_ts"]
 
