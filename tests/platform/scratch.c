@@ -12,7 +12,9 @@ static void die(const char *what) {
     exit(1);
 }
 
-void scratch_create(struct scratch *scratch) {
+void scratch_create(struct scratch *scratch, enum scratch_place place) {
+    snprintf(scratch->path, sizeof scratch->path, "/dev/shm/loam-test.XXXXXX");
+    if (place == SCRATCH_MEMORY && mkdtemp(scratch->path) != NULL) return;
     snprintf(scratch->path, sizeof scratch->path, "scratch.XXXXXX");
     if (mkdtemp(scratch->path) == NULL) die("scratch folder");
 }

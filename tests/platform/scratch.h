@@ -1,4 +1,4 @@
-/* scratch: a folder for one test, on the disk the build lies on, and gone after it. */
+/* scratch: a folder for one test, gone after it. */
 #ifndef LOAM_TESTS_PLATFORM_SCRATCH_H
 #define LOAM_TESTS_PLATFORM_SCRATCH_H
 
@@ -6,10 +6,12 @@
 #include <stdint.h>
 
 struct scratch {
-    char path[64]; /* relative to the working folder */
+    char path[64];
 };
 
-void scratch_create(struct scratch *scratch);
+/* On the disk the build lies on, or in memory (where a system has /dev/shm), where a flush costs nothing. */
+enum scratch_place { SCRATCH_DISK, SCRATCH_MEMORY };
+void scratch_create(struct scratch *scratch, enum scratch_place place);
 void scratch_destroy(struct scratch *scratch); /* with everything in it */
 /* "path/name"; the text is good until the fourth call after it. */
 const char *scratch_name(const struct scratch *scratch, const char *name);

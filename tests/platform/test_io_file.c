@@ -16,7 +16,7 @@ static struct scratch scratch;
 
 static int set_up(void **state) {
     (void)state;
-    scratch_create(&scratch);
+    scratch_create(&scratch, SCRATCH_DISK);
     return 0;
 }
 

@@ -27,7 +27,7 @@ struct bench {
 
 static void open_bench(struct bench *bench, enum io_backend backend, bool direct, size_t depth) {
     struct error error;
-    scratch_create(&bench->scratch);
+    scratch_create(&bench->scratch, SCRATCH_DISK);
     fault_plan_init(&bench->plan, FAULT_NONE, 0, false, 0);
     assert_ok(
         io_folder_open(&bench->folder, bench->scratch.path, IO_FOLDER_READ, &bench->plan.faults, &error),

@@ -1,0 +1,252 @@
+/* catalog.db: one connection to it.
+ *
+ * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
+ * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
+ * The schema is compared as text, the version by number, before anything is read.
+ *
+ * Rollback journal, not WAL: readers of a folder that they may not write need no shared memory file, and the
+ * TRUNCATE mode with synchronous=FULL flushes the journal's end, so that a commit that returned stays. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "base/assert.h"
+#include "cache/store/catalog_internal.h"
+
+enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 1, BUSY_MILLISECONDS = 10000 };
+
+/* In the order of their names; compared with what sqlite_schema says. */
+static const char *const schema[] = {
+    "CREATE TABLE commits(document INTEGER NOT NULL, number INTEGER NOT NULL, token_first INTEGER NOT NULL, "
+    "token_end INTEGER NOT NULL, tokens BLOB NOT NULL, page_sums BLOB NOT NULL, metadata_sums BLOB NOT NULL, "
+    "tail_sums BLOB NOT NULL, checksum BLOB NOT NULL)",
+    "CREATE UNIQUE INDEX commits_by_number ON commits(document, number)",
+    "CREATE TABLE documents(id INTEGER PRIMARY KEY AUTOINCREMENT, generation INTEGER NOT NULL, "
+    "fingerprint BLOB NOT NULL, model TEXT NOT NULL, name TEXT NOT NULL, layout TEXT NOT NULL, "
+    "created INTEGER NOT NULL, prefix INTEGER NOT NULL, token_count INTEGER NOT NULL, bytes INTEGER NOT "
+    "NULL, "
+    "chain BLOB NOT NULL, checksum BLOB NOT NULL, writer INTEGER NOT NULL, damaged TEXT NOT NULL)",
+    "CREATE INDEX documents_by_prefix ON documents(prefix)",
+};
+enum { SCHEMA_COUNT = sizeof schema / sizeof *schema };
+
+enum status catalog_failed(struct catalog *catalog, int code, const char *doing, struct error *error) {
+    sqlite3 *database = catalog->database;
+    const char *reason = database != NULL ? sqlite3_errmsg(database) : sqlite3_errstr(code);
+    switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_FORMAT:
+    case SQLITE_MISMATCH:
+    case SQLITE_TOOBIG:
+    case SQLITE_SCHEMA:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_ERROR: /* a table or column that is not there */
+        return error_set(error, STATUS_DOCUMENT, "%s: %s: damaged: %s", catalog->path, doing, reason);
+    case SQLITE_NOMEM: return error_set(error, STATUS_MEMORY, "%s: %s: out of memory", catalog->path, doing);
+    case SQLITE_BUSY:
+        return error_set(error, STATUS_IO, "%s: %s: another process has kept it locked for %d s",
+                         catalog->path, doing, BUSY_MILLISECONDS / 1000);
+    }
+    int os_error = database != NULL ? sqlite3_system_errno(database) : 0;
+    if ((code & 0xff) == SQLITE_FULL) os_error = ENOSPC;
+    return error_set_os(error, STATUS_IO, os_error, "%s: %s: %s", catalog->path, doing, reason);
+}
+
+enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing,
+                            struct error *error) {
+    int code = sqlite3_exec(catalog->database, sql, NULL, NULL, NULL);
+    return code == SQLITE_OK ? STATUS_OK : catalog_failed(catalog, code, doing, error);
+}
+
+enum status catalog_prepare(struct catalog *catalog, const char *sql, const char *doing,
+                            sqlite3_stmt **statement, struct error *error) {
+    int code = sqlite3_prepare_v2(catalog->database, sql, -1, statement, NULL);
+    return code == SQLITE_OK ? STATUS_OK : catalog_failed(catalog, code, doing, error);
+}
+
+enum status catalog_finish(struct catalog *catalog, sqlite3_stmt *statement, int code, const char *doing,
+                           struct error *error) {
+    enum status status = STATUS_OK;
+    if (code != SQLITE_DONE && code != SQLITE_ROW && code != SQLITE_OK)
+        status = catalog_failed(catalog, code, doing, error); /* before finalize changes the message */
+    sqlite3_finalize(statement);
+    return status;
+}
+
+/* One number that a statement gives. */
+static enum status ask_number(struct catalog *catalog, const char *sql, int64_t *number,
+                              struct error *error) {
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, sql, "opening", &statement, error));
+    int code = sqlite3_step(statement);
+    *number = code == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : 0;
+    return catalog_finish(catalog, statement, code, "opening", error);
+}
+
+static enum status schema_check(struct catalog *catalog, struct error *error) {
+    int64_t id, version;
+    TRY(ask_number(catalog, "PRAGMA application_id", &id, error));
+    TRY(ask_number(catalog, "PRAGMA user_version", &version, error));
+    if (id != APPLICATION_ID)
+        return error_set(error, STATUS_DOCUMENT,
+                         "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
+                         (long long)id, APPLICATION_ID);
+    if (version != SCHEMA_VERSION)
+        return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d", catalog->path,
+                         (long long)version, SCHEMA_VERSION);
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
+                        "opening", &statement, error));
+    int code;
+    size_t seen = 0;
+    bool same = true;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(statement, 0);
+        same = same && seen < SCHEMA_COUNT && text != NULL && strcmp(text, schema[seen]) == 0;
+        seen++;
+    }
+    TRY(catalog_finish(catalog, statement, code, "opening", error));
+    if (!same || seen != SCHEMA_COUNT)
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %d",
+                         catalog->path, SCHEMA_VERSION);
+    return STATUS_OK;
+}
+
+static enum status schema_create(struct catalog *catalog, struct error *error) {
+    for (size_t i = 0; i < SCHEMA_COUNT; i++)
+        TRY(catalog_execute(catalog, schema[i], "making the tables", error));
+    char sql[96];
+    snprintf(sql, sizeof sql, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
+             SCHEMA_VERSION);
+    return catalog_execute(catalog, sql, "making the tables", error);
+}
+
+static enum status settle(struct catalog *catalog, bool read_only, bool may_create, struct error *error) {
+    sqlite3 *database = catalog->database;
+    sqlite3_extended_result_codes(database, 1);
+    sqlite3_busy_timeout(database, BUSY_MILLISECONDS);
+    sqlite3_limit(database, SQLITE_LIMIT_LENGTH, 1 << 30);
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    TRY(catalog_execute(catalog,
+                        "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA temp_store=MEMORY; "
+                        "PRAGMA synchronous=FULL; PRAGMA mmap_size=0; PRAGMA cache_size=-4096",
+                        "opening", error));
+    if (read_only) return schema_check(catalog, error);
+    TRY(catalog_execute(catalog, "PRAGMA auto_vacuum=FULL; PRAGMA journal_mode=TRUNCATE", "opening", error));
+    TRY(catalog_begin(catalog, error));
+    int64_t tables, id;
+    enum status status = ask_number(catalog, "SELECT count(*) FROM sqlite_schema", &tables, error);
+    if (status == STATUS_OK) status = ask_number(catalog, "PRAGMA application_id", &id, error);
+    if (status == STATUS_OK && tables == 0 && id == 0) {
+        /* An empty catalog beside pages has lost them: making it anew would make them orphans. */
+        status =
+            may_create
+                ? schema_create(catalog, error)
+                : error_set(error, STATUS_DOCUMENT,
+                            "%s: damaged: it is empty or gone, and there are pages of documents beside it",
+                            catalog->path);
+    } else if (status == STATUS_OK) {
+        status = schema_check(catalog, error);
+    }
+    if (status == STATUS_OK) return catalog_commit(catalog, error);
+    catalog_rollback(catalog);
+    return status;
+}
+
+/* Looked at, never opened: closing a descriptor of it would drop the locks of other connections in this process. */
+static enum status file_check(const struct io_folder *folder, const char *path, bool *present,
+                              struct error *error) {
+    struct stat info;
+    *present = fstatat(folder->fd, CATALOG_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!*present) return errno == ENOENT ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", path);
+    if (!S_ISREG(info.st_mode))
+        return error_set(error, STATUS_IO, "%s: %s", path,
+                         S_ISLNK(info.st_mode) ? "a symbolic link, expected a file" : "not a regular file");
+    if (info.st_uid != geteuid())
+        return error_set(error, STATUS_IO, "%s: the file belongs to user %u, not to user %u", path,
+                         (unsigned)info.st_uid, (unsigned)geteuid());
+    return STATUS_OK;
+}
+
+enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
+                         bool may_create, const char *vfs, struct error *error) {
+    *catalog = (struct catalog){0};
+    if (asprintf(&catalog->path, "%s/%s", folder->path, CATALOG_NAME) < 0) {
+        catalog->path = NULL;
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", CATALOG_NAME);
+    }
+    bool present;
+    enum status status = file_check(folder, catalog->path, &present, error);
+    if (status == STATUS_OK && !present && read_only)
+        status = error_set(error, STATUS_IO, "%s: there is no catalog of saved documents", catalog->path);
+    if (status == STATUS_OK && !present) { /* SQLite would make it readable by others */
+        int fd = openat(folder->fd, CATALOG_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST) status = error_set_os(error, STATUS_IO, errno, "%s", catalog->path);
+        if (fd >= 0) close(fd);
+    }
+    if (status == STATUS_OK) {
+        int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE) | SQLITE_OPEN_FULLMUTEX;
+        int code = sqlite3_open_v2(catalog->path, &catalog->database, flags, vfs);
+        status = code == SQLITE_OK ? settle(catalog, read_only, may_create, error)
+                                   : catalog_failed(catalog, code, "opening", error);
+    }
+    if (status != STATUS_OK) catalog_close(catalog);
+    return status;
+}
+
+void catalog_close(struct catalog *catalog) {
+    if (catalog->database != NULL) {
+        int code = sqlite3_close(catalog->database);
+        ASSERT(code == SQLITE_OK); /* no statement was left */
+    }
+    free(catalog->path);
+    *catalog = (struct catalog){0};
+}
+
+enum status catalog_begin(struct catalog *catalog, struct error *error) {
+    return catalog_execute(catalog, "BEGIN IMMEDIATE", "starting a change", error);
+}
+
+enum status catalog_begin_read(struct catalog *catalog, struct error *error) {
+    return catalog_execute(catalog, "BEGIN", "starting to read", error);
+}
+
+enum status catalog_commit(struct catalog *catalog, struct error *error) {
+    enum status status = catalog_execute(catalog, "COMMIT", "writing", error);
+    if (status != STATUS_OK) catalog_rollback(catalog);
+    return status;
+}
+
+void catalog_rollback(struct catalog *catalog) {
+    if (sqlite3_get_autocommit(catalog->database) == 0)
+        (void)sqlite3_exec(catalog->database, "ROLLBACK", NULL, NULL, NULL);
+}
+
+enum status catalog_bytes(struct catalog *catalog, uint64_t *bytes, struct error *error) {
+    int64_t pages, page_bytes;
+    TRY(ask_number(catalog, "PRAGMA page_count", &pages, error));
+    TRY(ask_number(catalog, "PRAGMA page_size", &page_bytes, error));
+    *bytes = (uint64_t)pages * (uint64_t)page_bytes;
+    return STATUS_OK;
+}
+
+enum status catalog_check(struct catalog *catalog, struct error *error) {
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "PRAGMA quick_check(1)", "checking it", &statement, error));
+    int code = sqlite3_step(statement);
+    const char *found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : NULL;
+    enum status status = STATUS_OK;
+    if (code == SQLITE_ROW && (found == NULL || strcmp(found, "ok") != 0))
+        status =
+            error_set(error, STATUS_DOCUMENT, "%s: damaged: %s", catalog->path, found != NULL ? found : "?");
+    enum status finished =
+        catalog_finish(catalog, statement, code, "checking it", status == STATUS_OK ? error : NULL);
+    return status == STATUS_OK ? finished : status;
+}

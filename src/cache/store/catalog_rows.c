@@ -1,0 +1,341 @@
+/* The rows of catalog.db (docs/formats.md): written with their checksums, read with nothing believed. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "cache/store/catalog_internal.h"
+
+#define ROW_COLUMNS                                                                                  \
+    "id, generation, fingerprint, model, name, layout, created, prefix, token_count, bytes, chain, " \
+    "checksum, "                                                                                     \
+    "writer, damaged"
+
+/* What a document's checksum covers, in its order: numbers little-endian, texts with their zero. */
+static struct checksum row_checksum(const struct document_row *row) {
+    uint8_t bytes[3 * STORE_TEXT_MOST + STORE_FINGERPRINT_BYTES + sizeof(struct checksum) + 6 * 8];
+    size_t used = 0;
+    const uint64_t numbers[] = {
+        row->id,          row->generation, (uint64_t)row->created, (uint64_t)row->prefix,
+        row->token_count, row->bytes};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        for (size_t b = 0; b < 8; b++) bytes[used++] = (uint8_t)(numbers[i] >> 8 * b);
+    memcpy(bytes + used, row->fingerprint, STORE_FINGERPRINT_BYTES);
+    used += STORE_FINGERPRINT_BYTES;
+    memcpy(bytes + used, row->chain.bytes, sizeof row->chain);
+    used += sizeof row->chain;
+    const char *const texts[] = {row->model, row->name, row->layout};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        size_t length = strlen(texts[i]) + 1;
+        memcpy(bytes + used, texts[i], length);
+        used += length;
+    }
+    ASSERT(used <= sizeof bytes);
+    return checksum_of(bytes, used);
+}
+
+static void bind_row(sqlite3_stmt *statement, const struct document_row *row) {
+    struct checksum checksum = row_checksum(row);
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
+    sqlite3_bind_int64(statement, 2, (sqlite3_int64)row->generation);
+    sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
+    sqlite3_bind_text(statement, 4, row->model, -1, SQLITE_STATIC);
+    sqlite3_bind_text(statement, 5, row->name, -1, SQLITE_STATIC);
+    sqlite3_bind_text(statement, 6, row->layout, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(statement, 7, row->created);
+    sqlite3_bind_int64(statement, 8, row->prefix);
+    sqlite3_bind_int64(statement, 9, (sqlite3_int64)row->token_count);
+    sqlite3_bind_int64(statement, 10, (sqlite3_int64)row->bytes);
+    sqlite3_bind_blob(statement, 11, row->chain.bytes, sizeof row->chain, SQLITE_STATIC);
+    sqlite3_bind_blob(statement, 12, checksum.bytes, sizeof checksum, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(statement, 13, (sqlite3_int64)row->writer);
+    sqlite3_bind_text(statement, 14, row->damaged, -1, SQLITE_STATIC);
+}
+
+static enum status store_row(struct catalog *catalog, const char *sql, const struct document_row *row,
+                             struct error *error) {
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, sql, "writing a document's row", &statement, error));
+    bind_row(statement, row);
+    return catalog_finish(catalog, statement, sqlite3_step(statement), "writing a document's row", error);
+}
+
+enum status catalog_insert(struct catalog *catalog, struct document_row *row, struct error *error) {
+    sqlite3_stmt *statement;
+    /* The checksum covers the id: ask for the next one first.  AUTOINCREMENT: ids are never used again. */
+    TRY(catalog_prepare(catalog,
+                        "SELECT 1 + max(ifnull((SELECT seq FROM sqlite_sequence WHERE name='documents'), 0), "
+                        "ifnull((SELECT max(id) FROM documents), 0))",
+                        "making a document's row", &statement, error));
+    int code = sqlite3_step(statement);
+    row->id = code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) : 0;
+    TRY(catalog_finish(catalog, statement, code, "making a document's row", error));
+    return store_row(catalog,
+                     "INSERT INTO documents(" ROW_COLUMNS
+                     ") VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
+                     row, error);
+}
+
+enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error) {
+    TRY(store_row(
+        catalog,
+        "UPDATE documents SET generation=?2, fingerprint=?3, model=?4, name=?5, layout=?6, created=?7, "
+        "prefix=?8, token_count=?9, bytes=?10, chain=?11, checksum=?12, writer=?13 "
+        "WHERE id=?1",
+        row, error));
+    if (sqlite3_changes(catalog->database) != 1)
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is not there any more",
+                         catalog->path, row->id);
+    return STATUS_OK;
+}
+
+enum status catalog_delete(struct catalog *catalog, uint64_t id, struct error *error) {
+    char sql[128];
+    snprintf(sql, sizeof sql,
+             "DELETE FROM commits WHERE document=%" PRIu64 "; DELETE FROM documents WHERE id=%" PRIu64, id,
+             id);
+    return catalog_execute(catalog, sql, "removing a document", error);
+}
+
+enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error) {
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "UPDATE documents SET damaged=?2 WHERE id=?1 AND damaged=''",
+                        "flagging a document", &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    sqlite3_bind_text(statement, 2, reason, -1, SQLITE_STATIC);
+    return catalog_finish(catalog, statement, sqlite3_step(statement), "flagging a document", error);
+}
+
+/* False: longer than it may be, or with a zero in it. */
+static bool column_text(sqlite3_stmt *statement, int column, char text[STORE_TEXT_MOST]) {
+    const char *found = (const char *)sqlite3_column_text(statement, column);
+    int bytes = sqlite3_column_bytes(statement, column);
+    text[0] = '\0';
+    if (found == NULL || bytes < 0 || bytes >= STORE_TEXT_MOST || memchr(found, '\0', (size_t)bytes) != NULL)
+        return false;
+    memcpy(text, found, (size_t)bytes);
+    text[bytes] = '\0';
+    return true;
+}
+
+static bool column_bytes(sqlite3_stmt *statement, int column, void *bytes, size_t count) {
+    const void *found = sqlite3_column_blob(statement, column);
+    if (found == NULL || (size_t)sqlite3_column_bytes(statement, column) != count) return false;
+    memcpy(bytes, found, count);
+    return true;
+}
+
+static void read_row(sqlite3_stmt *statement, struct document_row *row) {
+    *row = (struct document_row){.id = (uint64_t)sqlite3_column_int64(statement, 0),
+                                 .generation = (uint64_t)sqlite3_column_int64(statement, 1),
+                                 .created = sqlite3_column_int64(statement, 6),
+                                 .prefix = sqlite3_column_int64(statement, 7),
+                                 .token_count = (uint64_t)sqlite3_column_int64(statement, 8),
+                                 .bytes = (uint64_t)sqlite3_column_int64(statement, 9),
+                                 .writer = (uint64_t)sqlite3_column_int64(statement, 12)};
+    struct checksum stored, computed;
+    bool good = column_bytes(statement, 2, row->fingerprint, STORE_FINGERPRINT_BYTES);
+    good = column_text(statement, 3, row->model) && good;
+    good = column_text(statement, 4, row->name) && good;
+    good = column_text(statement, 5, row->layout) && good;
+    good = column_bytes(statement, 10, row->chain.bytes, sizeof row->chain) && good;
+    good = column_bytes(statement, 11, stored.bytes, sizeof stored) && good;
+    if (!column_text(statement, 13, row->damaged)) snprintf(row->damaged, sizeof row->damaged, "flagged");
+    computed = row_checksum(row);
+    row->intact = good && checksum_equal(&stored, &computed) && row->token_count <= STORE_TOKENS_MOST &&
+                  row->generation <= row->token_count;
+}
+
+enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_row *row, bool *found,
+                         struct error *error) {
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents WHERE id=?1",
+                        "reading a document's row", &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    int code = sqlite3_step(statement);
+    *found = code == SQLITE_ROW;
+    if (*found) read_row(statement, row);
+    return catalog_finish(catalog, statement, code, "reading a document's row", error);
+}
+
+/* Room for one element more; false when there is no memory. */
+static bool grow(void **elements, size_t count, size_t element_bytes) {
+    if ((count & (count - 1)) != 0) return true; /* doubled at powers of two */
+    void *larger = realloc(*elements, (count == 0 ? 1 : count * 2) * element_bytes);
+    if (larger != NULL) *elements = larger;
+    return larger != NULL;
+}
+
+enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count,
+                         struct error *error) {
+    const char *doing = "reading the documents' rows";
+    *rows = NULL;
+    *count = 0;
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents ORDER BY id", doing, &statement,
+                        error));
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (!grow((void **)rows, *count, sizeof **rows)) {
+            code = SQLITE_NOMEM;
+            break;
+        }
+        read_row(statement, &(*rows)[(*count)++]);
+    }
+    enum status status = catalog_finish(catalog, statement, code, doing, error);
+    if (status != STATUS_OK) {
+        free(*rows);
+        *rows = NULL;
+    }
+    return status;
+}
+
+enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
+                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error) {
+    const char *doing = "searching";
+    *ids = NULL;
+    *count = 0;
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(
+        catalog,
+        "SELECT id FROM documents WHERE prefix=?1 AND fingerprint=?2 AND layout=?3 AND damaged='' "
+        "ORDER BY id DESC",
+        doing, &statement, error));
+    sqlite3_bind_int64(statement, 1, prefix);
+    sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
+    sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC);
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (!grow((void **)ids, *count, sizeof **ids)) {
+            code = SQLITE_NOMEM;
+            break;
+        }
+        (*ids)[(*count)++] = (uint64_t)sqlite3_column_int64(statement, 0);
+    }
+    enum status status = catalog_finish(catalog, statement, code, doing, error);
+    if (status != STATUS_OK) {
+        free(*ids);
+        *ids = NULL;
+    }
+    return status;
+}
+
+/* Commits */
+
+static struct checksum commit_checksum(const struct commit_row *commit) {
+    struct {
+        uint64_t numbers[8];
+        struct checksum blobs[4];
+    } covered = {{commit->document, commit->number, commit->token_first, commit->token_end,
+                  commit->tokens_bytes, commit->page_sums_bytes, commit->metadata_sums_bytes,
+                  commit->tail_sums_bytes},
+                 {checksum_of(commit->tokens, commit->tokens_bytes),
+                  checksum_of(commit->page_sums, commit->page_sums_bytes),
+                  checksum_of(commit->metadata_sums, commit->metadata_sums_bytes),
+                  checksum_of(commit->tail_sums, commit->tail_sums_bytes)}};
+    _Static_assert(sizeof covered == 8 * 8 + 4 * 16, "no padding");
+    return checksum_of(&covered, sizeof covered);
+}
+
+static void chain_extend(struct checksum *chain, const struct checksum *next) {
+    struct checksum both[2] = {*chain, *next};
+    *chain = checksum_of(both, sizeof both);
+}
+
+enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commit, struct checksum *chain,
+                               struct error *error) {
+    const char *doing = "writing a commit";
+    commit->checksum = commit_checksum(commit);
+    chain_extend(chain, &commit->checksum);
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog,
+                        "INSERT INTO commits(document, number, token_first, token_end, tokens, page_sums, "
+                        "metadata_sums, tail_sums, checksum) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)",
+                        doing, &statement, error));
+    const uint64_t numbers[] = {commit->document, commit->number, commit->token_first, commit->token_end};
+    for (int i = 0; i < 4; i++) sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]);
+    const void *const blobs[] = {commit->tokens, commit->page_sums, commit->metadata_sums, commit->tail_sums};
+    const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->metadata_sums_bytes,
+                            commit->tail_sums_bytes};
+    for (int i = 0; i < 4; i++) /* "" for an empty one: NULL would be an SQL null */
+        sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC);
+    sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum, SQLITE_STATIC);
+    return catalog_finish(catalog, statement, sqlite3_step(statement), doing, error);
+}
+
+enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
+                               bool (*see)(void *context, const int32_t *tokens, uint64_t count),
+                               void *context, struct error *error) {
+    const char *doing = "reading a document's tokens";
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "SELECT tokens FROM commits WHERE document=?1 ORDER BY number", doing,
+                        &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        const void *tokens = sqlite3_column_blob(statement, 0);
+        int bytes = sqlite3_column_bytes(statement, 0);
+        if (bytes % 4 != 0 || !see(context, tokens, (uint64_t)bytes / 4)) break;
+    }
+    return catalog_finish(catalog, statement, code, doing, error);
+}
+
+static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint64_t document) {
+    commit->document = document;
+    commit->number = (uint64_t)sqlite3_column_int64(statement, 0);
+    commit->token_first = (uint64_t)sqlite3_column_int64(statement, 1);
+    commit->token_end = (uint64_t)sqlite3_column_int64(statement, 2);
+    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->metadata_sums,
+                                  &commit->tail_sums};
+    size_t *const sizes[] = {&commit->tokens_bytes, &commit->page_sums_bytes, &commit->metadata_sums_bytes,
+                             &commit->tail_sums_bytes};
+    for (int i = 0; i < 4; i++) {
+        *blobs[i] = sqlite3_column_blob(statement, i + 3);
+        *sizes[i] = *blobs[i] == NULL ? 0 : (size_t)sqlite3_column_bytes(statement, i + 3);
+    }
+}
+
+enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
+                                enum status (*see)(void *context, const struct commit_row *commit,
+                                                   struct error *error),
+                                void *context, struct error *error) {
+    const char *doing = "reading a document's commits";
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog,
+                        "SELECT number, token_first, token_end, tokens, page_sums, metadata_sums, tail_sums, "
+                        "checksum FROM commits WHERE document=?1 ORDER BY number",
+                        doing, &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
+    struct checksum chain = {{0}}, computed;
+    uint64_t number = 0, tokens = 0;
+    int code = SQLITE_DONE;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
+        struct commit_row commit;
+        read_commit(statement, &commit, row->id);
+        computed = commit_checksum(&commit);
+        number++;
+        if (!column_bytes(statement, 7, commit.checksum.bytes, sizeof commit.checksum) ||
+            !checksum_equal(&commit.checksum, &computed) || commit.number != number ||
+            commit.token_first != tokens || commit.token_end <= tokens || commit.token_end > row->token_count)
+            status =
+                error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": commit %" PRIu64 " is damaged",
+                          catalog->path, row->id, number);
+        if (status != STATUS_OK) break;
+        tokens = commit.token_end;
+        chain_extend(&chain, &commit.checksum);
+        status = see(context, &commit, error);
+    }
+    if (status != STATUS_OK) {
+        sqlite3_finalize(statement);
+        return status;
+    }
+    TRY(catalog_finish(catalog, statement, code, doing, error));
+    if (number != row->generation || tokens != row->token_count || !checksum_equal(&chain, &row->chain))
+        return error_set(error, STATUS_DOCUMENT,
+                         "%s: document %" PRIu64 ": found %" PRIu64 " commits of %" PRIu64
+                         " tokens, expected %" PRIu64 " of %" PRIu64 ", chained by checksum",
+                         catalog->path, row->id, number, tokens, row->generation, row->token_count);
+    return STATUS_OK;
+}

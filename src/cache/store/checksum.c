@@ -1,0 +1,33 @@
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "cache/store/store_internal.h"
+
+struct checksum checksum_of(const void *bytes, size_t count) {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, count));
+    struct checksum checksum;
+    _Static_assert(sizeof canonical == sizeof checksum, "16 bytes");
+    memcpy(checksum.bytes, &canonical, sizeof checksum);
+    return checksum;
+}
+
+bool checksum_equal(const struct checksum *a, const struct checksum *b) {
+    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+const char *checksum_text(const struct checksum *checksum, char text[33]) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < 16; i++) {
+        text[2 * i] = digits[checksum->bytes[i] >> 4];
+        text[2 * i + 1] = digits[checksum->bytes[i] & 15];
+    }
+    text[32] = '\0';
+    return text;
+}
+
+int64_t prefix_of(const int32_t *tokens) {
+    uint64_t hash = XXH3_64bits(tokens, KV_CHUNK_TOKENS * sizeof *tokens);
+    return hash == 0 ? 1 : (int64_t)hash;
+}

@@ -1,0 +1,422 @@
+/* A document opened: verified, read. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/store/store_internal.h"
+
+/* Zeroed, and in memory only where it is touched. */
+static void *table(uint64_t count, uint64_t width, size_t element_bytes) {
+    uint64_t elements;
+    if (!checked_multiply(count, width, &elements) || elements > SIZE_MAX) return NULL;
+    return calloc(elements > 0 ? (size_t)elements : 1, element_bytes);
+}
+
+enum status document_allocate(struct document **result, struct store *store,
+                              const struct store_layout *layout, bool writing, struct error *error) {
+    struct document *document = calloc(1, sizeof *document);
+    if (document == NULL) return error_set(error, STATUS_MEMORY, "document: out of memory");
+    document->store = store;
+    document->layout = *layout;
+    document->writing = writing;
+    document->pages.fd = document->metadata.fd = -1;
+    geometry_init(&document->geometry, layout);
+    store->document_count++;
+    store->writing_count += writing;
+    *result = document;
+    return STATUS_OK;
+}
+
+enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error) {
+    uint64_t chunks = chunks_full(token_capacity), width = document->geometry.chunk_pages;
+    uint64_t metadata_chunks = document->geometry.metadata_bytes > 0 ? chunks : 0;
+    document->token_capacity = token_capacity;
+    document->chunk_capacity = chunks;
+    document->tokens = table(token_capacity, 1, sizeof *document->tokens);
+    document->page_sums = table(chunks, width, sizeof *document->page_sums);
+    document->metadata_sums = table(metadata_chunks, width, sizeof *document->metadata_sums);
+    document->tail_sums = table(1, width, sizeof *document->tail_sums);
+    bool made = document->tokens && document->page_sums && document->metadata_sums && document->tail_sums;
+    if (document->writing) {
+        document->page_states = table(chunks, width, sizeof *document->page_states);
+        document->metadata_states = table(metadata_chunks, width, sizeof *document->metadata_states);
+        document->tail_states = table(1, width, sizeof *document->tail_states);
+        document->tail_next = table(1, width, sizeof *document->tail_next);
+        made = made && document->page_states && document->metadata_states && document->tail_states &&
+               document->tail_next;
+    }
+    if (made) return STATUS_OK;
+    return error_set(error, STATUS_MEMORY, "document: no memory for the tables of %" PRIu64 " tokens",
+                     token_capacity);
+}
+
+void document_free(struct document *document) {
+    if (document == NULL) return;
+    document->store->document_count--;
+    document->store->writing_count -= document->writing;
+    io_file_close(&document->pages);
+    io_file_close(&document->metadata);
+    free(document->tokens);
+    free(document->page_sums);
+    free(document->metadata_sums);
+    free(document->tail_sums);
+    free((void *)document->page_states);
+    free((void *)document->metadata_states);
+    free(document->tail_states);
+    free(document->tail_next);
+    free(document);
+}
+
+uint64_t document_id(const struct document *document) { return document->row.id; }
+uint64_t document_token_count(const struct document *document) { return document->committed_tokens; }
+const int32_t *document_tokens(const struct document *document) { return document->tokens; }
+
+/* Opening */
+
+static enum status commit_wrong(const struct document *document, const struct commit_row *commit,
+                                const char *field, size_t found, uint64_t expected, struct error *error) {
+    return error_set(error, STATUS_DOCUMENT,
+                     "%s: document %" PRIu64 ": commit %" PRIu64 ": %s: found %zu bytes, expected %" PRIu64,
+                     document->store->catalog.path, commit->document, commit->number, field, found, expected);
+}
+
+/* Takes over the tables of one commit, whose checksum is right; a catalog made by somebody else may still say
+ * anything. */
+static enum status commit_take(void *context, const struct commit_row *commit, struct error *error) {
+    struct document *document = context;
+    const struct geometry *geometry = &document->geometry;
+    uint64_t tokens = commit->token_end - commit->token_first;
+    uint64_t chunk_first = chunks_full(commit->token_first);
+    uint64_t sums =
+        (chunks_full(commit->token_end) - chunk_first) * geometry->chunk_pages * sizeof(struct checksum);
+    uint64_t tail =
+        commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : geometry->chunk_pages * sizeof(struct checksum);
+    ASSERT(commit->token_end <= document->token_capacity); /* at most the row's, by which it was allocated */
+    if (commit->tokens_bytes != tokens * sizeof(int32_t))
+        return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
+    if (commit->page_sums_bytes != sums)
+        return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes, sums, error);
+    if (commit->metadata_sums_bytes != (geometry->metadata_bytes > 0 ? sums : 0))
+        return commit_wrong(document, commit, "metadata_sums", commit->metadata_sums_bytes, sums, error);
+    if (commit->tail_sums_bytes != tail)
+        return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
+    size_t first = page_index(geometry, 0, 0, chunk_first);
+    memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
+    if (sums > 0) memcpy(document->page_sums + first, commit->page_sums, sums);
+    if (sums > 0 && geometry->metadata_bytes > 0)
+        memcpy(document->metadata_sums + first, commit->metadata_sums, sums);
+    if (tail > 0) memcpy(document->tail_sums, commit->tail_sums, tail);
+    return STATUS_OK;
+}
+
+static enum status row_check(struct store *store, const struct document_row *row,
+                             const struct store_model *model, const char *layout, struct error *error) {
+    const char *path = store->catalog.path;
+    if (row->damaged[0] != '\0') return error_set(error, STATUS_DOCUMENT, "%s", row->damaged);
+    if (!row->intact)
+        return error_set(error, STATUS_DOCUMENT,
+                         "%s: document %" PRIu64 ": its row in the catalog is damaged", path, row->id);
+    if (model != NULL && memcmp(model->fingerprint, row->fingerprint, STORE_FINGERPRINT_BYTES) != 0)
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is of another model: %s", path,
+                         row->id, row->model);
+    if (layout != NULL && strcmp(layout, row->layout) != 0)
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is laid out %s, expected %s", path,
+                         row->id, row->layout, layout);
+    return STATUS_OK;
+}
+
+static enum status size_check(struct io_file *file, uint64_t expected, struct error *error) {
+    uint64_t size;
+    TRY(io_file_size(file, &size, error));
+    if (size >= expected) return STATUS_OK;
+    return error_set(error, STATUS_DOCUMENT,
+                     "%s: truncated: found %" PRIu64 " bytes, expected at least %" PRIu64, file->path, size,
+                     expected);
+}
+
+static enum status files_open(struct document *document, uint64_t id, enum document_mode mode,
+                              struct error *error) {
+    struct store *store = document->store;
+    enum io_file_mode how = mode == DOCUMENT_APPEND ? IO_FILE_UPDATE : IO_FILE_READ;
+    char name[40];
+    document_file_name(name, id, "pages");
+    enum status status = io_file_open(&document->pages, &store->folder, name, how, true, error);
+    document_file_name(name, id, "metadata");
+    if (status == STATUS_OK)
+        status = io_file_open(&document->metadata, &store->folder, name, how, false, error);
+    if (status != STATUS_OK && error != NULL &&
+        error->os_error == ENOENT) { /* the row says that it was there */
+        error->status = STATUS_DOCUMENT;
+        return store_flag(store, id, error);
+    }
+    return status;
+}
+
+static enum status files_lock(struct document *document, const struct document_row *row,
+                              enum document_mode mode, struct error *error) {
+    struct error why;
+    enum status status = STATUS_OK;
+    if (mode == DOCUMENT_APPEND)
+        status = io_file_try_lock(&document->pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, &why);
+    if (status == STATUS_FULL)
+        return error_set(error, STATUS_FULL, "document %" PRIu64 " is being written by process %" PRIu64,
+                         row->id, row->writer);
+    if (status == STATUS_OK) {
+        status = io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_SHARED, &why);
+        if (status == STATUS_FULL)
+            return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 " is just being removed", row->id);
+    }
+    if (status != STATUS_OK && error != NULL) *error = why;
+    return status;
+}
+
+static enum status find_row(struct store *store, uint64_t id, struct document_row *row, struct error *error) {
+    bool found;
+    TRY(catalog_find(&store->catalog, id, row, &found, error));
+    if (found) return STATUS_OK;
+    return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+}
+
+/* What the files and the commits of the row say. */
+static enum status document_load(struct document *document, struct error *error) {
+    const struct document_row *row = &document->row;
+    TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation),
+                   error));
+    TRY(size_check(&document->metadata, metadata_end(&document->geometry, row->token_count), error));
+    return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
+}
+
+/* Reserves what the document may become, and says who writes it. */
+static enum status append_begin(struct document *document, struct error *error) {
+    struct store *store = document->store;
+    struct document_row row = document->row;
+    uint64_t room = document_room(&document->geometry, document->token_capacity);
+    uint64_t more = room > row.bytes ? room - row.bytes : 0;
+    if (room == UINT64_MAX) more = UINT64_MAX;
+    TRY(store_make_room(store, more, error));
+    TRY(catalog_begin(&store->catalog, error));
+    enum status status = store_check_room(store, more, error);
+    row.bytes = room > row.bytes ? room : row.bytes;
+    row.writer = (uint64_t)getpid();
+    if (status == STATUS_OK) status = catalog_update(&store->catalog, &row, error);
+    if (status == STATUS_OK)
+        status = catalog_commit(&store->catalog, error);
+    else
+        catalog_rollback(&store->catalog);
+    if (status == STATUS_OK) document->row = row;
+    return status;
+}
+
+/* A writer's states begin with what is committed. */
+static void states_begin(struct document *document) {
+    size_t pages = (size_t)chunks_full(document->row.token_count) * document->geometry.chunk_pages;
+    memset((void *)document->page_states, PAGE_WRITTEN, pages);
+    if (document->geometry.metadata_bytes > 0) memset((void *)document->metadata_states, PAGE_WRITTEN, pages);
+    document->asked_tokens = document->row.token_count;
+    document->asked_generation = document->opened_generation = document->row.generation;
+}
+
+/* The row, its commits and the files as of one moment: inside a read transaction, no writer can commit. */
+static enum status load_row(struct document *document, uint64_t id, const struct store_model *model,
+                            const char *layout, uint64_t token_capacity, struct error *error) {
+    struct store *store = document->store;
+    TRY(find_row(store, id, &document->row, error));
+    TRY(row_check(store, &document->row, model, layout, error));
+    uint64_t tokens = document->row.token_count;
+    TRY(document_tables(document, document->writing && token_capacity > tokens ? token_capacity : tokens,
+                        error));
+    enum status status = document_load(document, error);
+    document->flag = status == STATUS_DOCUMENT;
+    document->committed_tokens = tokens;
+    return status;
+}
+
+static enum status open_locked(struct document *document, uint64_t id, const struct store_model *model,
+                               const char *layout, uint64_t token_capacity, struct error *error) {
+    struct store *store = document->store;
+    TRY(catalog_begin_read(&store->catalog, error));
+    enum status status = load_row(document, id, model, layout, token_capacity, error);
+    catalog_rollback(&store->catalog); /* nothing was changed */
+    if (document->flag) return store_flag(store, id, error);
+    TRY(status);
+    if (!document->writing) return STATUS_OK;
+    TRY(append_begin(document, error));
+    states_begin(document);
+    return STATUS_OK;
+}
+
+enum status document_open(struct document **result, struct store *store, uint64_t id,
+                          const struct store_model *model, const struct store_layout *layout,
+                          enum document_mode mode, uint64_t token_capacity, struct error *error) {
+    char text[STORE_TEXT_MOST];
+    struct document_row row;
+    struct error why;
+    if (error == NULL) error = &why;
+    if (mode == DOCUMENT_APPEND && store->options.read_only)
+        return error_set(error, STATUS_IO, "%s: opened read-only", store->folder.path);
+    TRY(layout_check(layout, error));
+    layout_format(layout, text);
+    TRY(find_row(store, id, &row, error));
+    enum status status = row_check(store, &row, model, text, error);
+    if (status == STATUS_DOCUMENT && !row.intact) return store_flag(store, id, error);
+    TRY(status);
+    struct geometry geometry;
+    geometry_init(&geometry, layout);
+    if (mode == DOCUMENT_APPEND) TRY(writer_start(store, &geometry, error));
+    if (token_capacity > STORE_TOKENS_MOST)
+        return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
+                         token_capacity, STORE_TOKENS_MOST);
+    struct document *document;
+    TRY(document_allocate(&document, store, layout, mode == DOCUMENT_APPEND, error));
+    status = files_open(document, id, mode, error);
+    if (status == STATUS_OK) status = files_lock(document, &row, mode, error);
+    if (status == STATUS_OK) status = open_locked(document, id, model, text, token_capacity, error);
+    if (status != STATUS_OK) {
+        document_free(document);
+        return status;
+    }
+    io_file_will_need(&document->metadata, 0, 0);
+    (void)futimens(document->pages.fd, NULL); /* "used": decides who goes first when room is needed */
+    *result = document;
+    return STATUS_OK;
+}
+
+/* Reading */
+
+bool document_page_written(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk) {
+    const struct geometry *geometry = &document->geometry;
+    if (chunk >= document->chunk_capacity) return false;
+    if (!document->writing) return chunk < chunks_full(document->committed_tokens);
+    return atomic_load_explicit(&document->page_states[page_index(geometry, layer, kv_head, chunk)],
+                                memory_order_acquire) == PAGE_WRITTEN; /* pairs with page_done in writer.c */
+}
+
+/* The tail is what the last commit had behind its last full chunk. */
+static bool is_tail(const struct document *document, uint64_t chunk) {
+    uint64_t tokens = document->committed_tokens;
+    if (chunk != chunks_full(tokens) || tokens % KV_CHUNK_TOKENS == 0) return false;
+    /* A writer that goes on may read the tail it found, until its first commit: then the row is its thread's. */
+    return !document->writing || document->asked_generation == document->opened_generation;
+}
+
+static size_t read_bytes(const struct document *document, uint64_t chunk) {
+    if (!is_tail(document, chunk)) return document->geometry.page_bytes;
+    return align_up(tail_bytes(&document->geometry, document->committed_tokens), IO_ALIGNMENT);
+}
+
+static uint64_t read_offset(const struct document *document, const struct page_read *read) {
+    if (is_tail(document, read->chunk))
+        return tail_offset(&document->geometry, document->row.generation, read->layer, read->kv_head);
+    ASSERT(document_page_written(document, read->layer, read->kv_head, read->chunk));
+    return page_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
+}
+
+enum status document_read_pages(struct document *document, struct io_queue *queue,
+                                const struct page_read *reads, size_t read_count, size_t *next,
+                                uint64_t tag_first) {
+    enum { RUN_BYTES_MOST = 1 << 20 };
+    while (*next < read_count) {
+        const struct page_read *first = &reads[*next];
+        size_t bytes = read_bytes(document, first->chunk), count = 1;
+        uint64_t offset = read_offset(document, first);
+        while (*next + count < read_count && bytes + document->geometry.page_bytes <= RUN_BYTES_MOST) {
+            const struct page_read *read = &first[count];
+            if ((uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
+                read_offset(document, read) != offset + bytes)
+                break;
+            bytes += read_bytes(document, read->chunk);
+            count++;
+        }
+        const struct io_request request = {IO_READ, &document->pages, offset, first->memory,
+                                           bytes,   tag_first + *next};
+        TRY(io_queue_submit(queue, &request));
+        *next += count;
+    }
+    return STATUS_OK;
+}
+
+/* Whether a writer in another process has gone on, so that another tail lies where ours did. */
+static bool has_grown(struct document *document) {
+    struct document_row row;
+    bool found;
+    return !document->writing &&
+           catalog_find(&document->store->catalog, document->row.id, &row, &found, NULL) == STATUS_OK &&
+           found && row.generation != document->row.generation;
+}
+
+enum status document_check_page(struct document *document, const struct page_read *read,
+                                struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    bool tail = is_tail(document, read->chunk);
+    size_t index = page_index(geometry, read->layer, read->kv_head, tail ? 0 : read->chunk);
+    const struct checksum *expected = tail ? &document->tail_sums[index] : &document->page_sums[index];
+    struct checksum found = checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
+                                                           : geometry->chunk_bytes);
+    if (checksum_equal(&found, expected)) return STATUS_OK;
+    if (tail && has_grown(document))
+        return error_set(error, STATUS_DOCUMENT,
+                         "document %" PRIu64 " has grown since it was opened: open it again",
+                         document->row.id);
+    char found_text[33], expected_text[33];
+    struct error why;
+    (void)error_set(&why, STATUS_DOCUMENT,
+                    "%s: damaged at %" PRIu64 " (layer %u, KV head %u, chunk %" PRIu64
+                    "): found checksum %s, expected %s",
+                    document->pages.path, read_offset(document, read), read->layer, read->kv_head,
+                    read->chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
+    if (error != NULL) *error = why;
+    return store_flag(document->store, document->row.id, &why);
+}
+
+/* Metadata */
+
+static enum status metadata_check(struct document *document, size_t layer, size_t head, uint64_t chunk,
+                                  const uint8_t *entry, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    const struct checksum *expected = &document->metadata_sums[page_index(geometry, layer, head, chunk)];
+    struct checksum found = checksum_of(entry, geometry->metadata_bytes);
+    if (checksum_equal(&found, expected)) return STATUS_OK;
+    struct error why;
+    (void)error_set(
+        &why, STATUS_DOCUMENT, "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64 ")",
+        document->metadata.path, metadata_offset(geometry, layer, head, chunk), layer, head, chunk);
+    if (error != NULL) *error = why;
+    return store_flag(document->store, document->row.id, &why);
+}
+
+enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_count,
+                                   void *memory, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    size_t entry = geometry->metadata_bytes, run = SEGMENT_CHUNKS * entry;
+    ASSERT(layer < geometry->layer_count && chunk_count <= chunks_full(document->committed_tokens));
+    if (entry == 0 || chunk_count == 0) return STATUS_OK;
+    uint8_t *segment = malloc(geometry->kv_head_count * run);
+    if (segment == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (uint64_t first = 0; status == STATUS_OK && first < chunk_count; first += SEGMENT_CHUNKS) {
+        uint64_t stored = chunks_full(document->committed_tokens) - first;
+        size_t there = stored < SEGMENT_CHUNKS ? (size_t)stored : SEGMENT_CHUNKS;
+        size_t wanted = chunk_count - first < there ? (size_t)(chunk_count - first) : there;
+        /* Up to the last entry that was committed: the file may end there. */
+        size_t bytes = (geometry->kv_head_count - 1) * run + there * entry;
+        status = io_file_read(&document->metadata, metadata_offset(geometry, layer, 0, first), segment, bytes,
+                              error);
+        for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++) {
+            const uint8_t *source = segment + head * run;
+            for (size_t i = 0; status == STATUS_OK && i < wanted; i++)
+                status = metadata_check(document, layer, head, first + i, source + i * entry, error);
+            if (status == STATUS_OK)
+                memcpy((uint8_t *)memory + (head * chunk_count + first) * entry, source, wanted * entry);
+        }
+    }
+    free(segment);
+    return status;
+}

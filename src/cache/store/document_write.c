@@ -1,0 +1,265 @@
+/* Making and extending a document: the engine's side of the writing. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/store/store_internal.h"
+
+static void copy_text(char text[STORE_TEXT_MOST], const char *from) {
+    snprintf(text, STORE_TEXT_MOST, "%s", from != NULL ? from : "");
+}
+
+/* Both files, new, and the locks; the folder is flushed, so that they are there after a power cut too. */
+static enum status files_create(struct document *document, struct error *error) {
+    struct io_folder *folder = &document->store->folder;
+    char pages[40], metadata[40];
+    document_file_name(pages, document->row.id, "pages");
+    document_file_name(metadata, document->row.id, "metadata");
+    /* The id is new and the catalog is ours till the commit: what lies there was left by a killed process. */
+    TRY(io_folder_remove(folder, pages, error));
+    TRY(io_folder_remove(folder, metadata, error));
+    TRY(io_file_open(&document->pages, folder, pages, IO_FILE_CREATE, true, error));
+    TRY(io_file_open(&document->metadata, folder, metadata, IO_FILE_CREATE, false, error));
+    TRY(io_file_try_lock(&document->pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error));
+    TRY(io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_SHARED, error));
+    return io_folder_sync(folder, error);
+}
+
+/* As well as it can: what stays is swept at the next opening. */
+static void files_forget(struct document *document) {
+    static const char *const suffixes[] = {"pages", "metadata"};
+    for (size_t i = 0; i < 2; i++) {
+        char name[40];
+        document_file_name(name, document->row.id, suffixes[i]);
+        enum status ignored = io_folder_remove(&document->store->folder, name, NULL);
+        (void)ignored;
+    }
+}
+
+static enum status row_create(struct document *document, uint64_t room, struct error *error) {
+    struct store *store = document->store;
+    TRY(catalog_begin(&store->catalog, error));
+    enum status status = store_check_room(store, room, error);
+    if (status == STATUS_OK) status = catalog_insert(&store->catalog, &document->row, error);
+    if (status == STATUS_OK) status = files_create(document, error);
+    if (status == STATUS_OK)
+        status = catalog_commit(&store->catalog, error);
+    else
+        catalog_rollback(&store->catalog);
+    if (status != STATUS_OK && document->row.id > 0) files_forget(document);
+    return status;
+}
+
+enum status document_create(struct document **result, struct store *store,
+                            const struct document_description *description, struct error *error) {
+    const struct store_layout *layout = description->layout;
+    if (store->options.read_only)
+        return error_set(error, STATUS_IO, "%s: opened read-only", store->folder.path);
+    TRY(layout_check(layout, error));
+    if (description->token_capacity > STORE_TOKENS_MOST)
+        return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
+                         description->token_capacity, STORE_TOKENS_MOST);
+    struct geometry geometry;
+    geometry_init(&geometry, layout);
+    uint64_t room = document_room(&geometry, description->token_capacity);
+    TRY(store_make_room(store, room, error));
+    TRY(writer_start(store, &geometry, error));
+    struct document *document;
+    TRY(document_allocate(&document, store, layout, true, error));
+    struct document_row *row = &document->row;
+    row->bytes = room;
+    row->created = (int64_t)time(NULL);
+    row->writer = (uint64_t)getpid();
+    memcpy(row->fingerprint, description->model->fingerprint, STORE_FINGERPRINT_BYTES);
+    copy_text(row->model, description->model->description);
+    copy_text(row->name, description->name);
+    layout_format(layout, row->layout);
+    enum status status = document_tables(document, description->token_capacity, error);
+    if (status == STATUS_OK) status = row_create(document, room, error);
+    if (status != STATUS_OK) {
+        document_free(document);
+        return status;
+    }
+    *result = document;
+    return STATUS_OK;
+}
+
+/* What the catalog says now, not what we remember: a commit that failed may have happened all the same (the last
+ * flush of SQLite's journal comes after the point of no return). */
+static enum status give_back(struct document *document, bool *forget) {
+    struct store *store = document->store;
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, document->row.id, &row, &found, NULL));
+    if (!found || !row.intact) return STATUS_OK;
+    *forget = row.generation == 0;
+    if (*forget) return catalog_delete(&store->catalog, row.id, NULL);
+    return document_trim(store, &row, &document->geometry, &document->pages, &document->metadata, NULL);
+}
+
+/* Gives back what was not committed: as well as it can, the next store_open does the rest. */
+static void writing_end(struct document *document) {
+    struct catalog *catalog = &document->store->catalog;
+    bool forget = false;
+    writer_wait_document(document->store->writer, document);
+    if (catalog_begin(catalog, NULL) != STATUS_OK) return;
+    if (give_back(document, &forget) != STATUS_OK)
+        catalog_rollback(catalog);
+    else if (catalog_commit(catalog, NULL) == STATUS_OK && forget)
+        files_forget(document);
+}
+
+void document_close(struct document *document) {
+    if (document == NULL) return;
+    if (document->writing) writing_end(document);
+    document_free(document);
+}
+
+/* Writing */
+
+size_t document_write_most(const struct document *document) {
+    size_t buffer = writer_buffer_bytes(document->store->writer),
+           most = buffer / document->geometry.page_bytes;
+    if (document->geometry.metadata_bytes > 0)
+        most = min_size(most, buffer / document->geometry.metadata_bytes);
+    return min_size(most, SEGMENT_CHUNKS);
+}
+
+static void range_assert(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
+                         size_t chunk_count) {
+    ASSERT(document->writing && layer < document->geometry.layer_count &&
+           kv_head < document->geometry.kv_head_count);
+    ASSERT(chunk_count > 0 && chunk_count <= document_write_most(document));
+    ASSERT(chunk_first >= chunks_full(document->asked_tokens)); /* invariant 1 */
+    ASSERT(chunk_first + chunk_count <= document->chunk_capacity);
+}
+
+/* The buffers for [chunk_first, chunk_first + chunk_count): one, or two when a segment ends among them.
+ * counts[i] chunks in each. */
+static enum status take(struct document *document, uint64_t chunk_first, size_t chunk_count,
+                        struct buffer **buffers, size_t *counts, size_t *buffer_count, struct error *error) {
+    struct writer *writer = document->store->writer;
+    TRY(writer_failure(writer, document, error));
+    counts[0] = min_size(chunk_count, SEGMENT_CHUNKS - chunk_first % SEGMENT_CHUNKS);
+    counts[1] = chunk_count - counts[0];
+    *buffer_count = counts[1] > 0 ? 2 : 1;
+    if (writer_take_buffers(writer, *buffer_count, buffers)) return STATUS_OK;
+    return error_set(error, STATUS_FULL,
+                     "document %" PRIu64 ": every write-behind buffer is on its way to the disk",
+                     document->row.id);
+}
+
+static void mark(struct document *document, _Atomic uint8_t *states, const struct write_range *range) {
+    for (size_t i = 0; i < range->count; i++) {
+        _Atomic uint8_t *state =
+            &states[page_index(&document->geometry, range->layer, range->kv_head, range->chunk + i)];
+        ASSERT(atomic_load_explicit(state, memory_order_relaxed) == PAGE_NONE); /* written once */
+        atomic_store_explicit(state, PAGE_QUEUED, memory_order_relaxed);
+    }
+}
+
+enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
+                                 uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
+                                 struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    struct buffer *buffers[WRITE_BUFFERS_MOST];
+    size_t counts[WRITE_BUFFERS_MOST], buffer_count;
+    range_assert(document, layer, kv_head, chunk_first, chunk_count);
+    TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
+    for (size_t b = 0; b < buffer_count; b++) {
+        uint8_t *page = writer_buffer_memory(buffers[b]);
+        for (size_t i = 0; i < counts[b]; i++, page += geometry->page_bytes) {
+            memcpy(page, *chunks++, geometry->chunk_bytes);
+            memset(page + geometry->chunk_bytes, 0, geometry->page_bytes - geometry->chunk_bytes);
+        }
+        const struct write_range range = {WRITE_PAGES, document, layer, kv_head, chunk_first, counts[b]};
+        mark(document, document->page_states, &range);
+        writer_submit(document->store->writer, buffers[b], &range);
+        chunk_first += counts[b];
+    }
+    return STATUS_OK;
+}
+
+enum status document_write_metadata(struct document *document, size_t layer, size_t kv_head,
+                                    uint64_t chunk_first, size_t chunk_count, const void *bytes,
+                                    struct error *error) {
+    size_t entry = document->geometry.metadata_bytes;
+    struct buffer *buffers[WRITE_BUFFERS_MOST];
+    size_t counts[WRITE_BUFFERS_MOST], buffer_count;
+    ASSERT(entry > 0);
+    range_assert(document, layer, kv_head, chunk_first, chunk_count);
+    TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
+    for (size_t b = 0; b < buffer_count; b++) {
+        memcpy(writer_buffer_memory(buffers[b]), bytes, counts[b] * entry);
+        const struct write_range range = {WRITE_METADATA, document, layer, kv_head, chunk_first, counts[b]};
+        mark(document, document->metadata_states, &range);
+        writer_submit(document->store->writer, buffers[b], &range);
+        bytes = (const uint8_t *)bytes + counts[b] * entry;
+        chunk_first += counts[b];
+    }
+    return STATUS_OK;
+}
+
+enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
+                                const void *chunk, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    struct buffer *buffer;
+    size_t counts[WRITE_BUFFERS_MOST], buffer_count, bytes = tail_bytes(geometry, token_count);
+    ASSERT(document->writing && layer < geometry->layer_count && kv_head < geometry->kv_head_count);
+    ASSERT(token_count % KV_CHUNK_TOKENS != 0 && token_count > document->asked_tokens &&
+           token_count <= document->token_capacity);
+    if (document->tail_tokens != token_count) memset(document->tail_states, PAGE_NONE, geometry->chunk_pages);
+    document->tail_tokens = token_count;
+    uint8_t *state = &document->tail_states[page_index(geometry, layer, kv_head, 0)];
+    ASSERT(*state == PAGE_NONE);
+    TRY(take(document, 0, 1, &buffer, counts, &buffer_count, error));
+    uint8_t *page = writer_buffer_memory(buffer);
+    memcpy(page, chunk, bytes);
+    memset(page + bytes, 0, align_up(bytes, IO_ALIGNMENT) - bytes);
+    *state = PAGE_QUEUED;
+    const struct write_range range = {WRITE_TAIL, document, layer, kv_head, token_count, 1};
+    writer_submit(document->store->writer, buffer, &range);
+    return STATUS_OK;
+}
+
+/* A commit of what was never written would only be found when it is read. */
+static void complete_assert(const struct document *document, uint64_t token_count) {
+    const struct geometry *geometry = &document->geometry;
+    size_t first = page_index(geometry, 0, 0, chunks_full(document->asked_tokens));
+    size_t end = page_index(geometry, 0, 0, chunks_full(token_count));
+    for (size_t i = first; i < end; i++) {
+        ASSERT(atomic_load_explicit(&document->page_states[i], memory_order_relaxed) != PAGE_NONE);
+        ASSERT(geometry->metadata_bytes == 0 ||
+               atomic_load_explicit(&document->metadata_states[i], memory_order_relaxed) != PAGE_NONE);
+    }
+    if (token_count % KV_CHUNK_TOKENS == 0) return;
+    ASSERT(document->tail_tokens == token_count);
+    for (size_t i = 0; i < geometry->chunk_pages; i++) ASSERT(document->tail_states[i] != PAGE_NONE);
+}
+
+enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
+                            struct error *error) {
+    struct writer *writer = document->store->writer;
+    ASSERT(document->writing && token_count > document->asked_tokens &&
+           token_count <= document->token_capacity);
+    TRY(writer_failure(writer, document, error));
+    complete_assert(document, token_count);
+    TRY(writer_commit(writer, document, tokens, document->asked_tokens, token_count, error));
+    document->asked_tokens = token_count;
+    document->asked_generation++;
+    return STATUS_OK;
+}
+
+enum status document_wait_room(struct document *document, struct error *error) {
+    writer_wait_room(document->store->writer);
+    return writer_failure(document->store->writer, document, error);
+}
+
+enum status document_flush(struct document *document, struct error *error) {
+    writer_wait_document(document->store->writer, document);
+    return writer_failure(document->store->writer, document, error);
+}

@@ -1,0 +1,394 @@
+/* The store as a whole: opening, what killed writers left behind, room within the limit, removing. */
+#include "cache/store/store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/store/store_internal.h"
+
+/* Kept free within the limit: an empty catalog and the journal of one commit. */
+enum { CATALOG_ROOM = 512 << 10, STAGING_USUAL = 8 << 20 };
+
+void document_file_name(char name[40], uint64_t id, const char *suffix) {
+    snprintf(name, 40, "%" PRIu64 ".%s", id, suffix);
+}
+
+/* The id of a document's file; 0: not one of ours. */
+static uint64_t file_id(const char *name) {
+    char again[40];
+    uint64_t id = strtoull(name, NULL, 10);
+    document_file_name(again, id, "pages");
+    if (id > 0 && strcmp(name, again) == 0) return id;
+    document_file_name(again, id, "metadata");
+    return id > 0 && strcmp(name, again) == 0 ? id : 0;
+}
+
+/* Calls see for every file of a document in the folder, until it returns something else than OK. */
+static enum status see_files(struct store *store,
+                             enum status (*see)(struct store *store, const char *name, uint64_t id,
+                                                void *context, struct error *error),
+                             void *context, struct error *error) {
+    int fd = openat(store->folder.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    if (folder == NULL) return error_set_os(error, STATUS_IO, errno, "%s", store->folder.path);
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+        uint64_t id = file_id(entry->d_name);
+        if (id > 0) status = see(store, entry->d_name, id, context, error);
+    }
+    closedir(folder);
+    return status;
+}
+
+static enum status see_any(struct store *store, const char *name, uint64_t id, void *context,
+                           struct error *error) {
+    (void)store, (void)name, (void)id, (void)error;
+    *(bool *)context = true;
+    return STATUS_OK;
+}
+
+/* A file that no row names was being made, or removed, when its process died: nobody was ever told that it would
+ * stay.  Unless the catalog has lost the row: then nothing may go. */
+static enum status see_orphan(struct store *store, const char *name, uint64_t id, void *context,
+                              struct error *error) {
+    bool *checked = context;
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (found) return STATUS_OK;
+    if (!*checked) TRY(catalog_check(&store->catalog, error));
+    *checked = true;
+    return io_folder_remove(&store->folder, name, error);
+}
+
+static enum status open_files(struct store *store, uint64_t id, enum io_file_mode mode, struct io_file *pages,
+                              struct io_file *metadata, struct error *error) {
+    char name[40];
+    document_file_name(name, id, "pages");
+    TRY(io_file_open(pages, &store->folder, name, mode, false, error));
+    document_file_name(name, id, "metadata");
+    enum status status = io_file_open(metadata, &store->folder, name, mode, false, error);
+    if (status != STATUS_OK) io_file_close(pages);
+    return status;
+}
+
+static enum status remove_files(struct store *store, uint64_t id, struct error *error) {
+    char name[40];
+    document_file_name(name, id, "pages");
+    TRY(io_folder_remove(&store->folder, name, error));
+    document_file_name(name, id, "metadata");
+    return io_folder_remove(&store->folder, name, error);
+}
+
+/* The hole from each committed run's end to the end of its place in the last segment, and all behind it. */
+static void punch_behind(struct io_file *file, const struct geometry *geometry, uint64_t chunks,
+                         uint64_t (*offset)(const struct geometry *geometry, size_t layer, size_t kv_head,
+                                            uint64_t chunk),
+                         size_t entry_bytes) {
+    uint64_t rest = SEGMENT_CHUNKS - chunks % SEGMENT_CHUNKS;
+    if (rest == SEGMENT_CHUNKS) return;
+    for (size_t layer = 0; layer < geometry->layer_count; layer++)
+        for (size_t head = 0; head < geometry->kv_head_count; head++)
+            io_file_punch(file, offset(geometry, layer, head, chunks), rest * entry_bytes);
+}
+
+enum status document_trim(struct store *store, struct document_row *row, const struct geometry *geometry,
+                          struct io_file *pages, struct io_file *metadata, struct error *error) {
+    uint64_t chunks = chunks_full(row->token_count),
+             end = pages_end(geometry, row->token_count, row->generation);
+    uint64_t size;
+    TRY(io_file_size(pages, &size, error));
+    if (size > end) {
+        TRY(io_file_truncate(pages, end, error));
+        punch_behind(pages, geometry, chunks, page_offset, geometry->page_bytes);
+    }
+    TRY(io_file_size(metadata, &size, error));
+    end = metadata_end(geometry, row->token_count);
+    if (size > end) TRY(io_file_truncate(metadata, end, error));
+    if (geometry->metadata_bytes > 0)
+        punch_behind(metadata, geometry, chunks, metadata_offset, geometry->metadata_bytes);
+    row->bytes = document_room(geometry, row->token_count);
+    row->writer = 0;
+    return catalog_update(&store->catalog, row, error);
+}
+
+/* A document whose writer did not close it: without a commit it goes, otherwise what lies behind its last
+ * commit does.  One that somebody is writing is left alone. */
+static enum status sweep_document(struct store *store, struct document_row *row, struct error *error) {
+    if (!row->intact)
+        return row->damaged[0] != '\0'
+                   ? STATUS_OK
+                   : catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
+    struct store_layout layout;
+    struct io_file pages, metadata;
+    if (row->writer == 0 || !layout_parse(row->layout, &layout)) return STATUS_OK;
+    if (open_files(store, row->id, IO_FILE_UPDATE, &pages, &metadata, error) != STATUS_OK)
+        return row->generation > 0 ? STATUS_OK /* said when it is opened */
+                                   : catalog_delete(&store->catalog, row->id, error);
+    enum status status = io_file_try_lock(&pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error);
+    if (status == STATUS_OK && row->generation == 0) {
+        status = catalog_delete(&store->catalog, row->id, error);
+        if (status == STATUS_OK) status = remove_files(store, row->id, error);
+    } else if (status == STATUS_OK) {
+        struct geometry geometry;
+        geometry_init(&geometry, &layout);
+        status = document_trim(store, row, &geometry, &pages, &metadata, error);
+    }
+    io_file_close(&pages);
+    io_file_close(&metadata);
+    return status == STATUS_FULL ? STATUS_OK : status;
+}
+
+static enum status sweep(struct store *store, struct error *error) {
+    struct document_row *rows;
+    size_t count;
+    TRY(catalog_begin(&store->catalog, error));
+    enum status status = catalog_rows(&store->catalog, &rows, &count, error);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) status = sweep_document(store, &rows[i], error);
+    free(rows);
+    bool checked = false;
+    if (status == STATUS_OK) status = see_files(store, see_orphan, &checked, error);
+    if (status == STATUS_OK) return catalog_commit(&store->catalog, error);
+    catalog_rollback(&store->catalog);
+    return status;
+}
+
+enum status store_open(struct store **result, const struct store_options *options, struct error *error) {
+    struct store *store = calloc(1, sizeof *store);
+    if (store == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", options->directory);
+    store->options = *options;
+    store->options.directory = store->options.sqlite_vfs = NULL;
+    if (store->options.staging_bytes == 0) store->options.staging_bytes = STAGING_USUAL;
+    if (options->sqlite_vfs != NULL) store->vfs = strdup(options->sqlite_vfs);
+    enum status status =
+        io_folder_open(&store->folder, options->directory,
+                       options->read_only ? IO_FOLDER_READ : IO_FOLDER_CREATE, options->faults, error);
+    bool documents = false;
+    if (status == STATUS_OK) status = see_files(store, see_any, &documents, error);
+    if (status == STATUS_OK)
+        status =
+            catalog_open(&store->catalog, &store->folder, options->read_only, !documents, store->vfs, error);
+    if (status == STATUS_OK && !options->read_only) status = sweep(store, error);
+    if (status == STATUS_OK)
+        *result = store;
+    else
+        store_close(store);
+    return status;
+}
+
+void store_close(struct store *store) {
+    if (store == NULL) return;
+    ASSERT(store->document_count == 0);
+    writer_stop(store->writer);
+    catalog_close(&store->catalog);
+    io_folder_close(&store->folder);
+    free(store->vfs);
+    free(store);
+}
+
+enum status store_flag(struct store *store, uint64_t id, struct error *error) {
+    /* The flag is what keeps it from being found again; when it cannot be set, its next reader finds the
+     * same damage, so the failure to say so loses nothing. */
+    char reason[STORE_TEXT_MOST];
+    snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MOST - 1, error != NULL ? error->message : "damaged");
+    if (!store->options.read_only) (void)catalog_flag(&store->catalog, id, reason, NULL);
+    return STATUS_DOCUMENT;
+}
+
+/* Room */
+
+/* What a row counts for; when its number cannot be trusted, what its files take. */
+static uint64_t room_of(struct store *store, const struct document_row *row) {
+    if (row->intact) return row->bytes;
+    uint64_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        char name[40];
+        struct stat info;
+        document_file_name(name, row->id, i == 0 ? "pages" : "metadata");
+        if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes += (uint64_t)info.st_blocks * 512;
+    }
+    return bytes;
+}
+
+static enum status bytes_taken(struct store *store, const struct document_row *rows, size_t count,
+                               uint64_t *bytes, struct error *error) {
+    TRY(catalog_bytes(&store->catalog, bytes, error));
+    *bytes += CATALOG_ROOM;
+    for (size_t i = 0; i < count; i++)
+        *bytes += room_of(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
+    return STATUS_OK;
+}
+
+static enum status full(struct store *store, uint64_t needed, uint64_t taken, struct error *error) {
+    uint64_t limit = store->options.limit_bytes;
+    return error_set(
+        error, STATUS_FULL,
+        "%s: %" PRIu64 " MiB are needed, %" PRIu64 " MiB are free of the limit of %" PRIu64 " MiB",
+        store->folder.path, (needed >> 20) + 1, taken < limit ? (limit - taken) >> 20 : 0, limit >> 20);
+}
+
+enum status store_check_room(struct store *store, uint64_t needed, struct error *error) {
+    if (needed == UINT64_MAX)
+        return error_set(error, STATUS_FULL, "%s: no disk is that large", store->folder.path);
+    if (store->options.limit_bytes == 0) return STATUS_OK;
+    struct document_row *rows;
+    size_t count;
+    uint64_t taken, sum;
+    TRY(catalog_rows(&store->catalog, &rows, &count, error));
+    enum status status = bytes_taken(store, rows, count, &taken, error);
+    free(rows);
+    TRY(status);
+    if (checked_add(taken, needed, &sum) && sum <= store->options.limit_bytes) return STATUS_OK;
+    return full(store, needed, taken, error);
+}
+
+struct victim {
+    uint64_t id, bytes;
+    bool damaged;
+    struct timespec used;
+};
+
+static int by_age(const void *a, const void *b) {
+    const struct victim *x = a, *y = b;
+    if (x->damaged != y->damaged) return x->damaged ? -1 : 1;
+    if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
+    if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+/* When it was last opened: the time of its pages file (document_open sets it; no change of the catalog). */
+static void time_used(struct store *store, uint64_t id, struct timespec *used) {
+    char name[40];
+    struct stat info;
+    document_file_name(name, id, "pages");
+    *used = (struct timespec){0};
+    if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0) *used = info.st_mtim;
+}
+
+/* Opens the pages file with the lock that says nobody uses the document.  A file that is gone is no
+ * hindrance: pages->path is NULL then. */
+static enum status lock_unused(struct store *store, uint64_t id, struct io_file *pages, struct error *error) {
+    char name[40];
+    document_file_name(name, id, "pages");
+    struct error why;
+    *pages = (struct io_file){.fd = -1};
+    if (io_file_open(pages, &store->folder, name, IO_FILE_UPDATE, false, &why) != STATUS_OK) return STATUS_OK;
+    enum status status = io_file_try_lock(pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, &why);
+    if (status == STATUS_OK) return STATUS_OK;
+    io_file_close(pages);
+    if (status != STATUS_FULL) {
+        if (error != NULL) *error = why;
+        return status;
+    }
+    return error_set(error, STATUS_FULL, "document %" PRIu64 ": somebody has it open", id);
+}
+
+static bool in_use(struct store *store, uint64_t id) {
+    struct io_file pages;
+    if (lock_unused(store, id, &pages, NULL) != STATUS_OK) return true;
+    io_file_close(&pages);
+    return false;
+}
+
+enum status store_make_room(struct store *store, uint64_t needed, struct error *error) {
+    enum status status = store_check_room(store, needed, error);
+    if (status != STATUS_FULL || needed == UINT64_MAX) return status;
+    struct document_row *rows;
+    size_t count, victim_count = 0;
+    uint64_t taken = 0, sum, evictable = 0;
+    TRY(catalog_rows(&store->catalog, &rows, &count, error));
+    status = bytes_taken(store, rows, count, &taken, error);
+    struct victim *victims = calloc(count > 0 ? count : 1, sizeof *victims);
+    if (status == STATUS_OK && victims == NULL)
+        status = error_set(error, STATUS_MEMORY, "%s: out of memory", store->folder.path);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        if (in_use(store, rows[i].id)) continue;
+        struct victim *victim = &victims[victim_count++];
+        *victim = (struct victim){
+            .id = rows[i].id, .bytes = room_of(store, &rows[i]), .damaged = rows[i].damaged[0] != '\0'};
+        time_used(store, victim->id, &victim->used);
+        evictable += victim->bytes;
+    }
+    /* Nothing is removed for a document that will not fit even then. */
+    uint64_t limit = store->options.limit_bytes;
+    if (status == STATUS_OK &&
+        (!checked_add(taken > evictable ? taken - evictable : 0, needed, &sum) || sum > limit))
+        status = full(store, needed, taken > evictable ? taken - evictable : 0, error);
+    if (status == STATUS_OK) qsort(victims, victim_count, sizeof *victims, by_age);
+    for (size_t i = 0; status == STATUS_OK && i < victim_count; i++) {
+        if (i > 0 && store_check_room(store, needed, error) == STATUS_OK) break;
+        status = store_remove(store, victims[i].id, error);
+        if (status == STATUS_FULL) status = STATUS_OK; /* opened since: the next one */
+    }
+    free(rows);
+    free(victims);
+    return status == STATUS_OK ? store_check_room(store, needed, error) : status;
+}
+
+enum status store_remove(struct store *store, uint64_t id, struct error *error) {
+    struct io_file pages;
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (!found)
+        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    TRY(lock_unused(store, id, &pages, error));
+    enum status status = catalog_begin(&store->catalog, error);
+    if (status == STATUS_OK) {
+        status = catalog_delete(&store->catalog, id, error);
+        if (status == STATUS_OK)
+            status = catalog_commit(&store->catalog, error);
+        else
+            catalog_rollback(&store->catalog);
+    }
+    if (status == STATUS_OK)
+        status = remove_files(store, id, error); /* after: a file without a row is swept */
+    io_file_close(&pages);
+    return status;
+}
+
+/* Listing */
+
+static void show_row(struct store *store, const struct document_row *row,
+                     void (*see)(void *context, const struct document_info *info), void *context) {
+    struct timespec used;
+    time_used(store, row->id, &used);
+    const char *damaged = row->damaged[0] != '\0' ? row->damaged
+                          : !row->intact          ? "its row in the catalog is damaged"
+                                                  : NULL;
+    const struct document_info info = {
+        row->id,   row->token_count, row->generation, row->bytes,       row->created, used.tv_sec,
+        row->name, row->model,       row->layout,     row->fingerprint, damaged,      in_use(store, row->id)};
+    see(context, &info);
+}
+
+enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info),
+                       void *context, struct error *error) {
+    struct document_row *rows;
+    size_t count;
+    TRY(catalog_rows(&store->catalog, &rows, &count, error));
+    for (size_t i = 0; i < count; i++) show_row(store, &rows[i], see, context);
+    free(rows);
+    return STATUS_OK;
+}
+
+enum status store_show(struct store *store, uint64_t id,
+                       void (*see)(void *context, const struct document_info *info), void *context,
+                       struct error *error) {
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (!found)
+        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    show_row(store, &row, see, context);
+    return STATUS_OK;
+}

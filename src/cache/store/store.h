@@ -1,0 +1,223 @@
+/* store: saved documents on disk (--kv-disk DIR): prefilled once, opened again without loading.
+ *
+ * A document is a sequence of token ids with the KV and the selection metadata that one model computed for
+ * them.  DIR holds one SQLite catalog, catalog.db (who, which tokens, a checksum for every page), and two files
+ * per document: N.pages and N.metadata (docs/formats.md has all of it; docs/decisions/ says why).
+ *
+ *   page      a chunk (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h), padded to
+ *             4 KiB.  Its place in the file follows from layer, head and chunk; 16 consecutive chunks of a
+ *             head are neighbours on disk however they were written.
+ *   metadata  what selection reads, so many bytes per chunk: contiguous in a file of its own.
+ *   tail      the chunk that is not full yet, in one of two places that commits use in turns.
+ *   commit    makes a prefix of the document durable.
+ *
+ * Invariants:
+ *   1  A page that a commit covers is never written again, and no byte of it is used before its checksum,
+ *      which lies in the catalog, has been found right.
+ *   2  Data is flushed before the catalog's transaction names it: kill -9 at any instant leaves the
+ *      last committed prefix usable, and what was written behind it is overwritten or given back.
+ *   3  A document is used only by the model (fingerprint) and the layout that it was made with.
+ *   4  The rows of a document are chained by checksums: a row that is missing, stale, foreign or changed
+ *      is refused as a whole.  What is refused is flagged in the catalog with the reason, never removed.
+ *   5  One writer per document, any number of readers, in any number of processes.
+ *   6  With a limit, files and catalog together never take more: room is reserved before anything is
+ *      written.  It is made by removing whole documents that nobody has open, damaged ones first, then
+ *      those unused for longest; when that does not suffice the answer is STATUS_FULL.
+ *   7  A write or flush that failed ends that document's writing; what was committed stays as it is.
+ *
+ * Status: STATUS_DOCUMENT (exit code 4) a catalog or document that is damaged, foreign or newer: recompute;
+ * STATUS_IO (6) the disk or the folder; STATUS_FULL no room: in the write-behind buffers for now, or within
+ * the limit.  Each with one line.
+ *
+ * Thread: the engine's.  Writes are write-behind: a thread of the store computes checksums, writes, flushes
+ * and commits; reads go through an io_queue of the caller's.
+ */
+#ifndef LOAM_CACHE_STORE_STORE_H
+#define LOAM_CACHE_STORE_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "platform/io_queue.h"
+
+struct store;
+struct document;
+
+enum {
+    STORE_FINGERPRINT_BYTES = 32,
+    STORE_TEXT_MOST = 256, /* bytes of a name or description, with the zero */
+    STORE_WORD_MOST = 48,  /* of a codec's or metadata kind's name */
+    STORE_LAYERS_MOST = 1024,
+    STORE_HEADS_MOST = 1024,
+    STORE_CHUNK_BYTES_MOST = 16 << 20,
+    STORE_METADATA_BYTES_MOST = 1 << 20,
+};
+#define STORE_TOKENS_MOST (UINT64_C(1) << 28)
+
+struct store_options {
+    const char *directory;
+    uint64_t limit_bytes; /* of everything in the folder; 0: none */
+    bool read_only;       /* nothing is written, not even flags of damage */
+    size_t staging_bytes; /* of the write-behind buffers; 0: 8 MiB; at least two buffers are made */
+    enum io_backend backend;
+    const struct io_faults *faults; /* tests; NULL */
+    const char *sqlite_vfs;         /* tests; NULL: SQLite's own */
+};
+
+/* Makes the folder (0700) and the catalog when they are not there, and gives back what writers that were
+ * killed had left behind. */
+enum status store_open(struct store **store, const struct store_options *options, struct error *error)
+    STATUS_CHECKED;
+void store_close(struct store *store); /* after its documents; NULL is allowed */
+
+/* Who computed the KV: whatever changes a single bit of it belongs in the fingerprint (weights, tokenizer,
+ * RoPE, KV types, ...). */
+struct store_model {
+    uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
+    const char *description; /* for people, cut to STORE_TEXT_MOST */
+};
+
+/* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
+struct store_layout {
+    char codec[STORE_WORD_MOST]; /* types and dimensions of a row, as "f16.64,q8.64" */
+    uint32_t layer_count, kv_head_count;
+    uint32_t chunk_bytes;                /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
+    char metadata_kind[STORE_WORD_MOST]; /* "none" with 0 bytes */
+    uint32_t metadata_bytes;             /* per chunk of one head of one layer */
+};
+
+/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB. */
+size_t store_page_bytes(const struct store_layout *layout);
+
+/* Searching */
+
+struct store_match {
+    uint64_t document;      /* 0: none */
+    uint64_t prefix_tokens; /* that the document and the tokens have in common */
+    uint64_t token_count;   /* of the document */
+};
+
+/* The document of this model and layout that has the longest prefix in common with the tokens, compared id
+ * by id; at least one whole chunk (64 tokens), else there is no match.  prefix_tokens need not be a multiple
+ * of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
+enum status store_find(struct store *store, const struct store_model *model,
+                       const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                       struct store_match *match, struct error *error) STATUS_CHECKED;
+
+struct document_info {
+    uint64_t id, token_count, commits;
+    uint64_t bytes;        /* of the limit, reserved or used */
+    int64_t created, used; /* seconds since 1970 */
+    const char *name, *model, *layout;
+    const uint8_t *fingerprint; /* [STORE_FINGERPRINT_BYTES] */
+    const char *damaged;        /* the reason, or NULL */
+    bool in_use;                /* somebody has it open */
+};
+
+/* Every document, oldest first, incomplete and damaged ones too; the texts are good during the call. */
+enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info),
+                       void *context, struct error *error) STATUS_CHECKED;
+/* One of them, through the same function; STATUS_DOCUMENT: there is none of that id. */
+enum status store_show(struct store *store, uint64_t id,
+                       void (*see)(void *context, const struct document_info *info), void *context,
+                       struct error *error) STATUS_CHECKED;
+/* STATUS_FULL: somebody has it open. */
+enum status store_remove(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
+/* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong. */
+enum status store_verify(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
+
+/* Documents */
+
+struct document_description {
+    const struct store_model *model;
+    const struct store_layout *layout;
+    const char *name;        /* for people: the file it came from; cut to STORE_TEXT_MOST */
+    uint64_t token_capacity; /* tokens that it may become at most; their room is reserved now */
+};
+
+/* A new document, open for writing.  Nobody finds it before its first commit. */
+enum status document_create(struct document **document, struct store *store,
+                            const struct document_description *description, struct error *error)
+    STATUS_CHECKED;
+
+enum document_mode {
+    DOCUMENT_READ,
+    DOCUMENT_APPEND, /* go on behind its last commit.  STATUS_FULL: another writer has it (names the process) */
+};
+
+/* Verifies everything but the pages and the metadata, which are verified as they are read.  STATUS_DOCUMENT:
+ * damaged (it is flagged, and will not be found again), of another model or layout, or gone.  token_capacity
+ * as in the description; only for DOCUMENT_APPEND. */
+enum status document_open(struct document **document, struct store *store, uint64_t id,
+                          const struct store_model *model, const struct store_layout *layout,
+                          enum document_mode mode, uint64_t token_capacity, struct error *error)
+    STATUS_CHECKED;
+
+/* Waits for what is being written and gives back what was not committed.  Reads must have finished. */
+void document_close(struct document *document); /* NULL is allowed */
+
+uint64_t document_id(const struct document *document);
+/* Tokens committed.  A writer's own grows when its commits are done. */
+uint64_t document_token_count(const struct document *document);
+const int32_t *document_tokens(const struct document *document); /* [document_token_count] */
+
+/* Writing.  Nothing here waits for the disk: bytes are copied into a buffer, and STATUS_FULL says that all
+ * buffers are under way (go on computing, or call document_wait_room).  An earlier failure of the document is
+ * returned by whatever is called next. */
+
+/* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
+ * chunks[i]: layout.chunk_bytes bytes.  At most document_write_most chunks in a call. */
+enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
+                                 uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
+                                 struct error *error) STATUS_CHECKED;
+size_t document_write_most(const struct document *document);
+/* bytes: [chunk_count][layout.metadata_bytes]. */
+enum status document_write_metadata(struct document *document, size_t layer, size_t kv_head,
+                                    uint64_t chunk_first, size_t chunk_count, const void *bytes,
+                                    struct error *error) STATUS_CHECKED;
+/* The chunk that is not full, for the next commit, which must be of this token_count. */
+enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
+                                const void *chunk, struct error *error) STATUS_CHECKED;
+
+/* The first token_count tokens become durable, once everything that was written for them is.  All pages and
+ * metadata of the whole chunks behind the last commit must have been written and, when token_count is no
+ * multiple of 64, the tail of every layer and head.  tokens: the whole document's, [token_count]. */
+enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
+                            struct error *error) STATUS_CHECKED;
+
+/* Waits until a buffer is free. */
+enum status document_wait_room(struct document *document, struct error *error) STATUS_CHECKED;
+/* Waits until all that was asked for is done: after it a commit is durable, or the status says why not. */
+enum status document_flush(struct document *document, struct error *error) STATUS_CHECKED;
+
+/* A writer may read its own pages as soon as they are on disk, before any commit. */
+bool document_page_written(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
+
+/* Reading */
+
+struct page_read {
+    uint32_t layer, kv_head;
+    uint64_t chunk; /* the chunk behind the last full one is the tail */
+    void *memory;   /* [store_page_bytes], aligned to IO_ALIGNMENT */
+};
+
+/* Submits reads[*next ...] to the queue and raises *next; STATUS_FULL: the queue took no more for now.  Neighbours on
+ * disk whose targets are neighbours in memory too become one request.  A completion's tag is
+ * tag_first + the index of its first read; it covers ceil(its bytes / page bytes) of them. */
+enum status document_read_pages(struct document *document, struct io_queue *queue,
+                                const struct page_read *reads, size_t read_count, size_t *next,
+                                uint64_t tag_first) STATUS_CHECKED;
+
+/* To be asked of every page that was read, before its bytes are used.  STATUS_DOCUMENT: they are not what was
+ * committed; the document has been flagged, and the answer must be computed without it. */
+enum status document_check_page(struct document *document, const struct page_read *read, struct error *error)
+    STATUS_CHECKED;
+
+/* The metadata of one layer's first chunk_count chunks, verified: memory[kv_head][chunk_count][metadata_bytes].
+ * Reads through the page cache and waits; document_open has asked for the whole file already. */
+enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_count,
+                                   void *memory, struct error *error) STATUS_CHECKED;
+
+#endif

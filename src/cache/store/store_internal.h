@@ -1,0 +1,227 @@
+/* What the files of the store share: checksums, where things lie, rows of the catalog, and the state of stores and
+ * documents. */
+#ifndef LOAM_CACHE_STORE_STORE_INTERNAL_H
+#define LOAM_CACHE_STORE_STORE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cache/store/store.h"
+#include "kernels/attention/kv_layout.h"
+
+/* XXH3-128 in its canonical byte order. */
+struct checksum {
+    uint8_t bytes[16];
+};
+struct checksum checksum_of(const void *bytes, size_t count);
+bool checksum_equal(const struct checksum *a, const struct checksum *b);
+/* "0123456789abcdef..." into text[33]; returns text. */
+const char *checksum_text(const struct checksum *checksum, char text[33]);
+
+/* Where things lie (layout.c) */
+
+enum { SEGMENT_CHUNKS = 16 }; /* consecutive chunks of a head that are neighbours on disk */
+
+struct geometry {
+    size_t layer_count, kv_head_count;
+    size_t chunk_pages; /* pages of one chunk over all layers and heads */
+    size_t chunk_bytes, page_bytes, metadata_bytes;
+};
+
+/* STATUS_USAGE names the field that is out of bounds. */
+enum status layout_check(const struct store_layout *layout, struct error *error) STATUS_CHECKED;
+/* The layout as the catalog has it; text[STORE_TEXT_MOST]. */
+void layout_format(const struct store_layout *layout, char *text);
+/* False: not what layout_format writes. */
+bool layout_parse(const char *text, struct store_layout *layout);
+void geometry_init(struct geometry *geometry, const struct store_layout *layout);
+
+uint64_t chunks_full(uint64_t token_count);
+/* Index of a page in tables [chunk][layer][head]. */
+size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head);
+/* Bytes of the tail's page that hold its token_count % 64 rows: whole blocks. */
+size_t tail_bytes(const struct geometry *geometry, uint64_t token_count);
+/* Where the last byte that this commit covers ends. */
+uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation);
+uint64_t metadata_end(const struct geometry *geometry, uint64_t token_count);
+/* Room that a document of so many tokens takes at most, its rows in the catalog included; UINT64_MAX: no
+ * disk is that large. */
+uint64_t document_room(const struct geometry *geometry, uint64_t token_count);
+
+/* Rows (catalog.c) */
+
+struct document_row {
+    uint64_t id, generation; /* generation: number of its last commit, 0 before the first */
+    uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
+    char model[STORE_TEXT_MOST], name[STORE_TEXT_MOST], layout[STORE_TEXT_MOST];
+    int64_t created;
+    int64_t prefix; /* prefix_of its tokens, 0 when there are fewer than 64 */
+    uint64_t token_count, bytes;
+    struct checksum chain; /* over the commits, each in its order */
+    /* The checksum covers what is above. */
+    uint64_t writer;               /* process that writes it or died doing so; 0: closed properly */
+    char damaged[STORE_TEXT_MOST]; /* the reason; "": none */
+    bool intact;                   /* the checksum is right */
+};
+
+struct commit_row {
+    uint64_t document, number;
+    uint64_t token_first, token_end; /* tokens of this commit */
+    const void *tokens, *page_sums, *metadata_sums, *tail_sums;
+    size_t tokens_bytes, page_sums_bytes, metadata_sums_bytes, tail_sums_bytes;
+    struct checksum checksum; /* over all above */
+};
+
+/* Identifies the first 64 tokens; never 0. */
+int64_t prefix_of(const int32_t *tokens);
+
+struct catalog {
+    struct sqlite3 *database;
+    char *path; /* owned */
+};
+
+/* may_create: an empty or absent catalog becomes a new one; without, it is damage. */
+enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
+                         bool may_create, const char *vfs, struct error *error) STATUS_CHECKED;
+void catalog_close(struct catalog *catalog); /* safe after a failed open */
+/* A write transaction; begin waits a few seconds for that of another process. */
+enum status catalog_begin(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+/* A moment that stays the same until catalog_rollback. */
+enum status catalog_begin_read(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+enum status catalog_commit(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+void catalog_rollback(struct catalog *catalog);
+
+/* Fills row->id. */
+enum status catalog_insert(struct catalog *catalog, struct document_row *row, struct error *error)
+    STATUS_CHECKED;
+/* All but the flag of damage. */
+enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
+    STATUS_CHECKED;
+enum status catalog_delete(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
+enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error);
+/* *found false: there is none. */
+enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_row *row, bool *found,
+                         struct error *error) STATUS_CHECKED;
+/* All rows by id; *rows is the caller's to free. */
+enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count,
+                         struct error *error) STATUS_CHECKED;
+/* Whether its trees are sound (reads all of it). */
+enum status catalog_check(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+enum status catalog_bytes(struct catalog *catalog, uint64_t *bytes, struct error *error) STATUS_CHECKED;
+/* Fills commit->checksum and *chain. */
+enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commit, struct checksum *chain,
+                               struct error *error) STATUS_CHECKED;
+/* Shows the commits in order; see returns false to stop.  Only for a candidate's tokens: nothing is verified. */
+enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
+                               bool (*see)(void *context, const int32_t *tokens, uint64_t count),
+                               void *context, struct error *error) STATUS_CHECKED;
+/* Shows the commits in order, each with its checksum found right and in *chain. */
+enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
+                                enum status (*see)(void *context, const struct commit_row *commit,
+                                                   struct error *error),
+                                void *context, struct error *error) STATUS_CHECKED;
+/* Ids of documents that may begin with these 64 tokens; *ids is the caller's to free. */
+enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
+                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error)
+    STATUS_CHECKED;
+
+/* Stores and documents */
+
+struct writer;
+
+struct store {
+    struct io_folder folder;
+    struct store_options options; /* directory and vfs borrowed only during open */
+    char *vfs;                    /* owned; NULL: SQLite's own */
+    struct catalog catalog;       /* the engine's connection */
+    struct writer *writer;        /* owned; NULL until something is written */
+    size_t document_count;        /* open */
+    size_t writing_count;         /* of these, for writing */
+};
+
+/* Bytes on their own cache line would cost a gigabyte; a byte per page will do: written by the writer's
+ * thread (release), read by the engine's (acquire). */
+enum page_state { PAGE_NONE, PAGE_QUEUED, PAGE_WRITTEN };
+
+struct document {
+    struct store *store; /* borrowed */
+    struct store_layout layout;
+    struct geometry geometry;
+    struct document_row row; /* as of the last commit */
+    struct io_file pages, metadata;
+    bool writing;
+    bool flag; /* what was found while it was opened belongs into the catalog */
+    uint64_t token_capacity;
+    uint64_t chunk_capacity;
+    int32_t *tokens;                            /* owned; [token_capacity] */
+    struct checksum *page_sums, *metadata_sums; /* owned; [chunk_capacity][layer][head] */
+    struct checksum *tail_sums;                 /* owned; [layer][head]; of the last commit */
+    /* A writer's, beside what its thread has (writer.c). */
+    _Atomic uint8_t *page_states, *metadata_states; /* owned; [chunk_capacity][layer][head] */
+    uint8_t *tail_states;                           /* owned; [layer][head]: written for the next commit */
+    struct checksum *tail_next;                     /* owned; [layer][head] */
+    uint64_t tail_tokens;                           /* that tail_states are for */
+    uint64_t asked_tokens, asked_generation;        /* after the commits asked for */
+    uint64_t opened_generation;
+    _Atomic uint64_t committed_tokens;
+    size_t pending;     /* commands not done; under the writer's lock */
+    size_t in_flight;   /* requests of its queue; the writer thread's */
+    enum status failed; /* under the writer's lock; the first failure */
+    struct error failure;
+};
+
+/* store.c */
+void document_file_name(char name[40], uint64_t id, const char *suffix);
+/* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
+enum status store_flag(struct store *store, uint64_t id, struct error *error);
+/* Makes room for so many bytes more; the catalog must not be in a transaction. */
+enum status store_make_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
+/* Whether they fit now; inside a transaction. */
+enum status store_check_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
+enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
+/* Gives back what lies behind the last commit and lowers the reservation; inside a transaction. */
+enum status document_trim(struct store *store, struct document_row *row, const struct geometry *geometry,
+                          struct io_file *pages, struct io_file *metadata, struct error *error)
+    STATUS_CHECKED;
+
+/* document.c */
+enum status document_allocate(struct document **document, struct store *store,
+                              const struct store_layout *layout, bool writing, struct error *error)
+    STATUS_CHECKED;
+enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
+    STATUS_CHECKED;
+void document_free(struct document *document);
+
+/* writer.c: the thread that writes.  Functions of the engine's thread. */
+enum { WRITE_BUFFERS_MOST = 2 }; /* that one call of document_write_... takes */
+enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error)
+    STATUS_CHECKED;
+void writer_stop(struct writer *writer); /* after its documents are done; NULL is allowed */
+size_t writer_buffer_bytes(const struct writer *writer);
+
+enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_METADATA };
+struct write_range {
+    enum write_kind kind;
+    struct document *document;
+    size_t layer, kv_head;
+    uint64_t chunk; /* the first; of a tail: its token count */
+    size_t count;
+};
+/* count free buffers, or none of them and false.  Every one taken must be submitted. */
+struct buffer;
+bool writer_take_buffers(struct writer *writer, size_t count, struct buffer **buffers);
+uint8_t *writer_buffer_memory(struct buffer *buffer); /* [writer_buffer_bytes] */
+void writer_submit(struct writer *writer, struct buffer *buffer, const struct write_range *range);
+/* tokens: of the whole document; the new ones are copied. */
+enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens,
+                          uint64_t token_first, uint64_t token_end, struct error *error) STATUS_CHECKED;
+void writer_wait_room(struct writer *writer); /* for WRITE_BUFFERS_MOST */
+void writer_wait_document(struct writer *writer, struct document *document);
+/* The document's first failure, or STATUS_OK. */
+enum status writer_failure(struct writer *writer, struct document *document, struct error *error)
+    STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,88 @@
+/* Every byte of a document against its checksums. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "cache/store/store_internal.h"
+
+enum { BATCH = 64 };
+
+static enum status read_batch(struct document *document, struct io_queue *queue,
+                              const struct page_read *reads, size_t count, struct error *error) {
+    struct io_completion done[BATCH];
+    size_t next = 0;
+    while (next < count || io_queue_in_flight(queue) > 0) {
+        enum status status = document_read_pages(document, queue, reads, count, &next, 0);
+        if (status != STATUS_OK && status != STATUS_FULL) return status;
+        size_t finished = io_queue_wait(queue, done, BATCH, 1);
+        for (size_t i = 0; i < finished; i++) TRY(io_completion_error(&done[i], error));
+    }
+    for (size_t i = 0; i < count; i++) TRY(document_check_page(document, &reads[i], error));
+    return STATUS_OK;
+}
+
+static enum status verify_pages(struct document *document, struct io_queue *queue, uint8_t *memory,
+                                struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    uint64_t tokens = document_token_count(document);
+    uint64_t chunks = chunks_full(tokens) + (tokens % KV_CHUNK_TOKENS != 0);
+    struct page_read reads[BATCH];
+    for (uint64_t segment = 0; segment < chunks; segment += SEGMENT_CHUNKS) {
+        size_t count = 0; /* in the order of the disk, but for the tail */
+        for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
+            for (uint32_t head = 0; head < geometry->kv_head_count; head++)
+                for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
+                    reads[count] =
+                        (struct page_read){layer, head, chunk, memory + count * geometry->page_bytes};
+                    if (++count < BATCH) continue;
+                    TRY(read_batch(document, queue, reads, count, error));
+                    count = 0;
+                }
+        TRY(read_batch(document, queue, reads, count, error));
+    }
+    return STATUS_OK;
+}
+
+static enum status verify_metadata(struct document *document, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    uint64_t chunks = chunks_full(document_token_count(document)), bytes;
+    if (!checked_multiply(chunks * geometry->kv_head_count, geometry->metadata_bytes, &bytes) ||
+        bytes > SIZE_MAX)
+        return error_set(error, STATUS_MEMORY, "metadata: does not fit any memory");
+    uint8_t *memory = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (memory == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; status == STATUS_OK && layer < geometry->layer_count; layer++)
+        status = document_read_metadata(document, layer, chunks, memory, error);
+    free(memory);
+    return status;
+}
+
+enum status store_verify(struct store *store, uint64_t id, struct error *error) {
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (!found)
+        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    struct store_layout layout;
+    struct error why;
+    if (error == NULL) error = &why;
+    if (!row.intact || !layout_parse(row.layout, &layout)) {
+        (void)error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged",
+                        store->catalog.path, id);
+        return store_flag(store, id, error);
+    }
+    struct document *document;
+    TRY(document_open(&document, store, id, NULL, &layout, DOCUMENT_READ, 0, error));
+    struct io_queue *queue = NULL;
+    const struct io_queue_options options = {.backend = store->options.backend, .depth = BATCH};
+    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, BATCH * document->geometry.page_bytes);
+    enum status status = memory == NULL ? error_set(error, STATUS_MEMORY, "verify: out of memory")
+                                        : io_queue_create(&queue, &options, error);
+    if (status == STATUS_OK) status = verify_metadata(document, error);
+    if (status == STATUS_OK) status = verify_pages(document, queue, memory, error);
+    io_queue_destroy(queue);
+    free(memory);
+    document_close(document);
+    return status;
+}

@@ -1,0 +1,240 @@
+#include "cache/store_sample.h"
+
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 64, QUEUE_DEPTH = 8 };
+
+static const uint64_t STREAM_TOKEN = 1, STREAM_PAGE = 2, STREAM_METADATA = 3;
+
+struct sample sample_random(struct random *random) {
+    struct sample sample = {.seed = random_next(random), .model = {.description = "a model of the tests"}};
+    struct store_layout *layout = &sample.layout;
+    snprintf(layout->codec, sizeof layout->codec, "f16.64,q8.64");
+    layout->layer_count = 1 + (uint32_t)random_below(random, 3);
+    layout->kv_head_count = 1 + (uint32_t)random_below(random, 3);
+    layout->chunk_bytes = 8 * (1 + (uint32_t)random_below(random, 2048));
+    snprintf(layout->metadata_kind, sizeof layout->metadata_kind, "abstract");
+    static const uint32_t metadata[] = {0, 24, 512, 5000};
+    layout->metadata_bytes = metadata[random_below(random, 4)];
+    for (size_t i = 0; i < STORE_FINGERPRINT_BYTES; i++)
+        sample.model.fingerprint[i] = (uint8_t)random_next(random);
+    return sample;
+}
+
+struct sample sample_other(const struct sample *sample, uint64_t seed) {
+    struct sample other = *sample;
+    other.seed = seed;
+    other.shared_tokens = 0;
+    return other;
+}
+
+static struct random stream(uint64_t seed, uint64_t kind, uint64_t a, uint64_t b, uint64_t c) {
+    struct random random;
+    random_init(&random, seed + kind * 0x9e3779b97f4a7c15u + a * 0xbf58476d1ce4e5b9u +
+                             b * 0x94d049bb133111ebu + c * 0xd6e8feb86659fd93u);
+    return random;
+}
+
+int32_t sample_token(const struct sample *sample, uint64_t position) {
+    uint64_t seed = position < sample->shared_tokens ? sample->shared_seed : sample->seed;
+    struct random random = stream(seed, STREAM_TOKEN, position, 0, 0);
+    return (int32_t)random_below(&random, 128256);
+}
+
+int32_t *sample_tokens(const struct sample *sample, uint64_t count) {
+    int32_t *tokens = malloc((count > 0 ? count : 1) * sizeof *tokens);
+    assert_non_null(tokens);
+    for (uint64_t i = 0; i < count; i++) tokens[i] = sample_token(sample, i);
+    return tokens;
+}
+
+static void fill(struct random *random, uint8_t *bytes, size_t count) {
+    for (size_t i = 0; i < count; i += 8) {
+        uint64_t word = random_next(random);
+        memcpy(bytes + i, &word, count - i < 8 ? count - i : 8);
+    }
+}
+
+void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);
+    fill(&random, bytes, sample->layout.chunk_bytes);
+}
+
+void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
+                     uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_METADATA, layer, kv_head, chunk);
+    fill(&random, bytes, sample->layout.metadata_bytes);
+}
+
+/* Asks again while the buffers are under way. */
+#define PATIENTLY(expression)                       \
+    for (;;) {                                      \
+        enum status status_ = (expression);         \
+        if (status_ == STATUS_OK) break;            \
+        if (status_ != STATUS_FULL) return status_; \
+        TRY(document_wait_room(document, error));   \
+    }
+
+/* One head of one layer: runs of chunks, as a prefill writes them. */
+static enum status write_head(const struct sample *sample, struct document *document, size_t layer,
+                              size_t head, uint64_t chunk_first, uint64_t chunk_end, uint8_t *memory,
+                              struct random *random, struct error *error) {
+    size_t bytes = sample->layout.chunk_bytes, entry = sample->layout.metadata_bytes;
+    while (chunk_first < chunk_end) {
+        size_t most = document_write_most(document), count = (size_t)(chunk_end - chunk_first);
+        if (count > most) count = most;
+        if (random != NULL) count = 1 + (size_t)random_below(random, count);
+        const void *chunks[16];
+        for (size_t i = 0; i < count; i++) {
+            sample_page(sample, layer, head, chunk_first + i, memory + i * bytes);
+            chunks[i] = memory + i * bytes;
+        }
+        PATIENTLY(document_write_pages(document, layer, head, chunk_first, count, chunks, error));
+        for (size_t i = 0; entry > 0 && i < count; i++)
+            sample_metadata(sample, layer, head, chunk_first + i, memory + i * entry);
+        if (entry > 0)
+            PATIENTLY(document_write_metadata(document, layer, head, chunk_first, count, memory, error));
+        chunk_first += count;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_all(const struct sample *sample, struct document *document, uint64_t from,
+                             uint64_t to, uint8_t *memory, struct random *random, struct error *error) {
+    size_t heads = sample->layout.kv_head_count, columns = sample->layout.layer_count * heads;
+    size_t start = random != NULL ? (size_t)random_below(random, columns) : 0;
+    for (size_t i = 0; i < columns; i++) {
+        size_t layer = (start + i) % columns / heads, head = (start + i) % columns % heads;
+        TRY(write_head(sample, document, layer, head, from / CHUNK, to / CHUNK, memory, random, error));
+        if (to % CHUNK == 0) continue;
+        sample_page(sample, layer, head, to / CHUNK, memory);
+        PATIENTLY(document_write_tail(document, layer, head, to, memory, error));
+    }
+    return STATUS_OK;
+}
+
+enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
+                         struct random *random, struct error *error) {
+    size_t widest = sample->layout.chunk_bytes > sample->layout.metadata_bytes
+                        ? sample->layout.chunk_bytes
+                        : sample->layout.metadata_bytes;
+    uint8_t *memory = malloc(16 * widest);
+    int32_t *tokens = sample_tokens(sample, to);
+    assert_non_null(memory);
+    enum status status = write_all(sample, document, from, to, memory, random, error);
+    if (status == STATUS_OK) status = document_commit(document, tokens, to, error);
+    free(memory);
+    free(tokens);
+    return status;
+}
+
+enum status sample_save(const struct sample *sample, struct store *store, const uint64_t *commits,
+                        size_t commit_count, uint64_t *id, struct error *error) {
+    struct document *document;
+    const struct document_description description = {&sample->model, &sample->layout, "sample.txt",
+                                                     commits[commit_count - 1]};
+    TRY(document_create(&document, store, &description, error));
+    *id = document_id(document);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < commit_count; i++)
+        status = sample_write(sample, document, i > 0 ? commits[i - 1] : 0, commits[i], NULL, error);
+    enum status flushed = document_flush(document, status == STATUS_OK ? error : NULL);
+    document_close(document);
+    return status == STATUS_OK ? flushed : status;
+}
+
+/* Rows of the tail that were stored: whole blocks of 8. */
+static size_t bytes_of(const struct sample *sample, uint64_t chunk, uint64_t tokens) {
+    if (chunk < tokens / CHUNK) return sample->layout.chunk_bytes;
+    return (size_t)((tokens % CHUNK + 7) / 8) * (sample->layout.chunk_bytes / 8);
+}
+
+static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
+                               uint8_t *memory, uint8_t *expected, struct error *error) {
+    size_t page_bytes = store_page_bytes(&sample->layout);
+    uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
+    struct page_read reads[QUEUE_DEPTH];
+    struct io_completion done[QUEUE_DEPTH];
+    for (uint32_t layer = 0; layer < sample->layout.layer_count; layer++)
+        for (uint32_t head = 0; head < sample->layout.kv_head_count; head++)
+            for (uint64_t chunk = 0; chunk < chunks;) {
+                size_t count = 0, next = 0;
+                for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
+                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_bytes};
+                TRY(document_read_pages(document, queue, reads, count, &next, 0));
+                while (io_queue_in_flight(queue) > 0) {
+                    size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);
+                    for (size_t i = 0; i < finished; i++) TRY(io_completion_error(&done[i], error));
+                }
+                for (size_t i = 0; i < count; i++) {
+                    TRY(document_check_page(document, &reads[i], error));
+                    sample_page(sample, layer, head, reads[i].chunk, expected);
+                    assert_memory_equal(reads[i].memory, expected, bytes_of(sample, reads[i].chunk, tokens));
+                }
+            }
+    return STATUS_OK;
+}
+
+static enum status check_metadata(const struct sample *sample, struct document *document,
+                                  struct error *error) {
+    size_t entry = sample->layout.metadata_bytes, heads = sample->layout.kv_head_count;
+    uint64_t chunks = document_token_count(document) / CHUNK;
+    uint8_t *memory = malloc(heads * chunks * entry + 1), *expected = malloc(entry + 1);
+    assert_non_null(memory);
+    assert_non_null(expected);
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
+        status = document_read_metadata(document, layer, chunks, memory, error);
+        for (size_t i = 0; status == STATUS_OK && i < heads * chunks && entry > 0; i++) {
+            sample_metadata(sample, layer, i / chunks, i % chunks, expected);
+            assert_memory_equal(memory + i * entry, expected, entry);
+        }
+    }
+    free(memory);
+    free(expected);
+    return status;
+}
+
+enum status sample_check(const struct sample *sample, struct document *document, struct error *error) {
+    uint64_t tokens = document_token_count(document);
+    for (uint64_t i = 0; i < tokens; i++)
+        assert_int_equal(document_tokens(document)[i], sample_token(sample, i));
+    struct io_queue *queue;
+    const struct io_queue_options options = {.depth = QUEUE_DEPTH};
+    TRY(io_queue_create(&queue, &options, error));
+    size_t page_bytes = store_page_bytes(&sample->layout);
+    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * page_bytes), *expected = malloc(page_bytes);
+    assert_non_null(memory);
+    assert_non_null(expected);
+    enum status status = check_metadata(sample, document, error);
+    if (status == STATUS_OK) status = check_pages(sample, document, queue, memory, expected, error);
+    io_queue_destroy(queue);
+    free(memory);
+    free(expected);
+    return status;
+}
+
+enum status sample_reuse(const struct sample *sample, struct store *store, uint64_t token_count,
+                         uint64_t *reused, struct error *error) {
+    int32_t *tokens = sample_tokens(sample, token_count);
+    struct store_match match = {0};
+    struct document *document;
+    *reused = 0;
+    enum status status =
+        store_find(store, &sample->model, &sample->layout, tokens, token_count, &match, error);
+    if (status == STATUS_OK && match.document > 0) {
+        status = document_open(&document, store, match.document, &sample->model, &sample->layout,
+                               DOCUMENT_READ, 0, error);
+        if (status == STATUS_OK) {
+            status = sample_check(sample, document, error);
+            if (status == STATUS_OK) *reused = match.prefix_tokens;
+            document_close(document);
+        }
+    }
+    free(tokens);
+    return status == STATUS_DOCUMENT ? STATUS_OK : status;
+}

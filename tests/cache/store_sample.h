@@ -1,0 +1,42 @@
+/* store_sample: documents whose every byte follows from a seed, written to a store and read back. */
+#ifndef LOAM_TESTS_CACHE_STORE_SAMPLE_H
+#define LOAM_TESTS_CACHE_STORE_SAMPLE_H
+
+#include "base/random.h"
+#include "cache/store/store.h"
+
+struct sample {
+    struct store_layout layout;
+    struct store_model model;
+    uint64_t seed;        /* of everything below */
+    uint64_t shared_seed; /* tokens before shared_tokens follow from this one */
+    uint64_t shared_tokens;
+};
+
+/* Small shapes: up to 3 layers, 3 heads and 4 pages of 4 KiB a chunk, with and without metadata. */
+struct sample sample_random(struct random *random);
+/* The same shape and model, other contents. */
+struct sample sample_other(const struct sample *sample, uint64_t seed);
+
+int32_t sample_token(const struct sample *sample, uint64_t position);
+/* The caller frees them. */
+int32_t *sample_tokens(const struct sample *sample, uint64_t count);
+void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes);
+void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
+                     uint8_t *bytes);
+
+/* Writes what tokens [from, to) need and asks for the commit.  random (may be NULL) shuffles the order. */
+enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
+                         struct random *random, struct error *error);
+/* A new document with commits at the given token counts (ascending), closed again. */
+enum status sample_save(const struct sample *sample, struct store *store, const uint64_t *commits,
+                        size_t commit_count, uint64_t *id, struct error *error);
+/* Reads everything.  STATUS_OK: every byte is the sample's, for document_token_count tokens (asserted: what
+ * passes its checksum and differs is the one thing that must not be). */
+enum status sample_check(const struct sample *sample, struct document *document, struct error *error);
+/* find, open, check: the tokens that could be used, 0 when none.  *error says why when a document was refused;
+ * anything but OK and DOCUMENT is returned. */
+enum status sample_reuse(const struct sample *sample, struct store *store, uint64_t token_count,
+                         uint64_t *reused, struct error *error);
+
+#endif

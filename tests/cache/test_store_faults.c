@@ -1,0 +1,161 @@
+/* Every call to the system that a save, an extension, a reading and a removal make, page files and catalog alike,
+ * fails once and for ever (TRUST T7): n is raised until the whole scenario passes.  After each the store is
+ * opened without faults: the document saved before is whole, and of the new one exactly what was said to be
+ * durable, or a later commit, can be used.  LOAM_TEST_FUZZ=1: every n instead of every eighth. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cache/faulty_vfs.h"
+#include "cache/store_sample.h"
+#include "platform/scratch.h"
+
+enum { BEFORE_TOKENS = 64 * 2 + 5 };
+
+static const uint64_t COMMITS[] = {64 * 2 + 10, 64 * 4, 64 * 17 + 3};
+static uint64_t seed;
+
+struct acknowledged {
+    uint64_t tokens; /* of the new document, by a flush that returned STATUS_OK */
+    bool removed;    /* store_remove said so */
+    bool may_be_removed;
+};
+
+/* Saves in two openings, reads all of it, removes it (when asked).  Stops at the first failure, as a program would. */
+static enum status scenario(const struct sample *sample, struct store *store, bool remove,
+                            struct acknowledged *acknowledged, struct error *error) {
+    struct document *document;
+    const struct document_description description = {&sample->model, &sample->layout, "new", COMMITS[2]};
+    TRY(document_create(&document, store, &description, error));
+    uint64_t id = document_id(document);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < 2; i++) {
+        status = sample_write(sample, document, i > 0 ? COMMITS[0] : 0, COMMITS[i], NULL, error);
+        if (status == STATUS_OK) status = document_flush(document, error);
+        if (status == STATUS_OK) acknowledged->tokens = COMMITS[i];
+    }
+    document_close(document);
+    TRY(status);
+    TRY(document_open(&document, store, id, &sample->model, &sample->layout, DOCUMENT_APPEND, COMMITS[2],
+                      error));
+    status = sample_write(sample, document, COMMITS[1], COMMITS[2], NULL, error);
+    if (status == STATUS_OK) status = document_flush(document, error);
+    if (status == STATUS_OK) acknowledged->tokens = COMMITS[2];
+    document_close(document);
+    TRY(status);
+    TRY(document_open(&document, store, id, &sample->model, &sample->layout, DOCUMENT_READ, 0, error));
+    status = sample_check(sample, document, error);
+    document_close(document);
+    TRY(status);
+    if (!remove) return STATUS_OK;
+    acknowledged->may_be_removed = true;
+    TRY(store_remove(store, id, error));
+    acknowledged->removed = true;
+    return STATUS_OK;
+}
+
+static struct store *open_clean(const struct scratch *scratch) {
+    struct store *store;
+    struct error error;
+    const struct store_options options = {
+        .directory = scratch->path, .backend = IO_BACKEND_THREADS, .staging_bytes = 1 << 20};
+    assert_ok(store_open(&store, &options, &error), error);
+    return store;
+}
+
+static void assert_after(const struct scratch *scratch, const struct sample *before,
+                         const struct sample *sample, const struct acknowledged *acknowledged,
+                         const char *what) {
+    struct store *store = open_clean(scratch);
+    struct error error = {.message = "not found"};
+    uint64_t reused;
+    assert_ok(sample_reuse(before, store, 1000, &reused, &error), error);
+    if (reused != BEFORE_TOKENS) fail_msg("%s: the document saved before is lost: %s", what, error.message);
+    assert_ok(sample_reuse(sample, store, COMMITS[2], &reused, &error), error);
+    bool commit = reused == 0 || reused == COMMITS[0] || reused == COMMITS[1] || reused == COMMITS[2];
+    if (!commit || (!acknowledged->may_be_removed && reused < acknowledged->tokens) ||
+        (acknowledged->removed && reused > 0))
+        fail_msg("%s: %llu tokens, %llu were durable (%s)", what, (unsigned long long)reused,
+                 (unsigned long long)acknowledged->tokens, error.message);
+    store_close(store);
+    size_t documents = reused > 0 ? 2 : 1;
+    if (scratch_count(scratch) > 2 + 2 * documents) fail_msg("%s: files were left behind", what);
+}
+
+/* Returns whether that many calls were made. */
+static bool run(const struct sample *before, const struct sample *sample, enum fault_kind kind,
+                uint64_t first, bool for_ever, bool remove, uint64_t *failures) {
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct store *store = open_clean(&scratch);
+    struct error error = {.message = ""};
+    const uint64_t tokens = BEFORE_TOKENS;
+    uint64_t id;
+    assert_ok(sample_save(before, store, &tokens, 1, &id, &error), error);
+    store_close(store);
+    struct fault_plan plan;
+    fault_plan_init(&plan, kind, first, for_ever, 0);
+    faulty_vfs_use(&plan);
+    const struct store_options options = {.directory = scratch.path,
+                                          .backend =
+                                              first % 2 == 0 ? IO_BACKEND_THREADS : IO_BACKEND_AUTOMATIC,
+                                          .faults = &plan.faults,
+                                          .sqlite_vfs = FAULTY_VFS,
+                                          .staging_bytes = 1 << 20};
+    struct acknowledged acknowledged = {0};
+    enum status status = store_open(&store, &options, &error);
+    if (status == STATUS_OK) {
+        status = scenario(sample, store, remove, &acknowledged, &error);
+        store_close(store);
+    }
+    faulty_vfs_use(NULL);
+    char what[80];
+    snprintf(what, sizeof what, "seed %llu: %s at call %llu%s", (unsigned long long)seed, fault_name(kind),
+             (unsigned long long)first, for_ever ? " and after" : "");
+    if (status != STATUS_OK) {
+        *failures += 1;
+        if (error.message[0] == '\0' || (status != STATUS_IO && status != STATUS_DOCUMENT))
+            fail_msg("%s: %s: \"%s\"", what, status_name(status), error.message);
+    }
+    assert_after(&scratch, before, sample, &acknowledged, what);
+    scratch_destroy(&scratch);
+    return plan.count > first;
+}
+
+static void test_every_call(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed);
+    struct sample sample = sample_random(&random), before;
+    sample.layout.layer_count = 1;
+    sample.layout.kv_head_count = 2;
+    sample.layout.chunk_bytes = 4096;
+    sample.layout.metadata_bytes = 64;
+    before = sample_other(&sample, 3);
+    const char *more = getenv("LOAM_TEST_FUZZ");
+    uint64_t stride = more != NULL ? 1 : 8, runs = 0, failures = 0;
+    for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KILL; kind++)
+        for (int for_ever = 0; for_ever < 2; for_ever++) {
+            /* The first step is any, so that every call has its turn over the runs. */
+            uint64_t first = random_below(&random, stride);
+            while (run(&before, &sample, kind, first, for_ever != 0, for_ever == 0, &failures)) {
+                first += stride;
+                runs++;
+            }
+            assert_true(first > 100);
+        }
+    printf("%llu runs with a fault, %llu of them failed\n", (unsigned long long)runs,
+           (unsigned long long)failures);
+    assert_true(failures > runs / 5);
+}
+
+int main(void) {
+    const char *given = getenv("LOAM_TEST_SEED");
+    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+    printf("seed %llu\n", (unsigned long long)seed);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_call)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
