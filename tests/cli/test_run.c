@@ -287,6 +287,35 @@ static void failures_have_their_codes(void **state) {
     assert_true(S_ISCHR(info.st_mode)); /* still a device */
 }
 
+static void selection_is_reported(void **state) {
+    (void)state;
+    char *full = TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos",
+                        "--temp", "0");
+    char *same = TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos",
+                        "--temp", "0", "--preset", "hata", "--keep", "100%", "--set", "dense=0");
+    assert_string_equal(full, same);
+    free(full);
+    free(same);
+    free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos", "--temp",
+                "0", "--preset", "hata", "--set", "dense=0,recent=4,sinks=2,select=quest,page=8", "--keep",
+                "24"));
+    json_t *root = load_json(), *selection = json_object_get(root, "selection");
+    double kept = json_number_value(json_object_get(selection, "kept_ratio"));
+    assert_true(kept > 0.2 && kept < 0.9);
+    assert_true(json_is_null(json_object_get(selection, "recall")));
+    json_t *plan = json_object_get(root, "plan");
+    assert_string_equal(json_string_value(json_object_get(root, "preset")), "hata");
+    assert_string_equal(json_string_value(json_object_get(plan, "select")), "quest");
+    assert_string_equal(json_string_value(json_object_get(plan, "keep")), "24");
+    json_decref(root);
+    /* a line, unless -q */
+    struct process_result told =
+        LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "hata", "--set", "dense=0");
+    assert_int_equal(told.code, 0);
+    assert_non_null(strstr(told.complaints, "random hyperplanes"));
+    process_deinit(&told);
+}
+
 static void budgets_cut_the_context(void **state) {
     (void)state;
     /* 64K at 512 bytes a token: 128 tokens */
@@ -350,6 +379,7 @@ int main(void) {
         cmocka_unit_test(several_answers_decode_together),
         cmocka_unit_test(tokens_and_back),
         cmocka_unit_test(failures_have_their_codes),
+        cmocka_unit_test(selection_is_reported),
         cmocka_unit_test(budgets_cut_the_context),
         cmocka_unit_test(unwritable_output_stops_the_run),
         cmocka_unit_test(ctrl_c_ends_the_answer_cleanly),
