@@ -15,6 +15,19 @@ struct stand {
     size_t input_begin, input_end;
 };
 
+/* Asks for what the same 8 rows hold of the next blocks, or, after the last blocks, for the beginning of the
+ * rows that come RUN_ROWS later, into L2.  A row's part of a run is a few lines, too short for the hardware to see
+ * a stream: 10% of the cycles of Q4_K at 8 inputs, nothing of Q4_0's (AVX2, Zen 3). */
+static void rows_prefetch(const struct stand *s, const uint8_t *const rows[8], size_t offset, size_t bytes) {
+    size_t ahead = bytes;
+    if (s->block + s->block_count >= s->all_blocks) {
+        if (s->row + RUN_ROWS >= s->args->row_end) return;
+        ahead = RUN_ROWS * s->args->weight->row_bytes - offset;
+    }
+    for (size_t r = 0; r < 8; r++)
+        for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[r] + ahead + line, 0, 2);
+}
+
 /* Unpacks the panels of the stand; rows past the end repeat the last one (computed, never stored). */
 static void panels_unpack(const struct stand *s) {
     const struct matrix *weight = s->args->weight;
@@ -22,6 +35,7 @@ static void panels_unpack(const struct stand *s) {
     size_t column = s->block * PANEL_COLUMNS;
     size_t column_count = min_size(s->block_count * PANEL_COLUMNS, weight->columns - column);
     size_t offset = column / info->block_elements * info->block_bytes;
+    size_t bytes = column_count / info->block_elements * info->block_bytes;
     char *panel = s->args->scratch;
     for (size_t row = s->row; row < s->row_end; row += s->kernel->tile_rows)
         for (size_t half = 0; half < s->kernel->tile_rows / 8; half++) {
@@ -30,6 +44,7 @@ static void panels_unpack(const struct stand *s) {
                 size_t index = min_size(row + half * 8 + r, s->args->row_end - 1);
                 rows[r] = (const uint8_t *)weight->data + index * weight->row_bytes + offset;
             }
+            rows_prefetch(s, rows, offset, bytes);
             s->kernel->unpack(s->kernel, rows, column_count, half % 2, panel);
             if (half % 2 == 1) panel += s->kernel->run_blocks * s->kernel->panel_bytes;
         }

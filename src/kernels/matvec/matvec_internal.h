@@ -15,8 +15,8 @@ struct input_q8_32 {
     int8_t q[INPUT_GROUP];
     int8_t pairs[INPUT_GROUP];
     float scale[8];
+    int32_t sum8[8]; /* 8 · (sum of q): for codes stored with an offset; in the line of the scales */
     float sum[8];    /* scale · (sum of q): multiplies minima */
-    int32_t sum8[8]; /* 8 · (sum of q): for codes stored with an offset */
     int32_t pad[8];
 };
 

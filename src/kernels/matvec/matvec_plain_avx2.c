@@ -11,7 +11,7 @@
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
 
-enum { STEP = 64, CHAINS = 2 };
+enum { STEP = 64, CHAINS = 2, TILE = 4 };
 
 typedef __m256 load_function(const uint8_t *w); /* 8 weights */
 
@@ -23,7 +23,7 @@ INLINE __m256 load_bf16(const uint8_t *w) {
 
 /* What is left of a row's columns after the last step: by 8, the last ones filled up with zeros. */
 INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n,
-                     size_t bytes, load_function *load, __m256 acc[TILE_MOST][CHAINS]) {
+                     size_t bytes, load_function *load, __m256 acc[TILE][CHAINS]) {
     for (; k + 8 <= columns; k += 8) {
         __m256 weight = load(w + k * bytes);
         UNROLL for (size_t i = 0; i < n; i++) {
@@ -46,7 +46,7 @@ INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apar
                             size_t stride) {
     const size_t columns = weight->columns, apart_bytes = apart * weight->row_bytes;
     const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-    __m256 acc[STREAMS_MOST][TILE_MOST][CHAINS];
+    __m256 acc[STREAMS_MOST][TILE][CHAINS];
     UNROLL for (size_t s = 0; s < streams; s++) {
         UNROLL for (size_t i = 0; i < n; i++) {
             UNROLL for (size_t c = 0; c < CHAINS; c++) { acc[s][i][c] = _mm256_setzero_ps(); }
@@ -81,8 +81,12 @@ INLINE void float_rows_times(const struct matvec_args *args, const float *const 
     const struct matrix *weight = args->weight;
     const size_t stride = args->output_stride;
     for (size_t row = begin; row < begin + count; row++)
-        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
+        for (size_t i = 0; i < args->input_count; i += TILE) {
             float *y = args->outputs + i * stride;
+            if (streams == 4) {
+                float_set_times(weight, row, count, x, 1, streams, bytes, load, y, stride);
+                continue;
+            }
             switch (args->input_count - i) {
             case 1: float_set_times(weight, row, count, x + i, 1, streams, bytes, load, y, stride); break;
             case 2: float_set_times(weight, row, count, x + i, 2, streams, bytes, load, y, stride); break;

@@ -263,7 +263,7 @@ INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m25
     UNROLL for (size_t i = 0; i < n; i++) { acc[i] = add_block(acc[i], sum[i], d, input(x[i])); }
 }
 
-#define KIND(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256)})
+#define KIND(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), 4})
 
 static void run_q2_k(const struct matvec_args *args) { rows_run(args, q2_k_group, KIND(block_q2_k)); }
 static void run_q3_k(const struct matvec_args *args) { rows_run(args, q3_k_group, KIND(block_q3_k)); }

@@ -14,7 +14,7 @@
 #endif
 
 enum {
-    TILE_MOST = 4, /* inputs that share the unpacked codes of a group in registers */
+    TILE_MOST = 8, /* inputs that share the unpacked codes of a group in registers */
     STREAMS_MOST = 4,
     GROUP_BYTES_MOST = 8 * 34,
 };

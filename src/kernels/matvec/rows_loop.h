@@ -15,6 +15,7 @@
 struct row_kind {
     size_t block_bytes, group_blocks; /* of the weight; a group is 256 weights */
     size_t input_group_bytes;
+    size_t tile; /* inputs at a time, at most TILE_MOST */
 };
 
 /* Adds one group of a row, at w, times n inputs, at x[i], to acc[i] or acc[TILE_MOST + i] (the row's sum is
@@ -63,21 +64,40 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     }
 }
 
+/* One row times at most a tile of inputs. */
+INLINE void row_tile_times(const struct matrix *weight, struct row_set set, const uint8_t *const *x, size_t n,
+                           group_function *group, struct row_kind kind) {
+    if (n > kind.tile) n = kind.tile;
+    switch (n) {
+    case 1: row_set_times(weight, set, x, 1, 1, group, kind); break;
+    case 2: row_set_times(weight, set, x, 2, 1, group, kind); break;
+    case 3: row_set_times(weight, set, x, 3, 1, group, kind); break;
+    case 4: row_set_times(weight, set, x, 4, 1, group, kind); break;
+    default:
+        if (kind.tile <= 4) return;
+        if (n == 5) row_set_times(weight, set, x, 5, 1, group, kind);
+        if (n == 6) row_set_times(weight, set, x, 6, 1, group, kind);
+        if (n == 7) row_set_times(weight, set, x, 7, 1, group, kind);
+        if (n == 8) row_set_times(weight, set, x, 8, 1, group, kind);
+    }
+}
+
 /* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs. */
 INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin,
                        size_t count, size_t streams, group_function *group, struct row_kind kind) {
     const struct matrix *weight = args->weight;
     for (size_t row = begin; row < begin + count; row++) {
         /* All tiles of inputs before the next rows: they find these rows in L1. */
-        for (size_t i = 0; i < args->input_count; i += TILE_MOST) {
+        for (size_t i = 0; i < args->input_count; i += kind.tile) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
                                         args->outputs + i * args->output_stride + row, args->output_stride};
-            switch (args->input_count - i) {
-            case 1: row_set_times(weight, set, inputs + i, 1, streams, group, kind); break;
-            case 2: row_set_times(weight, set, inputs + i, 2, streams, group, kind); break;
-            case 3: row_set_times(weight, set, inputs + i, 3, streams, group, kind); break;
-            default: row_set_times(weight, set, inputs + i, 4, streams, group, kind); break;
-            }
+            const uint8_t *const *x = inputs + i;
+            if (streams == 4)
+                row_set_times(weight, set, x, 1, streams, group, kind);
+            else if (streams == 2)
+                row_set_times(weight, set, x, 2, streams, group, kind);
+            else
+                row_tile_times(weight, set, x, args->input_count - i, group, kind);
         }
     }
 }
