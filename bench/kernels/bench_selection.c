@@ -17,7 +17,14 @@
 #include "platform/pool.h"
 #include "tensor/half.h"
 
-enum { SAMPLES_MOST = 50, GROUP_MOST = 8, DIMENSION_MOST = 128, KEEP = 2048, SCORE_SETS = 4 };
+enum {
+    SAMPLES_MOST = 50,
+    GROUP_MOST = 8,
+    DIMENSION_MOST = 128,
+    KEEP = 2048,
+    KEEP_FEW = 128 /* a thread's share */,
+    SCORE_SETS = 4
+};
 
 enum method {
     HASH,
@@ -28,6 +35,7 @@ enum method {
     PARTIAL_SUM,
     PARTIAL_MAX,
     GATHER,
+    GATHER_FEW,
     GATHER_ALL,
     DECODE,
     MASS
@@ -57,6 +65,7 @@ static const struct selection_case cases[] = {
     {"gather 2048 q8 d 64", GATHER, 0, 0, 0, KV_Q8, 64, 4},
     {"gather 2048 q8 d 128", GATHER, 0, 0, 0, KV_Q8, 128, 4},
     {"gather 2048 f16 d 64 group 1", GATHER, 0, 0, 0, KV_F16, 64, 1},
+    {"gather 128 f16 d 64", GATHER_FEW, 0, 0, 0, KV_F16, 64, 4},
     {"gather all f16 d 64", GATHER_ALL, 0, 0, 0, KV_F16, 64, 4},
     {"decode all f16 d 64", DECODE, 0, 0, 0, KV_F16, 64, 4},
     {"gather all f16 d 128", GATHER_ALL, 0, 0, 0, KV_F16, 128, 4},
@@ -88,6 +97,8 @@ struct selection_output {
     void *scratch;
 };
 
+static size_t kept(const struct selection_case *c) { return c->method == GATHER_FEW ? KEEP_FEW : KEEP; }
+
 static void attention_run_head(const struct selection_run *run, const void **chunks,
                                struct selection_output *out) {
     const struct selection_case *c = run->c;
@@ -106,7 +117,7 @@ static void attention_run_head(const struct selection_run *run, const void **chu
     struct attention_gather_args gather = {.layout = &run->kv,
                                            .chunks = chunks,
                                            .rows = run->rows + (c->method == GATHER_ALL ? KEEP : 0),
-                                           .row_count = c->method == GATHER_ALL ? run->tokens : KEEP,
+                                           .row_count = c->method == GATHER_ALL ? run->tokens : kept(c),
                                            .q = run->q,
                                            .q_stride = c->dimension,
                                            .group = c->group,
@@ -182,6 +193,7 @@ static void head_run(const struct selection_run *run, size_t head, struct select
         break;
     case TOP_K: run->kernels->top_k.select(&top); break;
     case GATHER:
+    case GATHER_FEW:
     case GATHER_ALL:
     case DECODE: attention_run_head(run, chunks, out); break;
     case MASS: run->kernels->mass.add(&mass); break;
@@ -225,6 +237,7 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
     case PARTIAL_SUM:
     case PARTIAL_MAX: bytes = c->columns * 2 * KV_CHUNK_TOKENS; break;
     case GATHER:
+    case GATHER_FEW:
     case GATHER_ALL:
     case DECODE:
         kv_layout_init(&run->kv, c->type, c->type, c->dimension, c->dimension);
@@ -235,7 +248,8 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
     }
     *head_bytes = (double)(run->tokens / KV_CHUNK_TOKENS * bytes);
     if (c->method == TOP_K) *head_bytes = (double)(run->tokens * sizeof(float));
-    if (c->method == GATHER) *head_bytes = (double)(KEEP * bytes / KV_CHUNK_TOKENS);
+    if (c->method == GATHER || c->method == GATHER_FEW)
+        *head_bytes = (double)(kept(c) * bytes / KV_CHUNK_TOKENS);
     if (c->method == MASS) *head_bytes = (double)(KEEP * sizeof(float) * (c->group + 2));
     return bytes;
 }

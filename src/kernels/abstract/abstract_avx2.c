@@ -4,6 +4,7 @@
  * the squares of the distances to the mean in a second, out of L1.
  * Bytes: k_row_bytes per token read twice.  A page is built once per page_tokens tokens, or once per token of
  * the page where it is kept up to date: too little to be wider than this, so AVX-512 has no variant of it.
+ * Reached, one core of an AMD EPYC (Zen 3), 2026-11-21: 3.3 us for both kinds of a chunk's 4 pages at dimension 128.
  * Scores: those of score, over queries prepared for it.
  */
 #include <math.h>

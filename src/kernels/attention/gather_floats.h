@@ -9,6 +9,11 @@
  * that kernel goes by whole blocks and is tuned for it.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
+ * Bound: at random rows the core's outstanding misses (a line per 5 to 6 ns at best, 24 at a time with 150 ns
+ * each), else as decode.  Reached, one core of an AMD EPYC (Zen 3), 2026-11-21, group 4, f16, ns per row: 2048 of 32K
+ * at random 36 to 56 at dimension 64 (24 of them are lines at best, 24 to 30 are arithmetic), 77 to 95 at 128; all
+ * rows 26 and 44, where decode takes 25 and 49 (bench_selection.c).  Prefetching 32 rows ahead or into L2 was
+ * no better.
  */
 #include <math.h>
 #include <string.h>

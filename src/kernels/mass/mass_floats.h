@@ -3,6 +3,7 @@
  * Mapping: a register of rows at a time; each head's scores become probabilities, their sum over the group goes to
  * the rows' masses: in one store where rows are consecutive, one by one where they are listed.
  * Bytes: 4 * group + 4 read per row, 4 read and written.  Bound: the exponentials, group / FLOATS of one per row.
+ * Reached: 3.9 ns per row at group 4, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21 (bench_selection.c).
  */
 #include <math.h>
 #include <string.h>

@@ -4,6 +4,9 @@
  * Mapping: up to 4 vectors at once, so that A is read and converted once for them (a group's queries, the keys of a
  * prefill); their sums for 2 registers of columns stay in registers, and 8 registers of columns where
  * there is one vector.  A stays in L1 or L2 over the vectors of a call.
+ * Bytes: 2 * dimension * columns per 4 vectors.  Flops: 2 * dimension * columns per vector.
+ * Bound: multiply-adds.  Reached, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21: 78 GFLOP/s at 128 x 128
+ * over 64 vectors.
  */
 #ifndef LOAM_KERNELS_PROJECT_FLOATS_H
 #define LOAM_KERNELS_PROJECT_FLOATS_H

@@ -7,7 +7,9 @@
  * there are mispredicts at the end of every mask.  Where the threshold was too high or let too many pass (a third of
  * all scores equal, say), the reference does the work: the result is exact in any case.
  * Bytes: 4 per score, once, as they come out of the scoring: mostly from L2.
- * Bound: the comparisons at small k / count, the listing at large.
+ * Bound: the comparisons at small k / count, the listing and the histograms at large.  Reached, one core of an AMD
+ * EPYC (Zen 3), 2026-11-21, k 2048, scores in L2, us: 9.5 of 8K, 16 of 32K, 36 of 128K; scoring the tokens by 128-bit
+ * codes takes 7, 31 and 140.
  */
 #include <math.h>
 #include <string.h>
