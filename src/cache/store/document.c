@@ -75,7 +75,7 @@ void document_free(struct document *document) {
     free(document);
 }
 
-uint64_t document_id(const struct document *document) { return document->row.id; }
+uint64_t document_id(const struct document *document) { return document->id; }
 uint64_t document_token_count(const struct document *document) { return document->committed_tokens; }
 const int32_t *document_tokens(const struct document *document) { return document->tokens; }
 
@@ -276,6 +276,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
                          token_capacity, STORE_TOKENS_MOST);
     struct document *document;
     TRY(document_allocate(&document, store, layout, mode == DOCUMENT_APPEND, error));
+    document->id = id;
     status = files_open(document, id, mode, error);
     if (status == STATUS_OK) status = files_lock(document, &row, mode, error);
     if (status == STATUS_OK) status = open_locked(document, id, model, text, token_capacity, error);
@@ -348,8 +349,8 @@ static bool has_grown(struct document *document) {
     struct document_row row;
     bool found;
     return !document->writing &&
-           catalog_find(&document->store->catalog, document->row.id, &row, &found, NULL) == STATUS_OK &&
-           found && row.generation != document->row.generation;
+           catalog_find(&document->store->catalog, document->id, &row, &found, NULL) == STATUS_OK && found &&
+           row.generation != document->row.generation;
 }
 
 enum status document_check_page(struct document *document, const struct page_read *read,
@@ -363,8 +364,7 @@ enum status document_check_page(struct document *document, const struct page_rea
     if (checksum_equal(&found, expected)) return STATUS_OK;
     if (tail && has_grown(document))
         return error_set(error, STATUS_DOCUMENT,
-                         "document %" PRIu64 " has grown since it was opened: open it again",
-                         document->row.id);
+                         "document %" PRIu64 " has grown since it was opened: open it again", document->id);
     char found_text[33], expected_text[33];
     struct error why;
     (void)error_set(&why, STATUS_DOCUMENT,
@@ -373,7 +373,7 @@ enum status document_check_page(struct document *document, const struct page_rea
                     document->pages.path, read_offset(document, read), read->layer, read->kv_head,
                     read->chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
     if (error != NULL) *error = why;
-    return store_flag(document->store, document->row.id, &why);
+    return store_flag(document->store, document->id, &why);
 }
 
 /* Metadata */
@@ -389,7 +389,7 @@ static enum status metadata_check(struct document *document, size_t layer, size_
         &why, STATUS_DOCUMENT, "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64 ")",
         document->metadata.path, metadata_offset(geometry, layer, head, chunk), layer, head, chunk);
     if (error != NULL) *error = why;
-    return store_flag(document->store, document->row.id, &why);
+    return store_flag(document->store, document->id, &why);
 }
 
 enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_count,

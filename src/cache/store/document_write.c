@@ -80,6 +80,7 @@ enum status document_create(struct document **result, struct store *store,
     layout_format(layout, row->layout);
     enum status status = document_tables(document, description->token_capacity, error);
     if (status == STATUS_OK) status = row_create(document, room, error);
+    document->id = row->id;
     if (status != STATUS_OK) {
         document_free(document);
         return status;
@@ -150,7 +151,7 @@ static enum status take(struct document *document, uint64_t chunk_first, size_t 
     if (writer_take_buffers(writer, *buffer_count, buffers)) return STATUS_OK;
     return error_set(error, STATUS_FULL,
                      "document %" PRIu64 ": every write-behind buffer is on its way to the disk",
-                     document->row.id);
+                     document->id);
 }
 
 static void mark(struct document *document, _Atomic uint8_t *states, const struct write_range *range) {

@@ -150,7 +150,9 @@ struct document {
     struct store *store; /* borrowed */
     struct store_layout layout;
     struct geometry geometry;
-    struct document_row row; /* as of the last commit */
+    uint64_t id;
+    struct document_row
+        row; /* as of the last commit; a writer's is its thread's, once commits are asked for */
     struct io_file pages, metadata;
     bool writing;
     bool flag; /* what was found while it was opened belongs into the catalog */
