@@ -6,7 +6,11 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "calibrate/eigen.h"
+#include "calibrate/gram.h"
 #include "tensor/half.h"
+
+enum { DIMENSION_MOST = 1024 }; /* of a head, as models have them (model_internal.h) */
 
 enum status hash_head_create(struct hash_head **head, const struct samples *samples,
                              const struct kernels *kernels, struct pool *pool, size_t query_count,
@@ -28,10 +32,11 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
     h->pair_keys = calloc(pairs, dimension * sizeof(float));
     h->pair_keys_across = calloc(pairs, dimension * sizeof(float));
     h->labels = calloc(pairs, sizeof(float));
+    h->shape = calloc(dimension * dimension, sizeof(float));
     h->seeds = calloc(query_count, sizeof *h->seeds);
     h->scores = calloc(pool_thread_count(pool) * h->window_size, sizeof(float));
     if (h->keys == NULL || h->queries == NULL || h->pair_keys == NULL || h->pair_keys_across == NULL ||
-        h->labels == NULL || h->seeds == NULL || h->scores == NULL) {
+        h->labels == NULL || h->shape == NULL || h->seeds == NULL || h->scores == NULL) {
         hash_head_destroy(h);
         return error_set(error, STATUS_MEMORY, "no memory for %zu pairs of queries and keys", pairs);
     }
@@ -46,6 +51,7 @@ void hash_head_destroy(struct hash_head *head) {
     free(head->pair_keys);
     free(head->pair_keys_across);
     free(head->labels);
+    free(head->shape);
     free(head->seeds);
     free(head->scores);
     free(head);
@@ -70,12 +76,82 @@ static float dot(const float *a, const float *b, size_t count) {
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
+/* ---- shape ---- */
+
+static void add_normalised(double *sum, const double *moment, size_t dimension) {
+    double trace = 0;
+    for (size_t i = 0; i < dimension; i++) trace += moment[i * dimension + i];
+    if (trace <= 0) return;
+    double scale = (double)dimension / (2 * trace);
+    for (size_t i = 0; i < dimension; i++)
+        for (size_t j = 0; j <= i; j++) {
+            sum[i * dimension + j] += scale * moment[i * dimension + j];
+            sum[j * dimension + i] = sum[i * dimension + j];
+        }
+}
+
+static void add_keys(const struct hash_head *h, double *moment, float *row) {
+    size_t dimension = h->dimension, count = h->window_count * h->window_size;
+    double mean[DIMENSION_MOST] = {0};
+    for (size_t i = 0; i < count; i++)
+        for (size_t d = 0; d < dimension; d++) mean[d] += (double)h->keys[i * dimension + d] / (double)count;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t d = 0; d < dimension; d++) row[d] = h->keys[i * dimension + d] - (float)mean[d];
+        gram_add(moment, row, dimension);
+    }
+}
+
+static void add_queries(const struct hash_head *h, double *moment) {
+    for (size_t window = 0; window < h->window_count; window++)
+        for (size_t i = 0; i < h->samples->query_count; i++)
+            for (size_t g = 0; g < h->group; g++)
+                gram_add(moment,
+                         samples_query(h->samples, h->layer, h->window_first + window, i,
+                                       h->kv_head * h->group + g),
+                         h->dimension);
+}
+
+enum status hash_head_shape(struct hash_head *head, double power, struct error *error) {
+    size_t n = head->dimension;
+    double *memory = calloc(4 * n * n + n, sizeof *memory);
+    float row[DIMENSION_MOST];
+    if (memory == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    double *keys = memory, *queries = keys + n * n, *sum = queries + n * n, *vectors = sum + n * n;
+    double *values = vectors + n * n;
+    add_keys(head, keys, row);
+    add_queries(head, queries);
+    add_normalised(sum, keys, n);
+    add_normalised(sum, queries, n);
+    eigen_symmetric(sum, n, values, vectors);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            double element = 0;
+            for (size_t k = 0; k < n; k++)
+                element += vectors[i * n + k] * pow(fmax(values[k], 1e-4), power) * vectors[j * n + k];
+            head->shape[i * n + j] = (float)element;
+        }
+    free(memory);
+    return STATUS_OK;
+}
+
+void hash_head_unshape(const struct hash_head *head, float *weights_across, size_t bits) {
+    float row[DIMENSION_MOST];
+    for (size_t j = 0; j < bits; j++) {
+        float *weights = weights_across + j * head->dimension;
+        for (size_t d = 0; d < head->dimension; d++)
+            row[d] = dot(head->shape + d * head->dimension, weights, head->dimension);
+        memcpy(weights, row, head->dimension * sizeof *row);
+    }
+}
+
 /* ---- pairs ---- */
 
-static void copy_scaled(const struct hash_head *h, const float *x, float *out) {
-    float square = dot(x, x, h->dimension);
-    float scale = h->unit && square > 0 ? sqrtf((float)h->dimension / square) : 1;
-    for (size_t d = 0; d < h->dimension; d++) out[d] = scale * x[d];
+static void copy_shaped(const struct hash_head *h, const float *x, float *out) {
+    size_t dimension = h->dimension;
+    for (size_t d = 0; d < dimension; d++) out[d] = dot(h->shape + d * dimension, x, dimension);
+    if (h->keeps_length) return;
+    float square = dot(out, out, dimension), scale = square > 0 ? sqrtf((float)dimension / square) : 1;
+    for (size_t d = 0; d < dimension; d++) out[d] *= scale;
 }
 
 /* A query at random and some of its keys at random, labelled by counting the keys that score higher. */
@@ -89,12 +165,12 @@ static void draw_query(struct hash_head *h, size_t index, float *scores) {
     const float *q = samples_query(h->samples, h->layer, h->window_first + window, query, head);
     const float *keys = h->keys + window * h->window_size * dimension;
     for (size_t i = 0; i < count; i++) scores[i] = dot(q, keys + i * dimension, dimension);
-    copy_scaled(h, q, h->queries + index * dimension);
+    copy_shaped(h, q, h->queries + index * dimension);
     for (size_t i = 0; i < h->keys_per_query; i++) {
         size_t token = (size_t)random_below(&random, count), pair = index * h->keys_per_query + i, rank = 0;
         for (size_t j = 0; j < count; j++) rank += scores[j] > scores[token];
         h->labels[pair] = hash_label(rank, count);
-        copy_scaled(h, keys + token * dimension, h->pair_keys + pair * dimension);
+        copy_shaped(h, keys + token * dimension, h->pair_keys + pair * dimension);
         for (size_t d = 0; d < dimension; d++)
             h->pair_keys_across[d * h->query_count * h->keys_per_query + pair] =
                 h->pair_keys[pair * dimension + d];

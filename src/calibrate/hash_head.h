@@ -2,6 +2,7 @@
 #ifndef LOAM_CALIBRATE_HASH_HEAD_H
 #define LOAM_CALIBRATE_HASH_HEAD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,7 +22,8 @@ struct hash_head {
     float *keys;                                    /* [window_count][window_size][dimension] */
     /* drawn pairs */
     size_t query_count, keys_per_query;
-    bool unit; /* pairs are scaled to length sqrt(dimension) */
+    bool keeps_length; /* pairs are drawn without scaling: the published recipe */
+    float *shape; /* [dimension][dimension], symmetric: what x is multiplied by before it is learned from */
     float *queries, *pair_keys, *pair_keys_across, *labels;
     uint64_t *seeds; /* [query_count] */
     float *scores;   /* [threads][window_size] */
@@ -35,8 +37,15 @@ void hash_head_destroy(struct hash_head *head); /* NULL allowed */
 void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
                     size_t window_count);
 
+/* Fills shape with C^power, C the mean of the second moments of the loaded windows' sampled queries and of their keys
+ * around the mean key, each scaled to trace = dimension. power 0: the identity. */
+enum status hash_head_shape(struct hash_head *head, double power, struct error *error) STATUS_CHECKED;
+/* Weights learned from shaped x become weights of x, in place: [bits][dimension]. */
+void hash_head_unshape(const struct hash_head *head, float *weights_across, size_t bits);
+
 /* Queries at random, each with keys_per_query of all its earlier keys at random, labelled by their rank among all
- * of them: as HATA's data set, whose queries keep every earlier key. */
+ * of them: as HATA's data set, whose queries keep every earlier key.  Then both are shaped and scaled to length
+ * sqrt(dimension), which changes no sign of x W but how far the relaxed codes are from it. */
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
 
 /* Mean over the loaded windows' sampled queries of |true top k and found top k| / k, k = keep of the tokens before

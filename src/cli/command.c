@@ -79,6 +79,15 @@ const struct command command_table[COMMAND_COUNT] = {
          "Writes the matrices of IN in TYPE: F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K "
          "IQ4_NL IQ4_XS, or the mixes Q3_K_M Q4_K_M Q5_K_M.  OUT appears whole or not at all.",
          3, 3, quantize_command},
+    [COMMAND_CALIBRATE] =
+        {COMMAND_CALIBRATE, "calibrate", "MODEL TEXT... [-o FILE] [options]",
+         "learn from a model what selecting parts of its context needs",
+         "Runs the texts through the model in windows and learns hash weights, skewing matrices, how alike "
+         "the "
+         "queries of neighbouring tokens are, which heads need the far context, and what rounding K and V "
+         "costs.  The file lies beside the model as MODEL.calib.gguf and is found there; it belongs to this "
+         "model file only.  Recall is measured on windows that were not learned from.",
+         2, 64, calibrate_command},
     [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
                       "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
     [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",

@@ -37,6 +37,7 @@ enum status tokenize_command(const struct options *options, struct error *error)
 enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
 

@@ -17,8 +17,10 @@ static void print_figures(const struct progress *progress, uint64_t done, uint64
     double rate = seconds > 0 ? (double)done / seconds : 0;
     double left = rate > 0 ? (double)(total - done) / rate : 0;
     unsigned whole = left < 86400 * 365 ? (unsigned)(left + 0.5) : 0;
-    fprintf(stderr, "%s %3u%% %llu/%llu tokens, %.1f t/s, ", progress->label, (unsigned)(done * 100 / total),
-            (unsigned long long)done, (unsigned long long)total, rate);
+    fprintf(stderr, "%s %3u%% ", progress->label, (unsigned)(done * 100 / total));
+    if (!progress->shares)
+        fprintf(stderr, "%llu/%llu tokens, %.1f t/s, ", (unsigned long long)done, (unsigned long long)total,
+                rate);
     if (whole >= 3600)
         fprintf(stderr, "%u:%02u:%02u left", whole / 3600, whole / 60 % 60, whole % 60);
     else

@@ -14,6 +14,12 @@ enum status session_open(struct session *session, const struct options *options,
     const char *path = option_text(options, OPTION_MODEL);
     if (path == NULL)
         return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
+    return session_open_path(session, path, options, thread_count, error);
+}
+
+enum status session_open_path(struct session *session, const char *path, const struct options *options,
+                              size_t thread_count, struct error *error) {
+    *session = (struct session){0};
     double began = clock_seconds();
     session->quiet = option_flag(options, OPTION_QUIET);
     file_map_guard();

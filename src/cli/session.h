@@ -25,6 +25,9 @@ struct session {
 /* Loads the file of -m.  thread_count 0: one per processor. */
 enum status session_open(struct session *session, const struct options *options, size_t thread_count,
                          struct error *error) STATUS_CHECKED;
+/* The same for a model that is named otherwise. */
+enum status session_open_path(struct session *session, const char *path, const struct options *options,
+                              size_t thread_count, struct error *error) STATUS_CHECKED;
 enum status session_open_tokenizer(struct session *session, const struct options *options,
                                    struct error *error) STATUS_CHECKED;
 /* Replaces the engine there was; its sequences must be gone. */

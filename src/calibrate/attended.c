@@ -1,0 +1,82 @@
+#include "calibrate/attended.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/checked.h"
+
+struct span {
+    size_t begin, end;
+};
+
+static float dot(const float *a, const float *b, size_t count) {
+    float sums[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (size_t j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
+    for (; i < count; i++) sums[0] += a[i] * b[i];
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+/* What a query at `position` sees: one range, or sinks and recent tokens. */
+static size_t visible(const struct attended_args *args, size_t position, struct span spans[2]) {
+    const struct layer_config *layer = &args->samples->model->config.layers[args->layer];
+    size_t end = position + 1, begin = 0;
+    if (layer->attention == ATTENTION_SLIDING && end > layer->window) begin = end - (size_t)layer->window;
+    size_t recent = args->stream && end > args->recent ? max_size(end - args->recent, begin) : begin;
+    size_t sinks = min_size(args->sinks, recent);
+    spans[0] = (struct span){begin, sinks};
+    spans[begin < sinks] = (struct span){recent, end};
+    return begin < sinks ? 2 : 1;
+}
+
+static void attend(const struct attended_args *args, size_t query, size_t head, float *scores) {
+    const struct model_config *config = &args->samples->model->config;
+    size_t kv_head = head / (config->head_count / config->kv_head_count),
+           size = args->samples->options.window_size;
+    const float *keys = args->keys + kv_head * size * config->k_dimension;
+    const float *values = args->values + kv_head * size * config->v_dimension;
+    const float *q = samples_query(args->samples, args->layer, args->window, query, head);
+    float *out = args->out + ((query - args->query_first) * config->head_count + head) * config->v_dimension;
+    struct span spans[2];
+    size_t count = visible(args, samples_position(args->samples, args->window, query), spans);
+    float largest = -INFINITY, sum = 0;
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = spans[s].begin; i < spans[s].end; i++) {
+            scores[i] = config->attention_scale * dot(q, keys + i * config->k_dimension, config->k_dimension);
+            largest = fmaxf(largest, scores[i]);
+        }
+    memset(out, 0, config->v_dimension * sizeof *out);
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = spans[s].begin; i < spans[s].end; i++) {
+            float weight = expf(scores[i] - largest);
+            sum += weight;
+            if (weight > 0)
+                for (size_t d = 0; d < config->v_dimension; d++)
+                    out[d] += weight * values[i * config->v_dimension + d];
+        }
+    for (size_t d = 0; d < config->v_dimension; d++) out[d] /= sum;
+}
+
+static void attended_task(void *context, const struct pool_worker *worker) {
+    const struct attended_args *args = context;
+    size_t heads = args->samples->model->config.head_count;
+    struct range range = pool_share(worker, args->query_count * heads, 1);
+    float *scores = args->scratch + worker->index * args->samples->options.window_size;
+    for (size_t i = range.begin; i < range.end; i++)
+        attend(args, args->query_first + i / heads, i % heads, scores);
+}
+
+void attended_run(struct pool *pool, const struct attended_args *args) {
+    struct attended_args own = *args;
+    pool_run(pool, attended_task, &own);
+}
+
+void attended_load(const struct samples *samples, size_t layer, size_t window, float *keys, float *values) {
+    const struct model_config *config = &samples->model->config;
+    size_t size = samples->options.window_size;
+    for (size_t head = 0; head < config->kv_head_count; head++) {
+        samples_keys(samples, layer, window, head, 0, size, keys + head * size * config->k_dimension);
+        samples_values(samples, layer, window, head, 0, size, values + head * size * config->v_dimension);
+    }
+}

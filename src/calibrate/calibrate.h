@@ -1,0 +1,81 @@
+/* calibrate: everything that `loam calibrate` learns from a model and a text, and the file it goes to.
+ *
+ *   text --> windows through the model (samples.h) --> hash weights   (hash_learn.h)
+ *                                                   --> skewing        (skew.h)
+ *                                                   --> similarity of adjacent queries (samples.h)
+ *                                                   --> head importance, K/V sensitivity (layer_study.h)
+ *        --> MODEL.calib.gguf (docs/formats.md), read by model/calibration.h
+ *
+ * Memory: KV of a context of the calibrated tokens, the sampled queries, one head's keys of all windows and the pairs
+ * of a training step.  The same seed gives the same file, whatever the number of threads.
+ */
+#ifndef LOAM_CALIBRATE_CALIBRATE_H
+#define LOAM_CALIBRATE_CALIBRATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "calibrate/hash_learn.h"
+#include "calibrate/layer_study.h"
+#include "model/model.h"
+
+enum { CALIBRATE_BITS_MOST = 4, CALIBRATE_QUANTILES = 5 };
+extern const double calibrate_quantiles[CALIBRATE_QUANTILES]; /* 0.01 0.1 0.5 0.9 0.99 */
+
+/* share of the work that is done, 0..1; true: stop. */
+typedef bool calibrate_progress(void *context, const char *stage, double share);
+
+struct calibrate_options {
+    size_t window_size; /* tokens */
+    size_t window_count, held_out;
+    size_t text_queries, probe_queries; /* per window */
+    size_t bits[CALIBRATE_BITS_MOST], bits_count;
+    size_t epochs, steps; /* of hash training */
+    size_t batch_queries,
+        batch_keys; /* pairs of a step: a multiple of HASH_PAIR_SLOTS queries with so many keys each */
+    double keep;    /* recall is of this share of the tokens */
+    size_t sinks, recent;
+    double lambda; /* of head importance */
+    uint64_t seed;
+    int32_t bos; /* -1: none */
+    cpu_mask mask;
+    calibrate_progress *progress; /* may be NULL */
+    void *progress_context;
+};
+struct calibrate_options calibrate_options_default(void);
+/* Smallest text: window_count * window_size tokens; fewer windows where there is less. STATUS_USAGE: too little even
+ * for 4 windows of 512.  Shortens options to what the text and the model's context hold. */
+enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model,
+                                  size_t token_count, struct error *error) STATUS_CHECKED;
+
+struct calibration_result {
+    size_t layer_count, head_count, kv_head_count, k_dimension;
+    struct calibrate_options options;
+    uint16_t *hash[CALIBRATE_BITS_MOST];               /* [layer][kv_head][k_dimension][bits] */
+    struct hash_learned *learned[CALIBRATE_BITS_MOST]; /* [layer][kv_head] */
+    uint16_t *skew;                                    /* [layer][kv_head][k_dimension][k_dimension] */
+    float *skew_kept;                                  /* [layer][kv_head] */
+    float *similarity;                                 /* [layer][head] */
+    float *similarity_quantiles;                       /* [layer][head][CALIBRATE_QUANTILES] */
+    float *importance, *alone;                         /* [layer][head] */
+    float *sensitivity;                                /* [layer][STUDY_ROUNDINGS] */
+    const char *importance_source; /* "layer-local surrogate", or the file they came from */
+};
+
+enum status calibrate_run(struct calibration_result *result, struct model *model, const int32_t *tokens,
+                          const struct calibrate_options *options, struct error *error) STATUS_CHECKED;
+void calibration_result_deinit(struct calibration_result *result); /* safe on a zeroed one */
+
+/* Replaces importance by the scores of a DuoAttention file: a line per layer, a column per KV head (or per query head),
+ * separated by tabs or blanks.  Scores are clamped to 0..1, as DuoAttention does, when within 0.05 of it;
+ * otherwise, and for other shapes, STATUS_USAGE with the line.  A KV head's score is its group's. */
+enum status calibrate_import_heads(struct calibration_result *result, const char *path, struct error *error)
+    STATUS_CHECKED;
+
+/* Appears whole or not at all. */
+enum status calibration_write(const struct calibration_result *result, const struct model *model,
+                              const char *path, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,49 @@
+/* hash_learn: hash weights of one KV head that beat random hyperplanes, or at worst are about as good.
+ *
+ * HATA's recipe by itself does not, at the bundled models' 128 bits of 64 dimensions, and this is why.  Its relaxed
+ * code has the slope 0.1, which is nearly linear where x W is of the order of 1; and for linear codes
+ *   sum_j (h_j(q) - h_j(k))^2 ~ |W^T (q - k)|^2 = bits / dimension * |q - k|^2
+ * for every W with W W^T = bits / dimension I,
+ * so that the term that is to learn does not depend on W at all, while the decorrelation term holds W there.
+ *
+ * Differs from [hata], therefore:
+ *   scale   q and k are scaled to length sqrt(dimension), and the slope is 3: codes are well into saturation.
+ *   shape   before that x is multiplied by C^p, C being half the second moment of the head's queries and half that of
+ *           its keys around their mean, p in {0, .1, .15, .2, .25}: directions in which nothing varies get fewer
+ *           bits.  It is folded into W afterwards.
+ *   start   an orthonormal frame instead of N(0, 1), which descent only has to undo.
+ *   choice  the last training window is kept aside; weights are what had the best recall there, of every p without
+ *           training and of each epoch of training from the best p, and of the published recipe.
+ */
+#ifndef LOAM_CALIBRATE_HASH_LEARN_H
+#define LOAM_CALIBRATE_HASH_LEARN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "calibrate/hash_head.h"
+
+struct hash_learn_options {
+    struct hash_training training; /* bits, epochs and steps count; the rest is of the published recipe */
+    size_t train_windows; /* windows [0, train_windows) to learn from, the last of them to choose by */
+    double keep;
+    size_t sinks, recent;
+    bool (*progress)(void *context, double share); /* of this head; true: stop */
+    void *progress_context;
+};
+
+enum hash_origin { HASH_FRAME, HASH_SHAPED, HASH_TRAINED, HASH_PUBLISHED };
+
+struct hash_learned {
+    double random, published, learned; /* recall on the held-out windows */
+    enum hash_origin origin;
+    double power;
+};
+
+/* weights: out, [dimension][bits] halves.  STATUS_INTERRUPTED when progress says so. */
+enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
+                       const struct hash_learn_options *options, struct random *random, uint16_t *weights,
+                       struct hash_learned *learned, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,203 @@
+/* loam calibrate. */
+#include "calibrate/calibrate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/session.h"
+#include "model/calibration.h"
+#include "platform/clock.h"
+#include "platform/file.h"
+
+struct calibrate {
+    const struct options *options;
+    struct session session;
+    struct token_list text;
+    int32_t *windows; /* owned, [window_count * window_size] */
+    struct calibrate_options how;
+    struct calibration_result result;
+    struct progress progress;
+};
+
+/* ---- before ---- */
+
+static enum status read_texts(struct calibrate *c, struct error *error) {
+    for (size_t i = 1; i < c->options->positional_count; i++) {
+        char *text;
+        size_t length;
+        TRY(prompt_read_file(c->options->positionals[i], &text, &length, error));
+        enum status status = tokenizer_encode(c->session.tokenizer, text, length,
+                                              (struct tokenize_options){0}, &c->text, error);
+        free(text);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+/* Windows at equal distances over all texts. */
+static enum status cut_windows(struct calibrate *c, struct error *error) {
+    size_t size = c->how.window_size, count = c->how.window_count;
+    c->windows = calloc(count * size, sizeof *c->windows);
+    if (c->windows == NULL) return error_set(error, STATUS_MEMORY, "no memory for %zu tokens", count * size);
+    size_t distance = count > 1 ? (c->text.count - size) / (count - 1) : 0;
+    for (size_t i = 0; i < count; i++)
+        memcpy(c->windows + i * size, c->text.ids + i * distance, size * sizeof *c->windows);
+    return STATUS_OK;
+}
+
+static enum status choose(struct calibrate *c, struct error *error) {
+    const struct options *options = c->options;
+    const struct option_value *bits = option_list(options, OPTION_HASH_BITS);
+    c->how = calibrate_options_default();
+    c->how.window_size = option_count(options, OPTION_CONTEXT);
+    c->how.window_count = option_count(options, OPTION_WINDOWS);
+    c->how.epochs = option_count(options, OPTION_EPOCHS);
+    c->how.seed = (uint64_t)option_integer(options, OPTION_SEED);
+    c->how.mask = c->session.mask;
+    if (bits->list_count > CALIBRATE_BITS_MOST)
+        return error_set(error, STATUS_USAGE, "--bits: at most %d lengths", CALIBRATE_BITS_MOST);
+    c->how.bits_count = bits->list_count;
+    for (size_t i = 0; i < bits->list_count; i++) {
+        c->how.bits[i] = (size_t)bits->list[i];
+        for (size_t j = 0; j < i; j++)
+            if (c->how.bits[j] == c->how.bits[i])
+                return error_set(error, STATUS_USAGE, "--bits: %zu is given twice", c->how.bits[i]);
+        if (c->how.bits[i] % 32 != 0)
+            return error_set(error, STATUS_USAGE, "--bits: %zu is no multiple of 32", c->how.bits[i]);
+    }
+    if (tokenizer_adds_bos(c->session.tokenizer)) c->how.bos = tokenizer_bos(c->session.tokenizer);
+    return calibrate_options_fit(&c->how, c->session.model, c->text.count, error);
+}
+
+/* A file of scores that does not fit is told before the work, not after it. */
+static enum status check_heads(const struct calibrate *c, struct error *error) {
+    const struct model_config *config = &c->session.model->config;
+    const char *path = option_text(c->options, OPTION_IMPORT_HEADS);
+    if (path == NULL) return STATUS_OK;
+    struct calibration_result shape = {.layer_count = config->layer_count,
+                                       .head_count = config->head_count,
+                                       .kv_head_count = config->kv_head_count};
+    shape.importance = calloc(config->layer_count * config->head_count, sizeof *shape.importance);
+    enum status status = shape.importance == NULL ? error_set(error, STATUS_MEMORY, "out of memory")
+                                                  : calibrate_import_heads(&shape, path, error);
+    calibration_result_deinit(&shape);
+    return status;
+}
+
+/* ---- after ---- */
+
+static double mean_of(const float *values, size_t count, size_t stride) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += (double)values[i * stride];
+    return sum / (double)count;
+}
+
+static void print_recalls(const struct calibration_result *r, size_t which) {
+    double sums[3] = {0};
+    output_text("\nRecall of the true top %.0f%% by hash codes of %zu bits, held-out windows\n",
+                100 * r->options.keep, r->options.bits[which]);
+    output_text("layer   random  published  learned\n");
+    for (size_t layer = 0; layer < r->layer_count; layer++) {
+        double mean[3] = {0};
+        for (size_t head = 0; head < r->kv_head_count; head++) {
+            const struct hash_learned *l = &r->learned[which][layer * r->kv_head_count + head];
+            mean[0] += l->random, mean[1] += l->published, mean[2] += l->learned;
+        }
+        for (size_t i = 0; i < 3; i++) sums[i] += mean[i] /= (double)r->kv_head_count;
+        output_text("%5zu   %6.3f     %6.3f   %6.3f\n", layer, mean[0], mean[1], mean[2]);
+    }
+    double layers = (double)r->layer_count;
+    output_text(" mean   %6.3f     %6.3f   %6.3f\n", sums[0] / layers, sums[1] / layers, sums[2] / layers);
+}
+
+static void print_layers(const struct calibration_result *r) {
+    output_text(
+        "\nHead importance: %s; similarity: mean cosine of adjacent queries; error of a layer's attention\n"
+        "output with K or V rounded; skew: share of (sigma_q sigma_k)^2 in the first fifth of the columns\n",
+        r->importance_source);
+    output_text("layer  importance  similarity      K8      V8      K4      V4    skew\n");
+    for (size_t layer = 0; layer < r->layer_count; layer++) {
+        const float *s = r->sensitivity + layer * STUDY_ROUNDINGS;
+        output_text("%5zu  %10.3f  %10.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
+                    mean_of(r->importance + layer * r->head_count, r->head_count, 1),
+                    mean_of(r->similarity + layer * r->head_count, r->head_count, 1), (double)s[STUDY_K8],
+                    (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4],
+                    mean_of(r->skew_kept + layer * r->kv_head_count, r->kv_head_count, 1));
+    }
+    output_text("\nImportance of each head\n");
+    for (size_t layer = 0; layer < r->layer_count; layer++) {
+        output_text("%5zu ", layer);
+        for (size_t head = 0; head < r->head_count; head++)
+            output_text(" %5.3f", (double)r->importance[layer * r->head_count + head]);
+        output_text("\n");
+    }
+}
+
+/* ---- the whole ---- */
+
+static bool show(void *context, const char *stage, double share) {
+    struct progress *progress = context;
+    progress->label = stage;
+    progress_update(progress, (uint64_t)(share * 10000), 10000);
+    return interrupt_requested();
+}
+
+static enum status calibrate(struct calibrate *c, struct error *error) {
+    const struct options *options = c->options;
+    char *path = NULL, size_text[32];
+    double began = clock_seconds();
+    TRY(session_open_path(&c->session, options->positionals[0], options,
+                          option_count(options, OPTION_THREADS), error));
+    TRY(session_open_tokenizer(&c->session, options, error));
+    TRY(check_heads(c, error));
+    TRY(read_texts(c, error));
+    TRY(choose(c, error));
+    TRY(cut_windows(c, error));
+    bool quiet = option_flag(options, OPTION_QUIET);
+    if (!quiet)
+        fprintf(stderr, "loam: %zu windows of %zu tokens, %zu of them held out\n", c->how.window_count,
+                c->how.window_size, c->how.held_out);
+    progress_begin(&c->progress, "reading", quiet);
+    c->progress.shares = true;
+    c->how.progress = show, c->how.progress_context = &c->progress;
+    enum status status = calibrate_run(&c->result, c->session.model, c->windows, &c->how, error);
+    progress_end(&c->progress);
+    TRY(status);
+    if (option_given(options, OPTION_IMPORT_HEADS))
+        TRY(calibrate_import_heads(&c->result, option_text(options, OPTION_IMPORT_HEADS), error));
+    if (!option_given(options, OPTION_CALIBRATION))
+        TRY(calibration_path(options->positionals[0], &path, error));
+    const char *target = path != NULL ? path : option_text(options, OPTION_CALIBRATION);
+    status = calibration_write(&c->result, c->session.model, target, error);
+    if (status == STATUS_OK && !quiet)
+        fprintf(stderr, "loam: %s, %.1f s, peak memory %s\n", target, clock_seconds() - began,
+                bytes_text(peak_rss_bytes(), size_text, sizeof size_text));
+    free(path);
+    return status;
+}
+
+enum status calibrate_command(const struct options *options, struct error *error) {
+    struct calibrate *c = calloc(1, sizeof *c);
+    if (c == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    interrupt_install();
+    c->options = options;
+    enum status status = calibrate(c, error);
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    if (status == STATUS_OK) {
+        for (size_t i = 0; i < c->result.options.bits_count; i++) print_recalls(&c->result, i);
+        print_layers(&c->result);
+    }
+    calibration_result_deinit(&c->result);
+    free(c->windows);
+    token_list_deinit(&c->text);
+    session_close(&c->session);
+    free(c);
+    return status;
+}

@@ -1,0 +1,98 @@
+/* loam calibrate on the small trained model, as a user runs it. */
+#include "testing.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/process.h"
+
+#define MODEL LOAM_SOURCE_DIR "/models/loam-tiny.gguf"
+#define TEXT  LOAM_SOURCE_DIR "/tests/data/a-scandal-in-bohemia.txt"
+
+static bool exists(const char *path) {
+    struct stat information;
+    return stat(path, &information) == 0;
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void a_file_is_made(void **state) {
+    (void)state;
+    char path[200], heads[200];
+    snprintf(path, sizeof path, "%s", scratch_path("out.calib.gguf"));
+    snprintf(heads, sizeof heads, "%s", scratch_path("heads.tsv"));
+    write_file(heads, "1 0\n0.5 0.5\n0 1\n0.125 0.25\n");
+    struct process_result r = process_run(&(struct process_request){
+        .arguments =
+            (const char *const[]){"calibrate", MODEL, TEXT, "-t", "1", "-o", path, "-c", "512", "--windows",
+                                  "4", "--bits", "32", "--epochs", "1", "--import-heads", heads, NULL},
+        .timeout_seconds = 100});
+    if (r.code != 0) fail_msg("%s", r.complaints);
+    assert_non_null(strstr(r.output, "hash codes of 32 bits"));
+    assert_non_null(strstr(r.output, "    3  0.125 0.125 0.250 0.250")); /* groups of two heads */
+    assert_non_null(strstr(r.complaints, "4 windows of 512 tokens, 1 of them held out"));
+    process_deinit(&r);
+    r = LOAM("inspect", path);
+    assert_int_equal(r.code, 0);
+    assert_non_null(strstr(r.output, "loam.calibration.fingerprint"));
+    assert_non_null(strstr(r.output, "blk.3.hash_32"));
+    assert_non_null(strstr(r.output, "kv_sensitivity"));
+    process_deinit(&r);
+}
+
+static void stopped_leaves_nothing(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("stopped.calib.gguf"));
+    struct process_result r = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"calibrate", MODEL, TEXT, "-t", "1", "-o", path, "-c", "512",
+                                           "--epochs", "10000", NULL},
+        .interrupt_after = "held out",
+        .interrupt_after_ms = 1000,
+        .interrupt_count = 1,
+        .timeout_seconds = 60});
+    assert_int_equal(r.code, 130);
+    assert_false(exists(path));
+    process_deinit(&r);
+}
+
+static void check_refused(int code, const char *says, const char *const *arguments) {
+    struct process_result r = process_run(&(struct process_request){.arguments = arguments});
+    assert_int_equal(r.code, code);
+    if (strstr(r.complaints, says) == NULL) fail_msg("no '%s' in: %s", says, r.complaints);
+    process_deinit(&r);
+}
+
+static void mistakes_are_told_first(void **state) {
+    (void)state;
+    char little[200], heads[200];
+    snprintf(little, sizeof little, "%s", scratch_path("little.txt"));
+    snprintf(heads, sizeof heads, "%s", scratch_path("wrong.tsv"));
+    write_file(little, "A few words.\n");
+    write_file(heads, "1 0\n0.5 0.5\n");
+    check_refused(2, "are needed", (const char *const[]){"calibrate", MODEL, little, NULL});
+    check_refused(2, "2 lines of scores",
+                  (const char *const[]){"calibrate", MODEL, TEXT, "--import-heads", heads, NULL});
+    check_refused(2, "no multiple of 32",
+                  (const char *const[]){"calibrate", MODEL, TEXT, "--bits", "100", NULL});
+    check_refused(2, "given twice", (const char *const[]){"calibrate", MODEL, TEXT, "--bits", "64,64", NULL});
+    check_refused(6, "nowhere.txt", (const char *const[]){"calibrate", MODEL, "/nowhere.txt", NULL});
+    check_refused(2, "calibrate", (const char *const[]){"calibrate", MODEL, NULL});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_made),
+        cmocka_unit_test(stopped_leaves_nothing),
+        cmocka_unit_test(mistakes_are_told_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
