@@ -1,6 +1,7 @@
 """Training texts: the tasks of `loam eval ruler` with several questions to each text, and plain English.
 
-A row is tokens, positions and the weight of every token as a target.  All sizes are in tokens.  The first 2% of every
+A row is tokens, positions, the weight of every token as a target, and other tokens that would be as right (where
+several values may come in any order).  All sizes are in tokens.  The first 2% of every
 text are kept for held-out rows."""
 import random
 import re
@@ -14,7 +15,7 @@ from words import KINDS, LISTS, SEPARATORS, TEMPLATES
 BEGIN, END = 0, 1
 ADJECTIVES, NOUNS, NOISE = LISTS["ADJECTIVES"], LISTS["NOUNS"], " ".join(LISTS["NOISE"])
 TASKS = {"single_1": .8, "single_2": 1, "single_3": .5, "multikey_1": 2, "multikey_2": 2.5, "multikey_3": .3,
-         "multivalue": 3, "multiquery": 2.5, "vt": 2.5, "text": 2, "cwe": .1, "fwe": .1, "qa": .4}
+         "multivalue": 5, "multiquery": 2.5, "vt": 2.5, "text": 2, "cwe": .1, "fwe": .1, "qa": .4}
 
 
 class Source:
@@ -215,8 +216,8 @@ class Maker:
         return numpy.cumsum(steps)
 
     def row(self, length, span, task=None, background=.1):
-        """tokens, positions, weights [length]: weights[i] is that of tokens[i] as a target."""
-        r = self.random
+        """tokens, positions, weights [length], others [length, 4] (-1: none); weights[i] is that of tokens[i] as a target."""
+        r, others = self.random, numpy.full((length, 4), -1)
         task = task or r.choices(list(TASKS), list(TASKS.values()))[0]
         if task == "text":
             stream = r.choice(self.source.stream)
@@ -229,6 +230,12 @@ class Maker:
             for i, (question, answer) in enumerate(asked):
                 body = self.source.encode((text if i == 0 else "") + "\n" + question)
                 reply = self.source.encode(SEPARATORS["answer_begin"] + answer + SEPARATORS["answer_end"]) + [END]
+                if re.fullmatch(r"\d{7}(, \d{7})+", answer):  # five tokens each: blank, three of digits, comma
+                    first = [reply[at] for at in range(1, len(reply) - 1, 5)]
+                    for j in range(len(first)):
+                        at, left = len(tokens) + len(body) + 5 * j + 1, sorted(set(first[j + 1:]) - {first[j]})[:4]
+                        if at < length:
+                            others[at, :len(left)] = left
                 tokens += body + reply
                 weights += [background] * len(body) + [10.0] * len(reply)
                 if len(tokens) >= length:
@@ -239,4 +246,4 @@ class Maker:
                 weights += [background] * len(more)
             tokens, weights = tokens[:length], weights[:length]
         tokens = numpy.array(tokens)
-        return tokens, self.positions(tokens, span), numpy.array(weights, dtype=numpy.float32)
+        return tokens, self.positions(tokens, span), numpy.array(weights, dtype=numpy.float32), others

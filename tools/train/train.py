@@ -21,7 +21,7 @@ from model import Llama, Shape
 from structure import Structure
 
 # until this share of the tokens: row length, rows per step, share of rows with spread positions
-STAGES = ((.12, 256, 16, .7), (.4, 512, 8, .7), (.85, 1024, 4, .7), (1.0, 2048, 2, .6))
+STAGES = ((.1, 256, 16, .7), (.28, 512, 8, .7), (.72, 1024, 4, .7), (.9, 2048, 2, .6), (1.0, 4096, 1, .5))
 SPAN = 65536
 
 
@@ -30,6 +30,7 @@ def arguments_of():
     parser.add_argument("--out", required=True, help="folder with tokenizer.json; the model is written there")
     parser.add_argument("--tokens", type=float, default=10e6, help="length of the whole schedule")
     parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--until", type=float, default=0, help="UNIX time at which the schedule ends, whatever --tokens says")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
@@ -44,13 +45,19 @@ def batch_of(maker, count, length, share, background, task=None):
 
 
 def loss_of(model, batch, generator=None, keep=.35):
-    """Weighted cross entropy; logits only for answers and a random share of the other tokens."""
-    tokens, positions, weights = batch
+    """Weighted cross entropy; logits only for answers and a random share of the other tokens.
+
+    Where values may come in any order, the loss is that of the sum of their probabilities."""
+    tokens, positions, weights, others = batch
     hidden = model.hidden(tokens, positions)[:, :-1]
     weights, targets = weights[:, 1:], tokens[:, 1:]
     chosen = (weights >= 1) | ((torch.rand(weights.shape, generator=generator) < keep) & (weights > 0))
-    logits, targets, weights = model.lm_head(hidden[chosen]), targets[chosen], weights[chosen]
-    each = F.cross_entropy(logits, targets, reduction="none")
+    logits, targets, weights, others = model.lm_head(hidden[chosen]), targets[chosen], weights[chosen], others[:, 1:][chosen]
+    right = torch.cat((targets[:, None], others), 1)
+    each = -F.log_softmax(logits, -1).gather(1, right.clamp(min=0)).masked_fill(right < 0, -torch.inf).logsumexp(1)
+    with torch.no_grad():  # count a guess among them as right
+        guess = logits.argmax(-1)
+        targets = torch.where((right == guess[:, None]).any(1), guess, targets)
     return (each * weights).sum() / weights.sum(), logits, targets, weights
 
 
@@ -122,12 +129,19 @@ def main():
         log.write(f"# train.py {vars(arguments) | {'texts': [os.path.basename(t) for t in arguments.texts], 'out': ''}}\n")
         rows.writerow(["step", "tokens", "seconds", "length", "loss", "answer_loss", "answer_accuracy"])
     began = saved = tested = time.time()
+    first_share = seen / arguments.tokens
     total, means = arguments.tokens, []
-    while seen < total and time.time() - began < arguments.minutes * 60:
+
+    def share_of(tokens):
+        if not arguments.until:
+            return tokens / total
+        return first_share + (1 - first_share) * (time.time() - began) / (arguments.until - began)
+
+    while seen < total and time.time() - began < arguments.minutes * 60 and (share_of(seen) < 1):
         if time.time() - tested > 420:
             print(step, seen, " ".join(f"{k}={v:.2f}" for k, v in answers(model, held_out).items()), flush=True)
             tested = time.time()
-        share = seen / total
+        share = share_of(seen)
         _, length, count, spread = next(s for s in STAGES if share < s[0])
         maker = Maker(source, arguments.seed * 1000003 + step)
         batch = batch_of(maker, count, length, spread, arguments.language)
