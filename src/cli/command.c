@@ -38,7 +38,7 @@ const struct command command_table[COMMAND_COUNT] = {
          "token "
          "is the same, and by how much the right token's probability differs.",
          0, 0, perplexity_command},
-    [COMMAND_EVAL] = {COMMAND_EVAL, "eval", "ruler|kl|recall -m MODEL [options]",
+    [COMMAND_EVAL] = {COMMAND_EVAL, "eval", "ruler|kl|recall|ask -m MODEL [options]",
                       "what approximate attention costs in accuracy",
                       "ruler asks the questions of RULER's thirteen tasks, with words and texts of our own, "
                       "at prompts of exact "
@@ -46,7 +46,8 @@ const struct command command_table[COMMAND_COUNT] = {
                       "distributions of each "
                       "preset with those of full attention, by position.  recall measures, per layer and "
                       "head, how much of the "
-                      "attention mass and of the true top tokens a selection caught.  Several presets answer "
+                      "attention mass and of the true top tokens a selection caught.  ask reads one document "
+                      "and answers questions about it.  Several presets answer "
                       "the same samples, "
                       "and each sample is prefilled once.",
                       1, 1, eval_command},

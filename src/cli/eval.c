@@ -1,4 +1,4 @@
-/* loam eval: what an approximate attention costs in answers (ruler), in probabilities (kl), and in attention mass
+/* loam eval: what an approximate attention costs in answers (ruler, ask), in probabilities (kl), and in attention mass
  * (recall). */
 #include "cli/eval.h"
 
@@ -10,13 +10,16 @@
 #include "cli/prompt.h"
 #include "cli/utf8.h"
 
-enum { RULER = 1, KL = 2, RECALL = 4 };
+enum { RULER = 1, KL = 2, RECALL = 4, ASK = 8 };
 
 static const struct {
     const char *name;
     unsigned bit;
     enum status (*run)(struct evaluation *evaluation, struct error *error);
-} kinds[] = {{"ruler", RULER, eval_ruler}, {"kl", KL, eval_kl}, {"recall", RECALL, eval_recall}};
+} kinds[] = {{"ruler", RULER, eval_ruler},
+             {"kl", KL, eval_kl},
+             {"recall", RECALL, eval_recall},
+             {"ask", ASK, eval_ask}};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* Options that not every evaluation has. */
@@ -24,15 +27,18 @@ static const struct {
     enum option_id id;
     unsigned kinds;
 } restricted[] = {
-    {OPTION_EVAL_TASKS, RULER}, {OPTION_EVAL_SAMPLES, RULER}, {OPTION_SEED, RULER},
-    {OPTION_EVAL_SVG, RULER},   {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_STRETCH, KL | RECALL},
+    {OPTION_EVAL_TASKS, RULER},   {OPTION_EVAL_SAMPLES, RULER},
+    {OPTION_SEED, RULER},         {OPTION_EVAL_SVG, RULER},
+    {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_STRETCH, KL | RECALL},
+    {OPTION_EVAL_QUESTIONS, ASK}, {OPTION_EVAL_LENGTHS, RULER | KL | RECALL},
+    {OPTION_CHUNKS, KL | RECALL},
 };
 
 static enum status find_kind(const struct options *options, size_t *index, struct error *error) {
     const char *name = options->positionals[0];
     for (*index = 0; *index < KIND_COUNT; ++*index)
         if (strcmp(kinds[*index].name, name) == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler, kl or recall", name);
+    return error_set(error, STATUS_USAGE, "eval: found '%.40s', expected ruler, kl, recall or ask", name);
 }
 
 static const char *option_name(enum option_id id) {

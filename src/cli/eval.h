@@ -1,4 +1,4 @@
-/* eval: what the three evaluations of `loam eval` share. */
+/* eval: what the evaluations of `loam eval` share. */
 #ifndef LOAM_CLI_EVAL_H
 #define LOAM_CLI_EVAL_H
 
@@ -72,6 +72,7 @@ json_t *eval_work_json(struct eval_work work);
 
 enum status eval_ruler(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status eval_kl(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
+enum status eval_ask(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status eval_recall(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 
 #endif

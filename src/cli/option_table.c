@@ -24,7 +24,8 @@ const struct option_spec option_table[] = {
      BIT(RUN) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(PERPLEXITY), GROUP_INPUT,
      "read the text from a file; - is standard input"},
     {OPTION_FILE, "file", "f", "text", ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL), GROUP_INPUT,
-     "ruler: the essay in which needles are hidden; kl, recall: the text to read; default: a chapter in the "
+     "ruler: the essay in which needles are hidden; kl, recall: the text to read; ask: the document; "
+     "default: a chapter in the "
      "binary"},
     {OPTION_IDS, "ids", NULL, NULL, ARGUMENT_TEXT, "LIST", NULL, NULL, 0, 0, BIT(RUN) | BIT(DETOKENIZE),
      GROUP_INPUT, "token ids by comma instead of text; nothing is added to them"},
@@ -79,6 +80,9 @@ const struct option_spec option_table[] = {
      GROUP_TEST, "ruler: samples of each task at each length"},
     {OPTION_EVAL_STRETCH, "stretch", NULL, NULL, ARGUMENT_COUNT, "N", "64", NULL, 1, 65536, BIT(EVAL),
      GROUP_TEST, "kl, recall: tokens decoded at each length"},
+    {OPTION_EVAL_QUESTIONS, "questions", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL),
+     GROUP_TEST,
+     "ask: JSON lines {\"question\": TEXT, \"answers\": [TEXT, ...]}; the model goes on from the question"},
     {OPTION_CHUNKS, "chunks", NULL, NULL, ARGUMENT_INTEGER, "N", "-1", NULL, -1, 1e15, BIT(EVAL), GROUP_TEST,
      "kl, recall: windows of the text, each from an empty context; -1: all"},
     {OPTION_CALIBRATION, "output", "o", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(CALIBRATE),

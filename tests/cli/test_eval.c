@@ -142,6 +142,71 @@ static void what_was_measured_is_reported_after_an_interrupt(void **state) {
     process_deinit(&run);
 }
 
+/* A model of random weights knows no answer, but what it does say is right when that is what was expected. */
+static void questions_about_a_document(void **state) {
+    (void)state;
+    char questions[200], expected[100];
+    snprintf(questions, sizeof questions, "%s", scratch_path("questions.jsonl"));
+    FILE *file = fopen(questions, "w");
+    fputs("{\"question\": \"Which\\nfox is it:\", \"answers\": [\"nobody said so\"]}\n", file);
+    fclose(file);
+    struct process_result run = LOAM("eval", "ask", "-m", model_path, "-f", text_path, "--questions",
+                                     questions, "-o", "jsonl", "--preset", "full,hata:200:dense=0");
+    if (run.code != 0) fail_msg("%s", run.complaints);
+    assert_non_null(strstr(run.complaints, "full 0 of 1, hata:200:dense=0 0 of 1"));
+    json_t *line = json_loads(run.output, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(line);
+    assert_false(json_boolean_value(json_object_get(line, "right")));
+    assert_true(json_real_value(json_object_get(line, "mass")) == 1);
+    const char *answer = json_string_value(json_object_get(line, "answer"));
+    assert_non_null(answer);
+    char known[2] = ""; /* a letter of it: its bytes are not always text */
+    for (size_t i = 0; known[0] == '\0' && answer[i] != '\0'; i++)
+        if (answer[i] > ' ' && answer[i] < 127) known[0] = answer[i];
+    assert_true(known[0] != '\0');
+    json_t *selected = json_loads(strchr(run.output, '\n'), JSON_DISABLE_EOF_CHECK, NULL);
+    double mass = json_real_value(json_object_get(selected, "mass"));
+    if (!(mass > 0 && mass < 0.999)) fail_msg("the mass caught is %g", mass);
+    assert_true(json_integer_value(json_object_get(selected, "step_bytes")) <
+                json_integer_value(json_object_get(line, "step_bytes")));
+    file = fopen(questions, "w");
+    json_t *object = json_pack("{s:s, s:[s]}", "question", "Which\nfox is it:", "answers", known);
+    json_dumpf(object, file, 0);
+    fclose(file);
+    struct process_result again =
+        LOAM("eval", "ask", "-m", model_path, "-f", text_path, "--questions", questions, "-t", "1");
+    snprintf(expected, sizeof expected, "full %d of 1", 1);
+    if (again.code != 0 || strstr(again.output, expected) == NULL)
+        fail_msg("expected '%s': %s%s", expected, again.output, again.complaints);
+    json_decref(object), json_decref(line), json_decref(selected);
+    process_deinit(&run);
+    process_deinit(&again);
+}
+
+static void questions_that_are_none(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"", "no questions"},
+        {"{", "line 1: not a line of JSON"},
+        {"{\"answers\": [\"a\"]}", "line 1: question: expected a text"},
+        {"\n{\"question\": \"q\", \"answers\": []}", "line 2: answers: found 0"},
+        {"{\"question\": \"q\", \"answers\": [1]}", "line 1: answers[0]: expected a text"},
+    };
+    char questions[200];
+    snprintf(questions, sizeof questions, "%s", scratch_path("questions.jsonl"));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        FILE *file = fopen(questions, "w");
+        fputs(cases[i].text, file);
+        fclose(file);
+        check(LOAM("eval", "ask", "-m", model_path, "-f", text_path, "--questions", questions), 2,
+              cases[i].says);
+    }
+    check(LOAM("eval", "ask", "-m", model_path), 2, "which questions?");
+    check(LOAM("eval", "ruler", "-m", model_path, "--questions", questions), 2, "belongs to another");
+}
+
 static double column(const char *row, size_t index) {
     for (size_t i = 0; i <= index && row != NULL; i++) row = strchr(row, '|') + 1;
     return strtod(row, NULL);
@@ -237,6 +302,8 @@ int main(void) {
         cmocka_unit_test(kl_of_presets),
         cmocka_unit_test(recall_of_presets),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
+        cmocka_unit_test(questions_about_a_document),
+        cmocka_unit_test(questions_that_are_none),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
