@@ -15,7 +15,7 @@ from words import KINDS, LISTS, SEPARATORS, TEMPLATES
 BEGIN, END = 0, 1
 ADJECTIVES, NOUNS, NOISE = LISTS["ADJECTIVES"], LISTS["NOUNS"], " ".join(LISTS["NOISE"])
 TASKS = {"single_1": .8, "single_2": 1, "single_3": .5, "multikey_1": 2, "multikey_2": 2.5, "multikey_3": .3,
-         "multivalue": 5, "multiquery": 2.5, "vt": 2.5, "text": 2, "cwe": .1, "fwe": .1, "qa": .4}
+         "multivalue": 3, "multiquery": 2.5, "vt": 2.5, "text": 2, "cwe": .1, "fwe": .1, "qa": .4}
 
 
 class Source:

@@ -23,7 +23,6 @@ CONSTANT, IS_KEY, IS_FIRST = 0, 1, 2  # inside mark
 FIRST = 2.0  # the size of that mark
 SPECIAL = {" ": 0, ":": 1, ",": 2, " and": 2, " for": 3, " =": 4, " above": 5, " VAR": 6, " are": 7}
 BLOCKS = dict(before=slice(8, 17), left=slice(17, 30), more=slice(30, 32), right=slice(32, 45), rest=slice(45, 64))
-KEY_SCORE, BLANK_SCORE, SAID_SCORE, SINK = 14, 20, 20, (40, 25)  # of any_order
 SLOW = 12  # first rotary pair that hardly turns in 64 K positions
 
 
@@ -227,57 +226,6 @@ class Structure:
         self.head(3, "v", 1).zero_()
         self.head(3, "v", 1)[range(48), self.at("p6", slice(0, 48))] = 1 / self.size
         self.head(3, "o", 2)[self.at("out", slice(0, 48)), range(48)] = 2.5
-
-    def near_pattern(self, score, near, far):
-        """Query and key patterns of the fast pairs: score up to near tokens back, 0 from far on."""
-        distance = numpy.unique(numpy.concatenate((numpy.arange(0, 300), numpy.geomspace(300, 70000, 600).astype(int))))
-        target = score * numpy.clip((far - distance) / (far - near), 0, 1)
-        weight = numpy.where(distance < 60, 2.0, .5)
-        angle = distance[:, None] * self.frequency[None, :SLOW]
-        columns = numpy.concatenate((numpy.cos(angle), numpy.sin(angle)), 1)
-        ridge = .05 * numpy.eye(columns.shape[1])
-        solution = numpy.linalg.lstsq(numpy.concatenate((columns * weight[:, None], ridge)),
-                                      numpy.concatenate((target * weight, numpy.zeros(len(ridge)))), rcond=None)[0]
-        a, b = solution[:SLOW], solution[SLOW:]
-        size = numpy.maximum(numpy.hypot(a, b), 1e-9)
-        query, key = torch.zeros(2 * self.half), torch.zeros(2 * self.half)
-        key[:SLOW] = torch.tensor((8 * size) ** .5)
-        query[:SLOW] = torch.tensor((8 * size) ** .5 * a / size)
-        query[self.half:self.half + SLOW] = torch.tensor(-(8 * size) ** .5 * b / size)
-        return query, key
-
-    def restart(self, layer, size):
-        """Empties query heads 0 and 1 and their key-value head; values are codes."""
-        self.size, self.layer, self.used = size, layer, [2] * 4
-        for kind, head in (("q", 0), ("q", 1), ("k", 0), ("v", 0), ("o", 0), ("o", 1)):
-            self.head(layer, kind, head).zero_()
-        self.head(layer, "v", 0)[:, self.part["own"]] = torch.eye(64) / size
-
-    @torch.no_grad()
-    def any_order(self, sizes, near=40, said=1.0, next_one=4.0):
-        """In a model in training: several values of one key, each once.
-
-        Layer 4: a head finds the first digits already said (same key, blank before, near), writes them over p6 and
-        subtracts them.  Layer 5: the key's induction once more, with the said ones pushed out of the softmax."""
-        blank = SPECIAL[" "]
-        self.restart(4, sizes[4])
-        key_length = 1.6 * (26 / 56) ** .5
-        self.same(0, KEY_SCORE, key_length, self.at("key", slice(0, 26)), self.at("key", slice(0, 26)))
-        self.same(0, BLANK_SCORE, .87, self.at("own", blank), self.at("p1", blank))
-        query, key = self.near_pattern(near, 16, 27)
-        self.head(4, "q", 0)[:, self.at("own", blank)[0]] += query / self.size / .87
-        self.head(4, "k", 0)[:, CONSTANT] += key / self.size
-        self.sink(0, SINK[0])
-        self.head(4, "o", 0)[self.at("p6", slice(0, 48)), range(48)] = 3.0
-        self.head(4, "o", 0)[self.part["out"]] = -torch.eye(64) * said
-        self.restart(5, sizes[5])
-        self.same(0, KEY_SCORE, key_length, self.at("key", slice(0, 20)), self.at("key", slice(0, 20)))
-        self.same(0, BLANK_SCORE, .87, self.at("own", blank), self.at("p1", blank))
-        few = slice(20, 37)
-        self.match(0, SAID_SCORE, (17 / 56) ** .5, [{i: -1.0} for i in self.at("p6", few)],
-                   [{i: 1.0} for i in self.at("own", few)])
-        self.sink(0, SINK[1])
-        self.head(5, "o", 0)[self.part["out"]] = torch.eye(64) * next_one
 
     @torch.no_grad()
     def build(self, sample):

@@ -21,7 +21,7 @@ from model import Llama, Shape
 from structure import Structure
 
 # until this share of the tokens: row length, rows per step, share of rows with spread positions
-STAGES = ((.1, 256, 16, .7), (.28, 512, 8, .7), (.72, 1024, 4, .7), (.9, 2048, 2, .6), (1.0, 4096, 1, .5))
+STAGES = ((.12, 256, 16, .7), (.4, 512, 8, .7), (.85, 1024, 4, .7), (1.0, 2048, 2, .6))
 SPAN = 65536
 
 
@@ -142,7 +142,7 @@ def main():
             print(step, seen, " ".join(f"{k}={v:.2f}" for k, v in answers(model, held_out).items()), flush=True)
             tested = time.time()
         share = share_of(seen)
-        _, length, count, spread = next(s for s in STAGES if share < s[0])
+        _, length, count, spread = next((s for s in STAGES if share < s[0]), STAGES[-1])
         maker = Maker(source, arguments.seed * 1000003 + step)
         batch = batch_of(maker, count, length, spread, arguments.language)
         warm = min(1.0, (step + 1) / 60)
