@@ -13,6 +13,9 @@
  * been seen before it was submitted.  Short transfers are continued and EINTR is repeated inside, so a
  * completion is either whole or an error.  A failed flush is final for its file (io_file.h).
  *
+ * Beside fio at the same block size and depth, O_DIRECT (bench/results/2026-11-21-zen3-io.csv): io_uring 0.87 to 1.22,
+ * threads 0.54 to 0.85 up to 32 KiB and 0.81 to 1.09 at 256 KiB.
+ *
  * Memory, file and tag belong to the request until its completion has been returned.
  * Thread: one owner at a time; another queue for another thread.
  */

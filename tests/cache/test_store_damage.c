@@ -439,6 +439,39 @@ static void test_changed_rows(void **state) {
     clear_scene(&scene);
 }
 
+/* A commit of another life of the same document (the same numbers, a checksum of its own that is right): only
+ * the chain can tell. */
+static void test_stale_commit(void **state) {
+    (void)state;
+    struct scene scene, other;
+    struct error error;
+    struct document *document;
+    char sql[256];
+    set_scene(&scene, FEW_TOKENS);
+    set_scene(&other, FEW_TOKENS); /* another sample under the same id */
+    assert_int_equal(other.id, scene.id);
+    for (int row = 2; row <= 4; row++) {
+        restore(&scene);
+        open_database(&scene);
+        snprintf(sql, sizeof sql,
+                 "ATTACH '%s' AS other; DELETE FROM commits WHERE rowid=%d; "
+                 "INSERT INTO commits SELECT * FROM other.commits WHERE rowid=%d",
+                 scratch_name(&other.scratch, "catalog.db"), row, row);
+        run_sql(&scene, sql);
+        sqlite3_close(scene.database);
+        struct store *store = open_store(&scene);
+        const struct sample *sample = &scene.sample;
+        assert_int_equal(document_open(&document, store, scene.id, &sample->model, &sample->layout,
+                                       DOCUMENT_READ, 0, &error),
+                         STATUS_DOCUMENT);
+        if (strstr(error.message, "chained by checksum") == NULL) fail_msg("%s", error.message);
+        store_close(store);
+        assert_false(outcome(&scene, true, "stale commit"));
+    }
+    clear_scene(&other);
+    clear_scene(&scene);
+}
+
 /* Any byte of the catalog's file: SQLite's own structures included, which have no checksums. */
 static void test_catalog_flips(void **state) {
     (void)state;
@@ -471,7 +504,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bit_of_the_rows), cmocka_unit_test(test_payload_flips),
         cmocka_unit_test(test_truncations),           cmocka_unit_test(test_swapped_stale_foreign),
-        cmocka_unit_test(test_changed_rows),          cmocka_unit_test(test_catalog_flips),
+        cmocka_unit_test(test_changed_rows),          cmocka_unit_test(test_stale_commit),
+        cmocka_unit_test(test_catalog_flips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
