@@ -1,15 +1,14 @@
-/* floats: one register of floats, 8 wide (AVX2) or 16 wide (AVX-512).
+/* floats: one register of floats, 8 wide (AVX2, NEON) or 16 wide (AVX-512).
  *
  * Kernels whose algorithm is the same at both widths are written once over these functions in a
- * header and instantiated by foo_avx2.c and by foo_avx512.c, which defines FLOATS_512 first.
+ * header and instantiated by foo_avx2.c, by foo_neon.c and by foo_avx512.c, which defines FLOATS_512 first.
+ * floats8 is 8 wide in all of them.
  */
 #ifndef LOAM_KERNELS_FLOATS_H
 #define LOAM_KERNELS_FLOATS_H
 
 #include <stddef.h>
 #include <stdint.h>
-
-#include "kernels/vector.h"
 
 #define FLOATS_INLINE static inline __attribute__((always_inline))
 
@@ -20,6 +19,45 @@
 #else
 #define FLOATS_UNROLL _Pragma("GCC unroll 16")
 #endif
+
+#if defined(__aarch64__)
+#include "kernels/floats_neon.h"
+#else
+#include "kernels/vector.h"
+
+typedef __m256 floats8;
+
+FLOATS_INLINE floats8 floats8_zero(void) { return _mm256_setzero_ps(); }
+FLOATS_INLINE floats8 floats8_load(const float *p) { return _mm256_loadu_ps(p); }
+FLOATS_INLINE floats8 floats8_load_half(const void *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+FLOATS_INLINE floats8 floats8_load_int8(const void *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+FLOATS_INLINE floats8 floats8_scale(floats8 x, float by) { return _mm256_mul_ps(x, _mm256_set1_ps(by)); }
+FLOATS_INLINE void floats8_store(float *p, floats8 x) { _mm256_storeu_ps(p, x); }
+
+FLOATS_INLINE void floats8_transpose(floats8 x[8]) {
+    __m256 a[8], b[8];
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
 
 FLOATS_INLINE float floats8_sum(__m256 x) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -145,6 +183,13 @@ FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) { retur
 
 #endif
 
+/* {sum of a, sum of b, sum of c, sum of d} to first[0..1], second[0..1] */
+FLOATS_INLINE void floats_sum4_store(floats a, floats b, floats c, floats d, float *first, float *second) {
+    __m128 four = floats_sum4(a, b, c, d);
+    _mm_storel_pi((__m64 *)first, four);
+    _mm_storeh_pi((__m64 *)second, four);
+}
+
 /* x, in a register: used more than once, a load is then not folded into each use (Zen loads two registers
  * a cycle, as many as it multiplies). */
 FLOATS_INLINE floats floats_keep(floats x) {
@@ -152,6 +197,19 @@ FLOATS_INLINE floats floats_keep(floats x) {
     __asm__("" : "+v"(x));
 #endif
     return x;
+}
+#endif
+
+/* The sums of `count` registers, a multiple of 4, row_count (2 or a multiple of 4) to a line: sum[i] goes to
+ * scores[i / row_count * stride + i % row_count]. */
+FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, const size_t row_count,
+                                     float *scores, const size_t stride) {
+    FLOATS_UNROLL
+    for (size_t i = 0; i < count; i += 4) {
+        float *first = scores + i / row_count * stride + i % row_count;
+        float *second = row_count == 2 ? first + stride : first + 2;
+        floats_sum4_store(sum[i], sum[i + 1], sum[i + 2], sum[i + 3], first, second);
+    }
 }
 
 /* exp(x), at most 2 units in the last place off (tests/kernels/test_activation.c holds it to

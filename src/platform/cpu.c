@@ -48,7 +48,7 @@ static cpu_mask detect(void) {
 #include <sys/auxv.h>
 static cpu_mask detect(void) {
     enum { HWCAP_DOTPROD = 1 << 20 };
-    return (getauxval(AT_HWCAP) & HWCAP_DOTPROD) != 0 ? CPU_NEON : 0;
+    return CPU_NEON | ((getauxval(AT_HWCAP) & HWCAP_DOTPROD) != 0 ? CPU_DOTPROD : 0);
 }
 #else
 static cpu_mask detect(void) { return 0; }
@@ -72,7 +72,7 @@ static const struct {
     {"avx2", CPU_AVX2},
     {"avx512", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ},
     {"amx", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ | CPU_AMX},
-    {"neon", CPU_NEON},
+    {"neon", CPU_NEON | CPU_DOTPROD},
     {"all", ~(cpu_mask)0},
 };
 
@@ -87,7 +87,8 @@ enum status cpu_mask_parse(const char *text, cpu_mask *mask, struct error *error
 }
 
 const char *cpu_mask_text(cpu_mask mask, char *buffer, size_t buffer_bytes) {
-    static const char *const names[] = {"avx2", "avx512", "avx512-bf16", "vpopcntdq", "amx", "neon"};
+    static const char *const names[] = {"avx2", "avx512", "avx512-bf16", "vpopcntdq",
+                                        "amx",  "neon",   "dotprod"};
     size_t used = 0;
     if (buffer_bytes == 0) return "";
     buffer[0] = '\0';

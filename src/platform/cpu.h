@@ -18,7 +18,8 @@ enum cpu_feature {
     CPU_AVX512_BF16 = 1 << 2, /* VDPBF16PS */
     CPU_VPOPCNTDQ = 1 << 3,   /* VPOPCNTQ on 512 bits */
     CPU_AMX = 1 << 4,         /* tiles with int8 and bf16, granted by the kernel */
-    CPU_NEON = 1 << 5,        /* AArch64 with dot product */
+    CPU_NEON = 1 << 5,        /* AArch64 */
+    CPU_DOTPROD = 1 << 6,     /* SDOT, UDOT */
 };
 
 typedef uint32_t cpu_mask; /* a set of enum cpu_feature */

@@ -97,6 +97,7 @@ static inline size_t check_levels(struct check_level levels[6]) {
             (struct check_level){"avx512bf16", have & (CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16)};
     if (have & CPU_AMX) levels[count++] = (struct check_level){"amx", have};
     if (have & CPU_NEON) levels[count++] = (struct check_level){"neon", have & CPU_NEON};
+    if (have & CPU_DOTPROD) levels[count++] = (struct check_level){"dotprod", have};
     return count;
 }
 

@@ -1,4 +1,4 @@
-/* Activations over `floats`; included by activation_avx2.c and activation_avx512.c.
+/* Activations over `floats`; included by activation_avx2.c, _avx512.c and _neon.c.
  *
  * Memory-bound but for the exponential (some 20 instructions per register).  The last partial register
  * goes through a buffer on the stack. */

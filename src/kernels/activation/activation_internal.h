@@ -7,5 +7,6 @@
 void activation_ref_install(struct activation_kernels *kernels);
 void activation_avx512_install(struct activation_kernels *kernels);
 void activation_avx2_install(struct activation_kernels *kernels);
+void activation_neon_install(struct activation_kernels *kernels);
 
 #endif

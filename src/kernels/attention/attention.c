@@ -14,6 +14,11 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
         attention_gather_avx512_install(kernels);
     }
     if ((mask & CPU_AMX) != 0) attention_prefill_amx_install(kernels);
+#elif defined(__aarch64__)
+    if ((mask & CPU_NEON) != 0) {
+        attention_decode_neon_install(kernels);
+        attention_prefill_neon_install(kernels);
+    }
 #endif
     (void)mask;
 }

@@ -139,7 +139,7 @@ static void values_pack(const struct amx_block *block, const void *chunk, size_t
                                            kv_v_scales(layout, chunk, t), d)
                            : _mm256_setzero_ps();
             }
-            transpose8(x);
+            floats8_transpose(x);
             uint16_t *tile = block->v + (d / LANES * (STEP_TOKENS / PAIR) + (at + token) / PAIR) * TILE +
                              d % LANES * PAIR + (at + token) % PAIR;
             for (size_t i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)(tile + i * PAIR), bfloat8(x[i]));

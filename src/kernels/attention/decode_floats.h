@@ -1,4 +1,4 @@
-/* Decode attention over `floats`; included by attention_decode_avx2.c and attention_decode_avx512.c.
+/* Decode attention over `floats`; included by attention_decode_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping: 32 rows (four blocks, contiguous memory) at a time; for each, the scores of all query heads
  * of the group, then the online softmax, then the weighted values, so that K and V come from memory
@@ -73,17 +73,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
             }
         }
     }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < heads * row_count; i += 4) {
-        __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-        float *target = scores + i / row_count * DECODE_ROWS + i % row_count;
-        if (row_count == 2) {
-            _mm_storel_pi((__m64 *)target, four);
-            _mm_storeh_pi((__m64 *)(target + DECODE_ROWS), four);
-        } else {
-            _mm_storeu_ps(target, four);
-        }
-    }
+    floats_sums_store(sum, heads * row_count, row_count, scores, DECODE_ROWS);
 }
 
 /* The 8 rows of a block, from `row` on. */
@@ -221,8 +211,7 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
 /* The scales of a block's 8 rows as floats, row by row. */
 FLOATS_INLINE void scales_load(const uint8_t *halves, size_t dimension, float *scales) {
     for (size_t i = 0; i < KV_BLOCK_TOKENS * (dimension / KV_SCALE_GROUP); i += 8)
-        _mm256_storeu_ps(scales + i,
-                         _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + i * sizeof(uint16_t)))));
+        floats8_store(scales + i, floats8_load_half(halves + i * sizeof(uint16_t)));
 }
 
 struct decode_scratch {
@@ -272,7 +261,7 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
         const size_t row = b * KV_BLOCK_TOKENS;
         if (next != NULL)
             for (size_t i = 0; i < block_bytes; i += LINE_BYTES)
-                _mm_prefetch((const char *)next + b * block_bytes + i, _MM_HINT_T0);
+                __builtin_prefetch(next + b * block_bytes + i);
         if (shape.k_type == KV_Q8)
             scales_load(here + layout->k_scales_offset, k.dimension,
                         scratch.k_scales + row * (k.dimension / KV_SCALE_GROUP));

@@ -79,17 +79,7 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
             }
         }
     }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < heads * row_count; i += 4) {
-        __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-        float *target = scores + i / row_count * GATHER_ROWS + row + i % row_count;
-        if (row_count == 2) {
-            _mm_storel_pi((__m64 *)target, four);
-            _mm_storeh_pi((__m64 *)(target + GATHER_ROWS), four);
-        } else {
-            _mm_storeu_ps(target, four);
-        }
-    }
+    floats_sums_store(sum, heads * row_count, row_count, scores + row, GATHER_ROWS);
 }
 
 /* The 8 rows from `row` on. */

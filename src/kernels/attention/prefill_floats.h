@@ -1,4 +1,4 @@
-/* Prefill attention over `floats`; included by attention_prefill_avx2.c and attention_prefill_avx512.c.
+/* Prefill attention over `floats`; included by attention_prefill_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping (Dao et al. 2022 on a CPU): the query heads of the group share K and V, so a query block is
  * queries x group rows, some 192 of them.  Per chunk of 64 tokens K is packed once as columns and V as
@@ -81,14 +81,14 @@ static void keys_pack(const struct kv_layout *layout, const void *chunk, float *
     for (size_t token = 0; token < TOKENS; token += 8) {
         float *panel = k + token / PANEL * PANEL * layout->k_dimension + token % PANEL;
         for (size_t d = 0; d < layout->k_dimension; d += 8) {
-            __m256 x[8];
+            floats8 x[8];
             FLOATS_UNROLL
             for (size_t i = 0; i < 8; i++)
                 x[i] = element_load8(layout->k_type, kv_k_row(layout, chunk, token + i),
                                      kv_k_scales(layout, chunk, token + i), d);
-            transpose8(x);
+            floats8_transpose(x);
             FLOATS_UNROLL
-            for (size_t i = 0; i < 8; i++) _mm256_storeu_ps(panel + (d + i) * PANEL, x[i]);
+            for (size_t i = 0; i < 8; i++) floats8_store(panel + (d + i) * PANEL, x[i]);
         }
     }
 }
@@ -99,11 +99,11 @@ static void values_pack(const struct prefill_block *block, const void *chunk, si
     const struct kv_layout *layout = block->args->layout;
     for (size_t token = 0; token < TOKENS; token++)
         for (size_t d = 0; d < block->v_padded; d += 8) {
-            __m256 x = _mm256_setzero_ps();
+            floats8 x = floats8_zero();
             if (d < layout->v_dimension && token >= begin && token < end)
                 x = element_load8(layout->v_type, kv_v_row(layout, chunk, token),
                                   kv_v_scales(layout, chunk, token), d);
-            _mm256_storeu_ps(block->v + d / PANEL * PANEL * TOKENS + token * PANEL + d % PANEL, x);
+            floats8_store(block->v + d / PANEL * PANEL * TOKENS + token * PANEL + d % PANEL, x);
         }
 }
 

@@ -1,4 +1,4 @@
-/* Norms over `floats`; included by norm_avx2.c and norm_avx512.c.
+/* Norms over `floats`; included by norm_avx2.c, norm_avx512.c and norm_neon.c.
  *
  * A row is read twice (three times for LayerNorm) and written once, from the first-level cache.  Sums
  * run in four registers, so that their rounding grows with count / (4 * FLOATS). */

@@ -7,5 +7,6 @@
 void norm_ref_install(struct norm_kernels *kernels);
 void norm_avx512_install(struct norm_kernels *kernels);
 void norm_avx2_install(struct norm_kernels *kernels);
+void norm_neon_install(struct norm_kernels *kernels);
 
 #endif

@@ -6,5 +6,6 @@
 /* Each overwrites the entries that it does better. */
 void rope_ref_install(struct rope_kernels *kernels);
 void rope_avx2_install(struct rope_kernels *kernels);
+void rope_neon_install(struct rope_kernels *kernels);
 
 #endif

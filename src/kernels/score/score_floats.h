@@ -75,17 +75,7 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
                 sum[head * row_count + r] = floats_fma(query, row[r], sum[head * row_count + r]);
         }
     }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < heads * row_count; i += 4) {
-        __m128 four = floats_sum4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-        float *target = scores + i / row_count * SCORE_ROWS + i % row_count;
-        if (row_count == 2) {
-            _mm_storel_pi((__m64 *)target, four);
-            _mm_storeh_pi((__m64 *)(target + SCORE_ROWS), four);
-        } else {
-            _mm_storeu_ps(target, four);
-        }
-    }
+    floats_sums_store(sum, heads * row_count, row_count, scores, SCORE_ROWS);
 }
 
 /* The larger; NaN where either is. */

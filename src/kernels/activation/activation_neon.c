@@ -1,0 +1,9 @@
+#include "kernels/activation/activation_floats.h"
+
+void activation_neon_install(struct activation_kernels *kernels) {
+    kernels->silu_multiply = silu_multiply;
+    kernels->relu = relu;
+    kernels->gelu = gelu;
+    kernels->add = add;
+    kernels->softmax = softmax;
+}
