@@ -1,0 +1,36 @@
+/* rows_neon: the accumulators of the variants of matvec for 64-bit ARM, with the loop over rows, and their
+ * byte products. */
+#ifndef LOAM_KERNELS_MATVEC_ROWS_NEON_H
+#define LOAM_KERNELS_MATVEC_ROWS_NEON_H
+
+#include <arm_neon.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/matvec/matvec_internal.h"
+#include "kernels/matvec/rows_inline.h"
+
+/* sum + a·b over 16 bytes, each lane four of the products; |a|, |b| <= 128, not both 128. */
+INLINE int32x4_t dot_add(int32x4_t sum, int8x16_t a, int8x16_t b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(sum, a, b);
+#else
+    int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+}
+
+INLINE float half_at(const void *p) {
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
+}
+
+typedef float32x4_t row_vector;
+INLINE row_vector row_zero(void) { return vdupq_n_f32(0); }
+INLINE float row_sum(row_vector a, row_vector b) { return vaddvq_f32(vaddq_f32(a, b)); }
+
+#include "kernels/matvec/rows_loop.h"
+
+#endif
