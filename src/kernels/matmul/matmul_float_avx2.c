@@ -9,50 +9,13 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/checked.h"
+#include "kernels/floats.h"
+#include "kernels/matmul/matmul_float_tiles.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-enum { TILE_INPUTS = 6 };
-
-static size_t columns_padded(size_t columns) { return align_up(columns, PANEL_COLUMNS); }
-
-static size_t prepared_bytes(size_t input_count, size_t columns) {
-    return align_up(input_count * columns_padded(columns) * sizeof(float), 64);
-}
-
-/* Prepared: for each tile [columns, padded with zeros][inputs of the tile]. */
-static void prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
-                    size_t input_end, void *prepared) {
-    ASSERT(input_begin <= input_end && input_end <= input_count);
-    size_t tile_count = tile_count_get(input_count, TILE_INPUTS), padded = columns_padded(columns);
-    for (size_t i = input_begin; i < input_end; i++) {
-        struct tile_inputs inputs = tile_get(tile_find(i, tile_count, input_count), tile_count, input_count);
-        float *target = (float *)prepared + inputs.begin * padded + (i - inputs.begin);
-        const float *source = x + i * x_stride;
-        for (size_t c = 0; c < columns; c++) target[c * inputs.count] = source[c];
-        for (size_t c = columns; c < padded; c++) target[c * inputs.count] = 0;
-    }
-}
-
-static inline void block_transpose(__m256 v[8]) {
-    __m256 a[8], b[8];
-    for (size_t i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    for (size_t i = 0; i < 8; i += 4) {
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
-    for (size_t i = 0; i < 4; i++) {
-        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
-    }
-}
+enum { TILE_ROWS = PANEL_ROWS };
 
 static inline __m256 f32_get(const void *source) { return _mm256_loadu_ps(source); }
 static inline __m256 f16_get(const void *source) { return _mm256_cvtph_ps(_mm_loadu_si128(source)); }
@@ -61,25 +24,26 @@ static inline __m256 bf16_get(const void *source) {
 }
 
 /* 8 rows x column_count columns, 8 x 8 at a time; the last columns through a copy, padded with zeros. */
-#define UNPACK(name, element_bytes)                                                                      \
-    static void name##_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8],            \
-                              size_t column_count, size_t half, void *panel) {                           \
-        (void)kernel;                                                                                    \
-        float *target = (float *)panel + half * 8;                                                       \
-        for (size_t c = 0; c < columns_padded(column_count); c += 8, target += (size_t)8 * PANEL_ROWS) { \
-            __m256 v[8];                                                                                 \
-            for (size_t r = 0; r < 8; r++) {                                                             \
-                uint8_t copy[8 * (element_bytes)] = {0};                                                 \
-                const uint8_t *source = row[r] + c * (element_bytes);                                    \
-                if (c + 8 > column_count) {                                                              \
-                    if (c < column_count) memcpy(copy, source, (column_count - c) * (element_bytes));    \
-                    source = copy;                                                                       \
-                }                                                                                        \
-                v[r] = name##_get(source);                                                               \
-            }                                                                                            \
-            block_transpose(v);                                                                          \
-            for (size_t i = 0; i < 8; i++) _mm256_store_ps(target + i * PANEL_ROWS, v[i]);               \
-        }                                                                                                \
+#define UNPACK(name, element_bytes)                                                                   \
+    static void name##_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8],         \
+                              size_t column_count, size_t half, void *panel) {                        \
+        (void)kernel;                                                                                 \
+        float *target = (float *)panel + half * 8;                                                    \
+        for (size_t c = 0; c < align_up(column_count, PANEL_COLUMNS);                                 \
+             c += 8, target += (size_t)8 * PANEL_ROWS) {                                              \
+            __m256 v[8];                                                                              \
+            for (size_t r = 0; r < 8; r++) {                                                          \
+                uint8_t copy[8 * (element_bytes)] = {0};                                              \
+                const uint8_t *source = row[r] + c * (element_bytes);                                 \
+                if (c + 8 > column_count) {                                                           \
+                    if (c < column_count) memcpy(copy, source, (column_count - c) * (element_bytes)); \
+                    source = copy;                                                                    \
+                }                                                                                     \
+                v[r] = name##_get(source);                                                            \
+            }                                                                                         \
+            floats8_transpose(v);                                                                     \
+            for (size_t i = 0; i < 8; i++) _mm256_store_ps(target + i * PANEL_ROWS, v[i]);            \
+        }                                                                                             \
     }
 UNPACK(f32, 4)
 UNPACK(f16, 2)
@@ -88,12 +52,6 @@ UNPACK(bf16, 2)
 
 float_unpack *float_unpack_find(enum tensor_type type) {
     return type == TENSOR_F32 ? f32_unpack : type == TENSOR_F16 ? f16_unpack : bf16_unpack;
-}
-
-const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
-                            size_t block_count) {
-    (void)tile;
-    return (const float *)prepared + (inputs.begin * block_count + block * inputs.count) * PANEL_COLUMNS;
 }
 
 static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
@@ -122,48 +80,14 @@ static inline __attribute__((always_inline)) void tile_multiply(const struct flo
     }
 }
 
-static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
-                     size_t block_count, size_t inputs, float *sums) {
-    (void)kernel;
-    switch (inputs) {
-    case 1: tile_multiply(panel, input, block_count, 1, sums); break;
-    case 2: tile_multiply(panel, input, block_count, 2, sums); break;
-    case 3: tile_multiply(panel, input, block_count, 3, sums); break;
-    case 4: tile_multiply(panel, input, block_count, 4, sums); break;
-    case 5: tile_multiply(panel, input, block_count, 5, sums); break;
-    default: tile_multiply(panel, input, block_count, 6, sums); break;
-    }
-}
-
 static void run(const struct matmul_args *args) {
-    struct panel_kernel kernel = {
-        .panel_bytes = sizeof(struct float_panel),
-        .run_blocks = FLOAT_RUN_BLOCKS,
-        .run_inputs = RUN_INPUTS,
-        .tile_inputs = TILE_INPUTS,
-        .tile_rows = PANEL_ROWS,
-        .unpack = float_unpack_find(args->weight->type),
-        .input_get = float_input_get,
-        .tile = tile_run,
-    };
-    panel_run(args, &kernel);
-}
-
-static size_t scratch_bytes(size_t columns) {
-    (void)columns;
-    return panel_scratch_bytes(sizeof(struct float_panel), RUN_INPUTS);
+    float_tiles_run(args, TILE_ROWS, float_unpack_find(args->weight->type));
 }
 
 void matmul_float_avx2_init(struct matmul_kernels *kernels) {
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
-    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
-        kernels->method[types[t]] = (struct matmul_method){
-            .form = MATMUL_FORM_F32_TILES,
-            .row_granule = PANEL_ROWS,
-            .prepared_bytes = prepared_bytes,
-            .input_granule = 1,
-            .prepare = prepare,
-            .scratch_bytes = scratch_bytes,
-            .run = run,
-        };
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        kernels->method[types[t]] = float_tiles_method;
+        kernels->method[types[t]].run = run;
+    }
 }

@@ -5,11 +5,12 @@
  * the source is tested on SIMDe.
  */
 #include "base/assert.h"
+#include "kernels/matmul/matmul_float_tiles.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 #include "kernels/vector.h"
 
-enum { TILE_INPUTS = 6, TILE_ROWS = 2 * PANEL_ROWS };
+enum { TILE_ROWS = 2 * PANEL_ROWS };
 
 static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
                                                                 const float *x, size_t block_count, size_t n,
@@ -37,31 +38,8 @@ static inline __attribute__((always_inline)) void tile_multiply(const struct flo
     }
 }
 
-static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
-                     size_t block_count, size_t inputs, float *sums) {
-    (void)kernel;
-    switch (inputs) {
-    case 1: tile_multiply(panel, input, block_count, 1, sums); break;
-    case 2: tile_multiply(panel, input, block_count, 2, sums); break;
-    case 3: tile_multiply(panel, input, block_count, 3, sums); break;
-    case 4: tile_multiply(panel, input, block_count, 4, sums); break;
-    case 5: tile_multiply(panel, input, block_count, 5, sums); break;
-    default: tile_multiply(panel, input, block_count, 6, sums); break;
-    }
-}
-
 static void run(const struct matmul_args *args) {
-    struct panel_kernel kernel = {
-        .panel_bytes = sizeof(struct float_panel),
-        .run_blocks = FLOAT_RUN_BLOCKS,
-        .run_inputs = RUN_INPUTS,
-        .tile_inputs = TILE_INPUTS,
-        .tile_rows = TILE_ROWS,
-        .unpack = float_unpack_find(args->weight->type),
-        .input_get = float_input_get,
-        .tile = tile_run,
-    };
-    panel_run(args, &kernel);
+    float_tiles_run(args, TILE_ROWS, float_unpack_find(args->weight->type));
 }
 
 void matmul_float_avx512_init(struct matmul_kernels *kernels) {

@@ -22,5 +22,6 @@ void matmul_float_avx2_init(struct matmul_kernels *kernels);
 void matmul_int8_avx512_init(struct matmul_kernels *kernels);
 void matmul_float_avx512_init(struct matmul_kernels *kernels);
 void matmul_amx_init(struct matmul_kernels *kernels);
+void matmul_float_neon_init(struct matmul_kernels *kernels);
 
 #endif

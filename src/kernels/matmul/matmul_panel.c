@@ -1,5 +1,6 @@
 #include "base/assert.h"
 #include "base/checked.h"
+#include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
 #include <string.h>
@@ -124,3 +125,45 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
         }
     }
 }
+
+/* --- float inputs ------------------------------------------------------------------------ */
+
+static size_t columns_padded(size_t columns) { return align_up(columns, PANEL_COLUMNS); }
+
+static size_t prepared_bytes(size_t input_count, size_t columns) {
+    return align_up(input_count * columns_padded(columns) * sizeof(float), 64);
+}
+
+/* Prepared: for each tile [columns, padded with zeros][inputs of the tile]. */
+static void prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                    size_t input_end, void *prepared) {
+    ASSERT(input_begin <= input_end && input_end <= input_count);
+    size_t tile_count = tile_count_get(input_count, FLOAT_TILE_INPUTS), padded = columns_padded(columns);
+    for (size_t i = input_begin; i < input_end; i++) {
+        struct tile_inputs inputs = tile_get(tile_find(i, tile_count, input_count), tile_count, input_count);
+        float *target = (float *)prepared + inputs.begin * padded + (i - inputs.begin);
+        const float *source = x + i * x_stride;
+        for (size_t c = 0; c < columns; c++) target[c * inputs.count] = source[c];
+        for (size_t c = columns; c < padded; c++) target[c * inputs.count] = 0;
+    }
+}
+
+const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
+                            size_t block_count) {
+    (void)tile;
+    return (const float *)prepared + (inputs.begin * block_count + block * inputs.count) * PANEL_COLUMNS;
+}
+
+static size_t scratch_bytes(size_t columns) {
+    (void)columns;
+    return panel_scratch_bytes(sizeof(struct float_panel), RUN_INPUTS);
+}
+
+const struct matmul_method float_tiles_method = {
+    .form = MATMUL_FORM_F32_TILES,
+    .row_granule = PANEL_ROWS,
+    .prepared_bytes = prepared_bytes,
+    .input_granule = 1,
+    .prepare = prepare,
+    .scratch_bytes = scratch_bytes,
+};

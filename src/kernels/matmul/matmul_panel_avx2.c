@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "kernels/convert/codes.h"
+#include "kernels/floats.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 #include "tensor/block.h"
@@ -57,8 +58,6 @@ static inline __m256i bits_get(__m256i bytes, int shift, int mask, int target) {
 static inline void codes_store(struct code_panel *panel, size_t half, size_t step, __m256i codes) {
     _mm256_store_si256((__m256i *)(void *)panel->codes[step][half * 8], codes);
 }
-
-static inline void floats_store(float *target, __m256 value) { _mm256_store_ps(target, value); }
 
 /* --- blocks of 32 ------------------------------------------------------------------------ */
 
@@ -139,24 +138,6 @@ static void q5_1_unpack(const uint8_t *const row[8], size_t block_count, size_t 
 
 /* --- blocks of 256, groups of 32 --------------------------------------------------------- */
 
-static inline void floats_transpose(__m256 v[8]) {
-    __m256 a[8], b[8];
-    for (size_t i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    for (size_t i = 0; i < 8; i += 4) {
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
-    for (size_t i = 0; i < 4; i++) {
-        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
-    }
-}
-
 static inline __m256 bytes_to_floats(uint32_t low, uint32_t high) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_set_epi32(0, 0, (int)high, (int)low)));
 }
@@ -178,8 +159,8 @@ static inline void six_bit_scales_store(const uint8_t *const row[8], size_t base
         minimum[r] = _mm256_fnmadd_ps(m, _mm256_set1_ps(half_to_float(d[1])),
                                       _mm256_mul_ps(scale[r], _mm256_set1_ps(offset)));
     }
-    floats_transpose(scale);
-    floats_transpose(minimum);
+    floats8_transpose(scale);
+    floats8_transpose(minimum);
     for (size_t g = 0; g < 8; g++) {
         floats_store(panel[g].scale + half * 8, scale[g]);
         floats_store(panel[g].minimum[0] + half * 8, minimum[g]);

@@ -155,7 +155,9 @@ struct panel_kernel {
 
 void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel);
 
-/* The same for float tiles, and panel_kernel.unpack of a float type. */
+/* The same for float tiles; how they are multiplied but for .run; and panel_kernel.unpack of a float type. */
+enum { FLOAT_TILE_INPUTS = 6 };
+extern const struct matmul_method float_tiles_method;
 const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
                             size_t block_count);
 float_unpack *float_unpack_find(enum tensor_type type);
