@@ -91,9 +91,79 @@ def safetensors_seeds():
     yield "twice", safetensors(b'{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},"a":{}}', b"\1\2")
 
 
+def llama_config(**changes):
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 288, "hidden_size": 8,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 12,
+              "rms_norm_eps": 1e-05, "max_position_embeddings": 64, "rope_theta": 10000.0, "bos_token_id": 0,
+              "eos_token_id": 1, "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float32"}
+    config.update(changes)
+    return config
+
+
+def byte_tokenizer(count=288, pre=None):
+    """A byte-level BPE of `count` tokens: two special ones, the bytes, and what their first merges give."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) if b in plain else None for b in range(256)]
+    spare = iter(range(256, 512))
+    letters = [letter or chr(next(spare)) for letter in letters]
+    tokens, merges = ["<s>", "</s>", *letters], []
+    for second in letters[97:]:
+        if len(tokens) == count:
+            break
+        merges.append("e " + second)
+        tokens.append("e" + second)
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"version": "1.0", "added_tokens": [{"id": i, "content": tokens[i], **special} for i in range(2)],
+            "normalizer": None, "pre_tokenizer": pre or {"type": "ByteLevel", "add_prefix_space": False,
+                                                         "trim_offsets": True, "use_regex": True},
+            "post_processor": None, "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "byte_fallback": False,
+                      "ignore_merges": False, "vocab": {token: i for i, token in enumerate(tokens)},
+                      "merges": merges}}
+
+
+def import_seeds():
+    def pair(config, tokenizer):
+        return json.dumps(config).encode() + b"\0" + json.dumps(tokenizer, ensure_ascii=False).encode()
+
+    sound = byte_tokenizer()
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 32}
+    split = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}"}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+    listed = byte_tokenizer()
+    listed["model"]["merges"] = [merge.split(" ") for merge in listed["model"]["merges"]]
+    holes = byte_tokenizer()
+    holes["model"]["vocab"]["e"] = 4000000000
+    unigram = {"version": "1.0", "added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]}}
+    pieces = ["<unk>", "<s>", "</s>", *("<0x%02X>" % b for b in range(256)), *"abcdefghijklmnopqrstuvwxyz", "\u2581",
+              "\u2581a", "\u2581b"]
+    sentence = {"version": "1.0", "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+        "pre_tokenizer": None, "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+                                         "vocab": {piece: i for i, piece in enumerate(pieces)},
+                                         "merges": ["\u2581 a", "\u2581 b"]}}
+    yield "llama", pair(llama_config(), sound)
+    yield "sentence", pair(llama_config(), sentence)
+    yield "llama3", pair(llama_config(rope_scaling=llama3), listed)
+    yield "yarn", pair(llama_config(rope_scaling={"type": "yarn", "factor": 4.0,
+                                                  "original_max_position_embeddings": 16}), unigram)
+    yield "split", pair(llama_config(), byte_tokenizer(pre=split))
+    yield "mistral", pair(llama_config(architectures=["MistralForCausalLM"], sliding_window=16), sound)
+    yield "qwen2", pair(llama_config(architectures=["Qwen2ForCausalLM"], use_sliding_window=False), sound)
+    yield "qwen3", pair(llama_config(architectures=["Qwen3ForCausalLM"], head_dim=4), sound)
+    yield "opt", pair(llama_config(architectures=["OPTForCausalLM"], word_embed_proj_dim=8, ffn_dim=12), sound)
+    yield "holes", pair(llama_config(), holes)
+    yield "huge", pair(llama_config(num_hidden_layers=1 << 40, vocab_size=1 << 62), sound)
+    yield "small", pair(llama_config(), {})
+    yield "nothing", b""
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
-    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds())):
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
+                          ("import", import_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
             with open(os.path.join(root, folder, name), "wb") as file:
