@@ -1,8 +1,8 @@
 /* matvec for float weights (F32, F16, BF16), on 64-bit ARM.
  *
- * Mapping: a row at a time, 32 columns a step in four chains of fused multiply-adds (16 columns in two for more
- * inputs than one), up to 4 inputs on the same weights.  Columns past the last 8 go through a buffer filled with
- * zeros.  Bound: memory, the row once.  Not measured on hardware; tested under emulation. */
+ * Mapping: a row at a time, 16 columns a step in two chains of fused multiply-adds on pairs of registers, up to 4
+ * inputs on the same weights.  Columns past the last 8 go through a buffer filled with zeros.
+ * Bound: memory, the row once.  Not measured on hardware; tested under emulation. */
 #include <string.h>
 
 #include "kernels/floats.h"
@@ -24,15 +24,15 @@ FLOATS_INLINE floats load_bf16(const uint8_t *w) {
 /* One row times n inputs. */
 FLOATS_INLINE void row_times(const uint8_t *w, const float *const *x, size_t columns, const size_t n,
                              const size_t bytes, load_function *load, float *y, size_t stride) {
-    const size_t chains = n == 1 ? 4 : 2;
-    floats acc[TILE][4];
+    enum { CHAINS = 2 }; /* however many inputs: one alone and the same among others give the same bits */
+    floats acc[TILE][CHAINS];
     UNROLL for (size_t i = 0; i < n; i++) {
-        UNROLL for (size_t c = 0; c < 4; c++) { acc[i][c] = floats_set(0); }
+        UNROLL for (size_t c = 0; c < CHAINS; c++) { acc[i][c] = floats_set(0); }
     }
     size_t k = 0;
-    for (; k + chains * FLOATS <= columns; k += chains * FLOATS) {
-        prefetch_lines(w + k * bytes, chains * FLOATS * bytes);
-        UNROLL for (size_t c = 0; c < chains; c++) {
+    for (; k + CHAINS * FLOATS <= columns; k += CHAINS * FLOATS) {
+        prefetch_lines(w + k * bytes, CHAINS * FLOATS * bytes);
+        UNROLL for (size_t c = 0; c < CHAINS; c++) {
             floats weight = load(w + (k + c * FLOATS) * bytes);
             UNROLL for (size_t i = 0; i < n; i++) {
                 acc[i][c] = floats_fma(weight, floats_load(x[i] + k + c * FLOATS), acc[i][c]);
@@ -49,10 +49,7 @@ FLOATS_INLINE void row_times(const uint8_t *w, const float *const *x, size_t col
             acc[i][0] = floats_fma(load(last_weights), floats_load(last), acc[i][0]);
         }
     }
-    UNROLL for (size_t i = 0; i < n; i++) {
-        y[i * stride] =
-            floats_sum(floats_add(floats_add(acc[i][0], acc[i][1]), floats_add(acc[i][2], acc[i][3])));
-    }
+    UNROLL for (size_t i = 0; i < n; i++) { y[i * stride] = floats_sum(floats_add(acc[i][0], acc[i][1])); }
 }
 
 FLOATS_INLINE void run(const struct matvec_args *args, const size_t bytes, load_function *load) {
