@@ -2,20 +2,23 @@
 # demo.sh BINARY: loam's main job on real input, as `./do demo` shows it.
 set -eu
 loam=$1
-model=models/loam-tiny.gguf
+model=models/loam-nano.gguf
 chapter=tests/data/a-scandal-in-bohemia.txt
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
 title() { printf '\n== %s\n' "$*"; }
 
-title "The model: loam inspect $model"
-"$loam" inspect -m "$model" | head -n 34
+title "The bundled model: loam inspect $model"
+"$loam" inspect -m "$model" | head -n 12
 
-title "A chapter of a book, 15,716 tokens, read in, and 32 tokens more: loam run -m $model -f $chapter -c 16K -n 32"
-echo "(The model has 3 million parameters and saw windows of 256 tokens for minutes: expect nonsense, far beyond them most.)"
-"$loam" run -m "$model" -f "$chapter" -c 16K -n 32 --temp 0
-echo
+title "A logbook of 560 days, made from a seed; five questions about numbers noted in it, answered from all of it (full)"
+echo "   and from 1,024 of its tokens, chosen at each step by their hash codes (hata:1024): loam eval ask"
+python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
+"$loam" eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024
 
-title "A sentence continued: loam run -m $model -p 'My dear Watson, I' -n 48 --seed 7"
-"$loam" run -m "$model" -p "My dear Watson, I" -n 48 --seed 7
+title "A chapter of a book read in and gone on with: loam run -m $model -f $chapter -c 32K -n 32"
+echo "(8 million parameters that have read little English: expect nonsense. Retrieval is what this model is for.)"
+"$loam" run -m "$model" -f "$chapter" -c 32K -n 32 --temp 0
 echo
 
 title "How fast: loam bench -m $model -p 512 -n 64 -r 3"
