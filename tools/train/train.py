@@ -91,6 +91,8 @@ def export(model, folder):
               os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(model.shape.config(), file, indent=1)
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:  # every row begins with it: heads rest on it
+        json.dump({"add_bos_token": True, "bos_token": "<|begin|>", "eos_token": "<|end|>"}, file)
 
 
 def fresh(source, tokenizer, seed):
