@@ -547,7 +547,7 @@ static void test_open_is_quick(void **state) {
 
 int main(void) {
     const char *given = getenv("LOAM_TEST_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+    seed = given != NULL ? strtoull(given, NULL, 0) : 1; /* the same cases in every run; LOAM_TEST_SEED for others */
     printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trips, set_up, tear_down),
