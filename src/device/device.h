@@ -188,10 +188,19 @@ struct select_times {
     uint64_t score_ns, top_k_ns, attend_ns;
 };
 
-struct attend_selected_operation { /* score, choose and attend; the query heads of a group share one choice */
-    const float *q;                /* [rows][q_stride]: head_count heads of k_dimension */
+/* Score, choose and attend; the query heads of a group share one choice.  The two parts can be had apart, which
+ * together give bit for bit what the whole gives, so that the rows that were chosen can be brought between them:
+ *   choose   out NULL, chosen given, mass_weight 0: the lists are written and no row of K or V is read, so
+ *            the entries of view.chunks may be NULL (metadata must be there);
+ *   attend   given: only the rows of the lists are read, so all other chunks' entries may be NULL, and view.metadata
+ *            too unless mass is wanted.  An item may be one KV head of a row: kv_head_count 1, head_count the group,
+ *            q and out seen as [rows * KV heads][group heads], view.chunks (and metadata) advanced by head *
+ *            chunk_stride; its heads may come in any order, in any number of operations. */
+struct attend_selected_operation {
+    const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
-    float *out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only METADATA_MASS is wanted */
+    float *
+        out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only chosen, or only mass, is wanted */
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
@@ -201,9 +210,12 @@ struct attend_selected_operation { /* score, choose and attend; the query heads 
         mass_weight; /* METADATA_MASS: what a step adds to the rows it attends to is times this; 0: nothing */
     const struct select_item *items;
     size_t item_count;
-    uint32_t
-        *chosen; /* out, host memory: [item_count][kv_head_count][chosen_stride] rows, ascending; or NULL */
-    size_t chosen_stride;       /* at least select_item_kept of every item */
+    /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the first
+     * select_item_kept(item) entries, none above the item's position; NULL: choose. */
+    const uint32_t *given;
+    /* Out, host memory: lists of the same shape, what lies behind the kept rows left as it is; or NULL */
+    uint32_t *chosen;
+    size_t chosen_stride;       /* entries from a list to the next; at least select_item_kept of every item */
     struct select_times *times; /* added to; or NULL */
 };
 

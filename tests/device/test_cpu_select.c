@@ -2,6 +2,9 @@
  * the best by a full sort, attention over them is that of the formula in double, and neither threads nor the
  * company of other rows change a bit.  With everything chosen the reference kernels give what dense attention gives.
  *
+ * Choosing and attending apart, all heads at once or head by head in any order, give the whole's bits; the one
+ * reads no K or V, the other no row that is not in its lists.
+ *
  * Bound of the output: K and V are the stored halves on both sides, sums of at most 3,000 terms in float against
  * double; worst measured 5.7e-7 of the largest value. */
 #include "testing.h"
@@ -17,7 +20,7 @@
 #include "kernels/kernels.h"
 #include "tensor/half.h"
 
-enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16 };
+enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
 
 static const double output_bound = 1e-5;
 
@@ -149,7 +152,10 @@ static void case_init(struct select_case *c, const struct fixture *fixture, uint
     static const size_t dimensions[] = {16, 32, 64, 128}, groups[] = {1, 2, 3, 4, 7, 8};
     *c = (struct select_case){.seed = seed, .scale = 0.3F};
     random_init(&c->random, seed);
-    kv_layout_init(&c->kv, KV_F16, KV_F16, pick(&c->random, dimensions, 4), pick(&c->random, dimensions, 4));
+    size_t k_dimension = pick(&c->random, dimensions, 4), v_dimension = pick(&c->random, dimensions, 4);
+    enum kv_type k_type = seed % 2 == 1 && k_dimension % KV_SCALE_GROUP == 0 ? KV_Q8 : KV_F16;
+    enum kv_type v_type = seed % 3 == 1 && v_dimension % KV_SCALE_GROUP == 0 ? KV_Q8 : KV_F16;
+    kv_layout_init(&c->kv, k_type, v_type, k_dimension, v_dimension);
     c->is_long = seed % 8 == 5;
     c->kv_heads = c->is_long ? 1 : 1 + random_below(&c->random, 3);
     c->group = pick(&c->random, groups, 6);
@@ -209,23 +215,34 @@ static void receive_mass(const struct select_case *c) {
                     (float)random_below(&random, 50);
 }
 
+static struct attend_selected_operation whole_operation(const struct select_case *c) {
+    size_t heads = c->kv_heads * c->group;
+    return (struct attend_selected_operation){.q = c->q,
+                                              .q_stride = heads * c->kv.k_dimension,
+                                              .out_stride = heads * c->kv.v_dimension,
+                                              .head_count = heads,
+                                              .kv_head_count = c->kv_heads,
+                                              .scale = c->scale,
+                                              .layout = &c->layout,
+                                              .weights = c->weights,
+                                              .items = c->items,
+                                              .item_count = c->row_count};
+}
+
+static void launch(const struct fixture *fixture, size_t device,
+                   const struct attend_selected_operation *operation) {
+    fixture->devices[device]->operations->attend_selected(fixture->streams[device], operation);
+}
+
 static void run(const struct select_case *c, const struct fixture *fixture, size_t device, size_t first,
                 size_t count, float *out, uint32_t *chosen, size_t stride) {
-    size_t heads = c->kv_heads * c->group;
-    fixture->devices[device]->operations->attend_selected(
-        fixture->streams[device], &(struct attend_selected_operation){.q = c->q,
-                                                                      .q_stride = heads * c->kv.k_dimension,
-                                                                      .out = out,
-                                                                      .out_stride = heads * c->kv.v_dimension,
-                                                                      .head_count = heads,
-                                                                      .kv_head_count = c->kv_heads,
-                                                                      .scale = c->scale,
-                                                                      .layout = &c->layout,
-                                                                      .weights = c->weights,
-                                                                      .items = c->items + first,
-                                                                      .item_count = count,
-                                                                      .chosen = chosen,
-                                                                      .chosen_stride = stride});
+    struct attend_selected_operation operation = whole_operation(c);
+    operation.out = out;
+    operation.items += first;
+    operation.item_count = count;
+    operation.chosen = chosen;
+    operation.chosen_stride = stride;
+    launch(fixture, device, &operation);
 }
 
 /* ---- checking ---- */
@@ -441,22 +458,15 @@ static void mass_is_what_was_received(void **state) {
         struct select_case c;
         case_init(&c, &fixture, seed, METADATA_MASS);
         const struct select_item *item = &c.items[0];
-        size_t heads = c.kv_heads * c.group, stride = select_item_kept(item);
+        size_t stride = select_item_kept(item);
         uint32_t *chosen = calloc(c.kv_heads * stride, sizeof *chosen);
-        float *out = calloc(c.row_count * heads * c.kv.v_dimension, sizeof *out);
         build(&c, &fixture, 2);
-        fixture.devices[2]->operations->attend_selected(
-            fixture.streams[2], &(struct attend_selected_operation){.q = c.q,
-                                                                    .q_stride = heads * c.kv.k_dimension,
-                                                                    .head_count = heads,
-                                                                    .kv_head_count = c.kv_heads,
-                                                                    .scale = c.scale,
-                                                                    .layout = &c.layout,
-                                                                    .mass_weight = 16,
-                                                                    .items = item,
-                                                                    .item_count = 1,
-                                                                    .chosen = chosen,
-                                                                    .chosen_stride = stride});
+        struct attend_selected_operation operation = whole_operation(&c);
+        operation.mass_weight = 16;
+        operation.item_count = 1;
+        operation.chosen = chosen;
+        operation.chosen_stride = stride;
+        launch(&fixture, 2, &operation);
         for (size_t head = 0; head < c.kv_heads; head++) {
             double total = 0;
             size_t next = 0;
@@ -472,9 +482,197 @@ static void mass_is_what_was_received(void **state) {
             assert_int_equal(next, stride);
             assert_true(fabs(total - 16.0 * (double)c.group) < 1e-3 * (double)c.group);
         }
-        free(chosen), free(out);
+        free(chosen);
         case_deinit(&c);
     }
+    close_devices(&fixture);
+}
+
+/* ---- in parts ---- */
+
+enum { UNWRITTEN = 0x5eed5eed };
+
+struct parts {
+    struct select_case c;
+    const struct fixture *fixture;
+    size_t device, entries; /* entries: (row, KV head) pairs */
+    size_t stride, out_size;
+    float mass_weight;
+    float *whole, *out;       /* [row_count][heads][v_dimension] */
+    uint32_t *chosen, *lists; /* [row_count][kv_heads][stride]: of the whole, of the part that chooses */
+    float *mass;              /* [row_count][kv_heads][CHUNKS_MOST][64] after the whole; METADATA_MASS */
+    void **chunks, **none; /* [row_count][kv_heads][CHUNKS_MOST]: only what the lists name; NULL everywhere */
+    struct select_item *items; /* [entries] */
+};
+
+static float *mass_of(const struct parts *p, size_t row, size_t entry) {
+    return p->mass + (row * p->c.kv_heads * CHUNKS_MOST + entry) * KV_CHUNK_TOKENS;
+}
+
+/* Keeps what the metadata are, or compares with what was kept. */
+static void each_mass(const struct parts *p, bool keep) {
+    const struct select_case *c = &p->c;
+    for (size_t row = 0; row < c->row_count && c->layout.kind == METADATA_MASS; row++)
+        for (size_t i = 0; i < c->kv_heads * CHUNKS_MOST; i++) {
+            float *block = c->sequences[row].metadata[i], *kept = mass_of(p, row, i);
+            if (block == NULL) continue;
+            if (keep)
+                memcpy(kept, block, KV_CHUNK_TOKENS * sizeof *kept);
+            else
+                assert_memory_equal(kept, block, KV_CHUNK_TOKENS * sizeof *kept);
+        }
+}
+
+/* The chunks that the lists name, their other rows overwritten; what else there is is gone. */
+static void chunks_of_lists(struct parts *p) {
+    const struct select_case *c = &p->c;
+    for (size_t entry = 0; entry < p->entries; entry++) {
+        const struct select_item *item = &c->items[entry / c->kv_heads];
+        const uint32_t *list = p->chosen + entry * p->stride;
+        void *const *from = item->view.chunks + entry % c->kv_heads * CHUNKS_MOST;
+        void **to = p->chunks + entry * CHUNKS_MOST;
+        size_t next = 0, kept = select_item_kept(item);
+        for (size_t i = 0; i < CHUNKS_MOST; i++) {
+            if (next == kept || list[next] / KV_CHUNK_TOKENS != i) continue;
+            to[i] = aligned_alloc(64, c->kv.chunk_bytes);
+            memcpy(to[i], from[i], c->kv.chunk_bytes);
+            for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) {
+                bool listed = next < kept && list[next] == i * KV_CHUNK_TOKENS + t;
+                next += listed;
+                if (listed) continue;
+                memset((void *)(uintptr_t)kv_k_row(&c->kv, to[i], t), 0xff, c->kv.k_row_bytes);
+                memset((void *)(uintptr_t)kv_v_row(&c->kv, to[i], t), 0xff, c->kv.v_row_bytes);
+            }
+        }
+    }
+}
+
+static void parts_init(struct parts *p, const struct fixture *fixture, uint64_t seed,
+                       enum metadata_kind kind) {
+    *p = (struct parts){.fixture = fixture, .device = seed % DEVICES};
+    struct select_case *c = &p->c;
+    case_init(c, fixture, seed, kind);
+    p->entries = c->row_count * c->kv_heads;
+    for (size_t i = 0; i < c->row_count; i++) p->stride = max_size(p->stride, select_item_kept(&c->items[i]));
+    p->stride += random_below(&c->random, 20);
+    p->mass_weight = kind == METADATA_MASS && seed % 3 != 0 ? 2 : 0;
+    p->out_size = p->entries * c->group * c->kv.v_dimension;
+    p->whole = calloc(p->out_size, sizeof *p->whole);
+    p->out = calloc(p->out_size, sizeof *p->out);
+    p->chosen = calloc(p->entries * p->stride + 1, sizeof *p->chosen);
+    p->lists = calloc(p->entries * p->stride + 1, sizeof *p->lists);
+    for (size_t i = 0; i < p->entries * p->stride; i++) p->chosen[i] = p->lists[i] = UNWRITTEN;
+    p->mass = calloc(p->entries * CHUNKS_MOST * KV_CHUNK_TOKENS, sizeof *p->mass);
+    p->chunks = calloc(p->entries * CHUNKS_MOST, sizeof *p->chunks);
+    p->none = calloc(p->entries * CHUNKS_MOST, sizeof *p->none);
+    p->items = calloc(p->entries, sizeof *p->items);
+}
+
+static void parts_deinit(struct parts *p) {
+    for (size_t i = 0; i < p->entries * CHUNKS_MOST; i++) free(p->chunks[i]);
+    free(p->whole), free(p->out), free(p->chosen), free(p->lists), free(p->mass);
+    free(p->chunks), free(p->none), free(p->items);
+    case_deinit(&p->c);
+}
+
+static void check_lists(struct parts *p) {
+    struct attend_selected_operation operation = whole_operation(&p->c);
+    struct select_item items[ROWS_MOST];
+    for (size_t i = 0; i < p->c.row_count; i++) {
+        items[i] = p->c.items[i];
+        items[i].view.chunks = p->none + i * p->c.kv_heads * CHUNKS_MOST;
+    }
+    operation.items = items;
+    operation.chosen = p->lists;
+    operation.chosen_stride = p->stride;
+    launch(p->fixture, p->device, &operation);
+    assert_memory_equal(p->lists, p->chosen, p->entries * p->stride * sizeof *p->lists);
+}
+
+/* Every KV head of every row an item of its own, in any order, in operations of any size. */
+static void attend_by_heads(struct parts *p, struct attend_selected_operation operation) {
+    struct select_case *c = &p->c;
+    uint32_t *given = calloc(p->entries * p->stride + 1, sizeof *given);
+    size_t *order = calloc(p->entries, sizeof *order);
+    operation.kv_head_count = 1;
+    operation.head_count = c->group;
+    operation.q_stride /= c->kv_heads;
+    operation.out_stride /= c->kv_heads;
+    operation.given = given;
+    for (size_t i = 0; i < p->entries; i++) {
+        size_t j = random_below(&c->random, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (size_t first = 0, count; first < p->entries; first += count) {
+        count = 1 + random_below(&c->random, p->entries - first);
+        for (size_t i = 0; i < count; i++) {
+            size_t entry = order[first + i];
+            struct select_item *item = &p->items[i];
+            *item = c->items[entry / c->kv_heads];
+            item->row = entry;
+            item->view.chunks = p->chunks + entry * CHUNKS_MOST;
+            item->view.metadata =
+                p->mass_weight > 0 ? item->view.metadata + entry % c->kv_heads * CHUNKS_MOST : NULL;
+            memcpy(given + i * p->stride, p->lists + entry * p->stride, p->stride * sizeof *given);
+        }
+        operation.items = p->items;
+        operation.item_count = count;
+        launch(p->fixture, p->device, &operation);
+    }
+    free(given), free(order);
+}
+
+static void attend_at_once(struct parts *p, struct attend_selected_operation operation) {
+    for (size_t i = 0; i < p->c.row_count; i++) {
+        p->items[i] = p->c.items[i];
+        p->items[i].view.chunks = p->chunks + i * p->c.kv_heads * CHUNKS_MOST;
+        if (p->mass_weight == 0) p->items[i].view.metadata = NULL;
+    }
+    operation.items = p->items;
+    operation.given = p->lists;
+    launch(p->fixture, p->device, &operation);
+}
+
+static void check_parts(const struct fixture *fixture, uint64_t seed, enum metadata_kind kind) {
+    struct parts parts, *p = &parts;
+    parts_init(p, fixture, seed, kind);
+    struct attend_selected_operation operation = whole_operation(&p->c);
+    operation.mass_weight = p->mass_weight;
+    operation.softcap = seed % 5 == 0 ? 8 : 0;
+    operation.chosen_stride = p->stride;
+    operation.out = p->whole;
+    operation.chosen = p->chosen;
+    build(&p->c, fixture, p->device);
+    receive_mass(&p->c);
+    launch(fixture, p->device, &operation);
+    each_mass(p, true);
+    chunks_of_lists(p);
+    operation.out = p->out;
+    operation.chosen = NULL;
+    for (size_t by_heads = 0; by_heads < 2; by_heads++) {
+        build(&p->c, fixture, p->device);
+        receive_mass(&p->c);
+        check_lists(p);
+        memset(p->out, 0xff, p->out_size * sizeof *p->out);
+        (by_heads ? attend_by_heads : attend_at_once)(p, operation);
+        if (memcmp(p->out, p->whole, p->out_size * sizeof *p->out) != 0)
+            fail_msg("seed %llu, kind %d, by heads %zu: another output", (unsigned long long)seed, (int)kind,
+                     by_heads);
+        each_mass(p, false);
+    }
+    parts_deinit(p);
+}
+
+static void choosing_and_attending_are_the_whole(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
+    for (size_t round = 0; round < PARTS_ROUNDS; round++)
+        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_MASS; kind++)
+            check_parts(&fixture, seed + round, kind);
     close_devices(&fixture);
 }
 
@@ -483,6 +681,7 @@ int main(void) {
         cmocka_unit_test(the_best_rows_are_attended),
         cmocka_unit_test(all_rows_are_dense_attention),
         cmocka_unit_test(mass_is_what_was_received),
+        cmocka_unit_test(choosing_and_attending_are_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

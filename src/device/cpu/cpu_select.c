@@ -6,6 +6,7 @@
  *   attend    partials over the list, in ranges of dense attention's size one range of one
  *   finish    partials merged in the order of the ranges                  one
  *
+ * An operation that only chooses has no units in the last two, one with given lists none in the first three.
  * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
  * cpu_device_internal.h).  A list of all rows goes through the ranges that dense attention cuts, so that it gives
  * the same sums where a kernel attends to a list as it does to a range.  Several rows are taken in
@@ -56,8 +57,26 @@ struct select_run {
 
 /* ---- units ---- */
 
-static bool is_scored(const struct select_item *item) {
-    return item->pick_count > 0 && item->pick_count < item->candidate_end - item->candidate_begin;
+static bool is_scored(const struct attend_selected_operation *operation, const struct select_item *item) {
+    return operation->given == NULL && item->pick_count > 0 &&
+           item->pick_count < item->candidate_end - item->candidate_begin;
+}
+
+static bool wants_mass(const struct attend_selected_operation *operation) {
+    return operation->layout->kind == METADATA_MASS && operation->mass_weight > 0;
+}
+
+static bool only_chooses(const struct attend_selected_operation *operation) {
+    return operation->out == NULL && !wants_mass(operation);
+}
+
+/* The rows that a KV head attends to. */
+static const uint32_t *head_list(const struct select_run *run, size_t row, size_t kv_head) {
+    const struct attend_selected_operation *operation = run->operation;
+    if (operation->given == NULL)
+        return run->lists + (row * operation->kv_head_count + kv_head) * run->list_stride;
+    size_t item = (size_t)(run->rows[row].item - operation->items);
+    return operation->given + (item * operation->kv_head_count + kv_head) * operation->chosen_stride;
 }
 
 static const void *const *head_metadata(const struct select_item *item, size_t kv_head) {
@@ -179,7 +198,7 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     const struct select_item *item = row->item;
     uint32_t *list = run->lists + unit * run->list_stride;
     size_t count = list_range(list, 0, 0, item->candidate_begin);
-    if (is_scored(item)) {
+    if (row->score_count > 0) {
         size_t picks = item->pick_count / page;
         run->device->kernels.top_k.select(
             &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
@@ -213,7 +232,8 @@ static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t begin = range * r->ranges.rows, count = min_size(r->ranges.rows, r->kept - begin);
     const struct select_item *item = r->item;
     float *partial = run->partials + unit * run->partial_stride;
-    const uint32_t *list = run->lists + (row * heads + head) * run->list_stride;
+    const uint32_t *list = head_list(run, row, head);
+    ASSERT(list[begin + count - 1] <= item->position);
     float *row_scores = NULL;
     if (run->row_scores != NULL)
         row_scores = run->row_scores + (row * heads + head) * run->group * run->list_stride + begin;
@@ -251,7 +271,7 @@ static void add_mass(struct select_run *run, size_t row, size_t head, const floa
                                 .s = scaled,
                                 .row_count = count,
                                 .mass = step_mass});
-    const uint32_t *list = run->lists + unit * run->list_stride;
+    const uint32_t *list = head_list(run, row, head);
     void *const *blocks = run->rows[row].item->view.metadata + head * run->rows[row].item->view.chunk_stride;
     for (size_t i = 0; i < count; i++)
         ((float *)blocks[list[i] / KV_CHUNK_TOKENS])[list[i] % KV_CHUNK_TOKENS] += step_mass[i];
@@ -304,13 +324,13 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
     row.ranges = cpu_ranges_of(row.kept);
     row.score_first = run->units[PHASE_SCORE];
     row.attend_first = run->units[PHASE_ATTEND];
-    if (is_scored(item)) {
+    if (is_scored(run->operation, item)) {
         row.score_count = (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
         run->score_stride =
             max_size(run->score_stride, align_up(candidates / run->operation->layout->unit_tokens, 16));
         run->units[PHASE_SCORE] += row.score_count * heads;
     }
-    run->units[PHASE_ATTEND] += row.ranges.count * heads;
+    if (!only_chooses(run->operation)) run->units[PHASE_ATTEND] += row.ranges.count * heads;
     run->list_stride = max_size(run->list_stride, align_up(row.kept, 16));
     run->rows[run->row_count++] = row;
 }
@@ -329,7 +349,7 @@ static size_t unit_scratch(const struct select_run *run) {
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
     for (size_t i = 0; i < run->row_count; i++) {
         const struct select_item *item = run->rows[i].item;
-        if (is_scored(item))
+        if (run->rows[i].score_count > 0)
             bytes = max_size(bytes, kernels->top_k.scratch_bytes(
                                         (item->candidate_end - item->candidate_begin) / layout->unit_tokens,
                                         item->pick_count / layout->unit_tokens));
@@ -340,17 +360,18 @@ static size_t unit_scratch(const struct select_run *run) {
 static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     const struct attend_selected_operation *operation = run->operation;
     size_t entries = run->row_count * operation->kv_head_count, used = 0;
-    bool mass = operation->layout->kind == METADATA_MASS && operation->mass_weight > 0;
-    if (operation->layout->kind == METADATA_HASH)
+    bool mass = wants_mass(operation), prepares = run->units[PHASE_PREPARE] > 0;
+    if (prepares && operation->layout->kind == METADATA_HASH)
         run->query_bytes = align_up(run->group * operation->layout->hash.code_bytes, 64);
-    if (operation->layout->kind == METADATA_PARTIAL)
+    if (prepares && operation->layout->kind == METADATA_PARTIAL)
         run->query_bytes = align_up(run->group * operation->layout->columns * sizeof(float), 64);
     run->partial_stride = align_up(run->group * (2 + run->kv->v_dimension), 16);
     run->thread_bytes = unit_scratch(run);
     size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
     size_t queries = cpu_scratch_add(&used, entries * run->query_bytes);
     size_t scores = cpu_scratch_add(&used, entries * run->score_stride * sizeof *run->scores);
-    size_t lists = cpu_scratch_add(&used, entries * run->list_stride * sizeof *run->lists);
+    size_t lists = cpu_scratch_add(
+        &used, operation->given == NULL ? entries * run->list_stride * sizeof *run->lists : 0);
     size_t row_scores =
         cpu_scratch_add(&used, mass ? entries * run->group * run->list_stride * sizeof *run->row_scores : 0);
     size_t partials =
@@ -371,8 +392,9 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
 
 /* Bytes of lists and scores that an item adds, at least. */
 static size_t item_bytes(const struct attend_selected_operation *operation, const struct select_item *item) {
-    uint64_t scores =
-        is_scored(item) ? (item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens : 0;
+    uint64_t scores = is_scored(operation, item)
+                          ? (item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens
+                          : 0;
     return (size_t)(select_item_kept(item) + scores) * operation->kv_head_count * sizeof(float);
 }
 
@@ -390,6 +412,8 @@ static size_t batch_end(const struct attend_selected_operation *operation, size_
 void cpu_attend_selected(struct stream *stream, const struct attend_selected_operation *operation) {
     struct cpu_device *device = stream->device;
     const struct metadata_layout *layout = operation->layout;
+    ASSERT(operation->given == NULL || operation->chosen == NULL);
+    ASSERT(!only_chooses(operation) || operation->chosen != NULL);
     for (size_t first = 0; first < operation->item_count;) {
         struct select_row rows[ROWS_MOST];
         struct select_run run = {.device = device, .operation = operation, .rows = rows};
@@ -398,9 +422,11 @@ void cpu_attend_selected(struct stream *stream, const struct attend_selected_ope
         ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
         size_t end = batch_end(operation, first);
         for (; first < end; first++) plan_row(&run, &operation->items[first]);
-        run.units[PHASE_CHOOSE] = run.units[PHASE_FINISH] = run.row_count * operation->kv_head_count;
+        size_t entries = run.row_count * operation->kv_head_count;
+        run.units[PHASE_CHOOSE] = operation->given == NULL ? entries : 0;
+        run.units[PHASE_FINISH] = only_chooses(operation) ? 0 : entries;
         if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL))
-            run.units[PHASE_PREPARE] = run.units[PHASE_CHOOSE];
+            run.units[PHASE_PREPARE] = entries;
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();
         cpu_run(device, false, select_task, &run);
