@@ -264,8 +264,7 @@ static void test_two_processes(void **state) {
 
 int main(void) {
     const char *given = getenv("LOAM_TEST_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 0)
-                         : 1; /* the same cases in every run; LOAM_TEST_SEED for others */
+    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_at_every_call),

@@ -19,7 +19,7 @@
 #include "base/assert.h"
 #include "cache/store/catalog_internal.h"
 
-enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 1, BUSY_MILLISECONDS = 10000 };
+enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 2, BUSY_MILLISECONDS = 10000 };
 
 /* In the order of their names; compared with what sqlite_schema says. */
 static const char *const schema[] = {
@@ -33,6 +33,7 @@ static const char *const schema[] = {
     "NULL, "
     "chain BLOB NOT NULL, checksum BLOB NOT NULL, writer INTEGER NOT NULL, damaged TEXT NOT NULL)",
     "CREATE INDEX documents_by_prefix ON documents(prefix)",
+    "CREATE TABLE removals(id INTEGER PRIMARY KEY, checksum BLOB NOT NULL)",
 };
 enum { SCHEMA_COUNT = sizeof schema / sizeof *schema };
 
@@ -239,7 +240,7 @@ enum status catalog_bytes(struct catalog *catalog, uint64_t *bytes, struct error
 
 enum status catalog_check(struct catalog *catalog, struct error *error) {
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "PRAGMA quick_check(1)", "checking it", &statement, error));
+    TRY(catalog_prepare(catalog, "PRAGMA integrity_check(1)", "checking it", &statement, error));
     int code = sqlite3_step(statement);
     const char *found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : NULL;
     enum status status = STATUS_OK;

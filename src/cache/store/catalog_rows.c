@@ -61,16 +61,24 @@ static enum status store_row(struct catalog *catalog, const char *sql, const str
     return catalog_finish(catalog, statement, sqlite3_step(statement), "writing a document's row", error);
 }
 
-enum status catalog_insert(struct catalog *catalog, struct document_row *row, struct error *error) {
+enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
+                           struct error *error) {
     sqlite3_stmt *statement;
-    /* The checksum covers the id: ask for the next one first.  AUTOINCREMENT: ids are never used again. */
-    TRY(catalog_prepare(catalog,
-                        "SELECT 1 + max(ifnull((SELECT seq FROM sqlite_sequence WHERE name='documents'), 0), "
-                        "ifnull((SELECT max(id) FROM documents), 0))",
-                        "making a document's row", &statement, error));
+    /* The checksum covers the id: ask for the next one first.  AUTOINCREMENT: ids are never used again, and
+     * should the sequence be damaged, none that anything else still names. */
+    TRY(catalog_prepare(
+        catalog,
+        "SELECT 1 + max(?1, ifnull((SELECT seq FROM sqlite_sequence WHERE name='documents'), 0), "
+        "ifnull((SELECT max(id) FROM documents), 0), ifnull((SELECT max(document) FROM commits), 0), "
+        "ifnull((SELECT max(id) FROM removals), 0))",
+        "making a document's row", &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id_used);
     int code = sqlite3_step(statement);
     row->id = code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) : 0;
     TRY(catalog_finish(catalog, statement, code, "making a document's row", error));
+    if (row->id == 0 || row->id > DOCUMENT_ID_MOST)
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: the next document would be %" PRIu64,
+                         catalog->path, row->id);
     return store_row(catalog,
                      "INSERT INTO documents(" ROW_COLUMNS
                      ") VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
@@ -90,12 +98,32 @@ enum status catalog_update(struct catalog *catalog, const struct document_row *r
     return STATUS_OK;
 }
 
-enum status catalog_delete(struct catalog *catalog, uint64_t id, struct error *error) {
+static struct checksum removal_checksum(uint64_t id) {
+    char text[40];
+    snprintf(text, sizeof text, "removed %" PRIu64, id);
+    return checksum_of(text, strlen(text));
+}
+
+enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *error) {
+    const char *doing = "removing a document";
     char sql[128];
     snprintf(sql, sizeof sql,
              "DELETE FROM commits WHERE document=%" PRIu64 "; DELETE FROM documents WHERE id=%" PRIu64, id,
              id);
-    return catalog_execute(catalog, sql, "removing a document", error);
+    TRY(catalog_execute(catalog, sql, doing, error));
+    struct checksum checksum = removal_checksum(id);
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "INSERT OR REPLACE INTO removals(id, checksum) VALUES(?1, ?2)", doing,
+                        &statement, error));
+    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_TRANSIENT);
+    return catalog_finish(catalog, statement, sqlite3_step(statement), doing, error);
+}
+
+enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct error *error) {
+    char sql[64];
+    snprintf(sql, sizeof sql, "DELETE FROM removals WHERE id=%" PRIu64, id);
+    return catalog_execute(catalog, sql, "forgetting a removal", error);
 }
 
 enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error) {
@@ -191,22 +219,15 @@ enum status catalog_rows(struct catalog *catalog, struct document_row **rows, si
     return status;
 }
 
-enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
-                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error) {
-    const char *doing = "searching";
+/* The ids that a statement gives. */
+static enum status read_ids(struct catalog *catalog, sqlite3_stmt *statement, const char *doing,
+                            bool (*wanted)(sqlite3_stmt *statement), uint64_t **ids, size_t *count,
+                            struct error *error) {
     *ids = NULL;
     *count = 0;
-    sqlite3_stmt *statement;
-    TRY(catalog_prepare(
-        catalog,
-        "SELECT id FROM documents WHERE prefix=?1 AND fingerprint=?2 AND layout=?3 AND damaged='' "
-        "ORDER BY id DESC",
-        doing, &statement, error));
-    sqlite3_bind_int64(statement, 1, prefix);
-    sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
-    sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC);
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (wanted != NULL && !wanted(statement)) continue;
         if (!grow((void **)ids, *count, sizeof **ids)) {
             code = SQLITE_NOMEM;
             break;
@@ -219,6 +240,33 @@ enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerpri
         *ids = NULL;
     }
     return status;
+}
+
+static bool removal_intact(sqlite3_stmt *statement) {
+    struct checksum stored, computed = removal_checksum((uint64_t)sqlite3_column_int64(statement, 0));
+    return column_bytes(statement, 1, stored.bytes, sizeof stored) && checksum_equal(&stored, &computed);
+}
+
+enum status catalog_removals(struct catalog *catalog, uint64_t **ids, size_t *count, struct error *error) {
+    const char *doing = "reading what was removed";
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog, "SELECT id, checksum FROM removals ORDER BY id", doing, &statement, error));
+    return read_ids(catalog, statement, doing, removal_intact, ids, count, error);
+}
+
+enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
+                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error) {
+    const char *doing = "searching";
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(
+        catalog,
+        "SELECT id FROM documents WHERE prefix=?1 AND fingerprint=?2 AND layout=?3 AND damaged='' "
+        "ORDER BY id DESC",
+        doing, &statement, error));
+    sqlite3_bind_int64(statement, 1, prefix);
+    sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
+    sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC);
+    return read_ids(catalog, statement, doing, NULL, ids, count, error);
 }
 
 /* Commits */

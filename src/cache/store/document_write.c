@@ -19,9 +19,6 @@ static enum status files_create(struct document *document, struct error *error) 
     char pages[40], metadata[40];
     document_file_name(pages, document->row.id, "pages");
     document_file_name(metadata, document->row.id, "metadata");
-    /* The id is new and the catalog is ours till the commit: what lies there was left by a killed process. */
-    TRY(io_folder_remove(folder, pages, error));
-    TRY(io_folder_remove(folder, metadata, error));
     TRY(io_file_open(&document->pages, folder, pages, IO_FILE_CREATE, true, error));
     TRY(io_file_open(&document->metadata, folder, metadata, IO_FILE_CREATE, false, error));
     TRY(io_file_try_lock(&document->pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error));
@@ -29,22 +26,34 @@ static enum status files_create(struct document *document, struct error *error) 
     return io_folder_sync(folder, error);
 }
 
-/* As well as it can: what stays is swept at the next opening. */
+/* Those that this document has made, as well as it can: what stays is swept at the next opening. */
 static void files_forget(struct document *document) {
     static const char *const suffixes[] = {"pages", "metadata"};
+    const struct io_file *const files[] = {&document->pages, &document->metadata};
     for (size_t i = 0; i < 2; i++) {
         char name[40];
+        if (files[i]->fd < 0) continue;
         document_file_name(name, document->row.id, suffixes[i]);
         enum status ignored = io_folder_remove(&document->store->folder, name, NULL);
         (void)ignored;
     }
 }
 
+static enum status see_largest(struct store *store, const char *name, uint64_t id, void *context,
+                               struct error *error) {
+    (void)store, (void)name, (void)error;
+    uint64_t *largest = context;
+    if (id > *largest) *largest = id;
+    return STATUS_OK;
+}
+
 static enum status row_create(struct document *document, uint64_t room, struct error *error) {
     struct store *store = document->store;
     TRY(catalog_begin(&store->catalog, error));
     enum status status = store_check_room(store, room, error);
-    if (status == STATUS_OK) status = catalog_insert(&store->catalog, &document->row, error);
+    uint64_t id_used = 0; /* by files that the catalog may not know: an id of theirs would endanger them */
+    if (status == STATUS_OK) status = store_see_files(store, see_largest, &id_used, error);
+    if (status == STATUS_OK) status = catalog_insert(&store->catalog, id_used, &document->row, error);
     if (status == STATUS_OK) status = files_create(document, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);
@@ -97,9 +106,10 @@ static enum status give_back(struct document *document, bool *forget) {
     bool found;
     TRY(catalog_find(&store->catalog, document->row.id, &row, &found, NULL));
     if (!found || !row.intact) return STATUS_OK;
+    if (row.generation < document->row.generation)
+        return STATUS_OK; /* a commit was lost: nothing is cut off */
     *forget = row.generation == 0;
-    if (*forget) return catalog_delete(&store->catalog, row.id, NULL);
-    return document_trim(store, &row, &document->geometry, &document->pages, &document->metadata, NULL);
+    return document_give_back(store, &row, &document->geometry, &document->pages, &document->metadata, NULL);
 }
 
 /* Gives back what was not committed: as well as it can, the next store_open does the rest. */

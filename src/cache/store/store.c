@@ -1,4 +1,4 @@
-/* The store as a whole: opening, what killed writers left behind, room within the limit, removing. */
+/* The store as a whole: opening, room within the limit, removing. */
 #include "cache/store/store.h"
 
 #include <dirent.h>
@@ -21,21 +21,29 @@ void document_file_name(char name[40], uint64_t id, const char *suffix) {
     snprintf(name, 40, "%" PRIu64 ".%s", id, suffix);
 }
 
+enum status document_remove_files(struct store *store, uint64_t id, struct error *error) {
+    char name[40];
+    document_file_name(name, id, "pages");
+    TRY(io_folder_remove(&store->folder, name, error));
+    document_file_name(name, id, "metadata");
+    return io_folder_remove(&store->folder, name, error);
+}
+
 /* The id of a document's file; 0: not one of ours. */
 static uint64_t file_id(const char *name) {
     char again[40];
     uint64_t id = strtoull(name, NULL, 10);
+    if (id == 0 || id >= DOCUMENT_ID_MOST) return 0;
     document_file_name(again, id, "pages");
-    if (id > 0 && strcmp(name, again) == 0) return id;
+    if (strcmp(name, again) == 0) return id;
     document_file_name(again, id, "metadata");
-    return id > 0 && strcmp(name, again) == 0 ? id : 0;
+    return strcmp(name, again) == 0 ? id : 0;
 }
 
-/* Calls see for every file of a document in the folder, until it returns something else than OK. */
-static enum status see_files(struct store *store,
-                             enum status (*see)(struct store *store, const char *name, uint64_t id,
-                                                void *context, struct error *error),
-                             void *context, struct error *error) {
+enum status store_see_files(struct store *store,
+                            enum status (*see)(struct store *store, const char *name, uint64_t id,
+                                               void *context, struct error *error),
+                            void *context, struct error *error) {
     int fd = openat(store->folder.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     if (folder == NULL) return error_set_os(error, STATUS_IO, errno, "%s", store->folder.path);
@@ -55,112 +63,6 @@ static enum status see_any(struct store *store, const char *name, uint64_t id, v
     return STATUS_OK;
 }
 
-/* A file that no row names was being made, or removed, when its process died: nobody was ever told that it would
- * stay.  Unless the catalog has lost the row: then nothing may go. */
-static enum status see_orphan(struct store *store, const char *name, uint64_t id, void *context,
-                              struct error *error) {
-    bool *checked = context;
-    struct document_row row;
-    bool found;
-    TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (found) return STATUS_OK;
-    if (!*checked) TRY(catalog_check(&store->catalog, error));
-    *checked = true;
-    return io_folder_remove(&store->folder, name, error);
-}
-
-static enum status open_files(struct store *store, uint64_t id, enum io_file_mode mode, struct io_file *pages,
-                              struct io_file *metadata, struct error *error) {
-    char name[40];
-    document_file_name(name, id, "pages");
-    TRY(io_file_open(pages, &store->folder, name, mode, false, error));
-    document_file_name(name, id, "metadata");
-    enum status status = io_file_open(metadata, &store->folder, name, mode, false, error);
-    if (status != STATUS_OK) io_file_close(pages);
-    return status;
-}
-
-static enum status remove_files(struct store *store, uint64_t id, struct error *error) {
-    char name[40];
-    document_file_name(name, id, "pages");
-    TRY(io_folder_remove(&store->folder, name, error));
-    document_file_name(name, id, "metadata");
-    return io_folder_remove(&store->folder, name, error);
-}
-
-/* The hole from each committed run's end to the end of its place in the last segment, and all behind it. */
-static void punch_behind(struct io_file *file, const struct geometry *geometry, uint64_t chunks,
-                         uint64_t (*offset)(const struct geometry *geometry, size_t layer, size_t kv_head,
-                                            uint64_t chunk),
-                         size_t entry_bytes) {
-    uint64_t rest = SEGMENT_CHUNKS - chunks % SEGMENT_CHUNKS;
-    if (rest == SEGMENT_CHUNKS) return;
-    for (size_t layer = 0; layer < geometry->layer_count; layer++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++)
-            io_file_punch(file, offset(geometry, layer, head, chunks), rest * entry_bytes);
-}
-
-enum status document_trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                          struct io_file *pages, struct io_file *metadata, struct error *error) {
-    uint64_t chunks = chunks_full(row->token_count),
-             end = pages_end(geometry, row->token_count, row->generation);
-    uint64_t size;
-    TRY(io_file_size(pages, &size, error));
-    if (size > end) {
-        TRY(io_file_truncate(pages, end, error));
-        punch_behind(pages, geometry, chunks, page_offset, geometry->page_bytes);
-    }
-    TRY(io_file_size(metadata, &size, error));
-    end = metadata_end(geometry, row->token_count);
-    if (size > end) TRY(io_file_truncate(metadata, end, error));
-    if (geometry->metadata_bytes > 0)
-        punch_behind(metadata, geometry, chunks, metadata_offset, geometry->metadata_bytes);
-    row->bytes = document_room(geometry, row->token_count);
-    row->writer = 0;
-    return catalog_update(&store->catalog, row, error);
-}
-
-/* A document whose writer did not close it: without a commit it goes, otherwise what lies behind its last
- * commit does.  One that somebody is writing is left alone. */
-static enum status sweep_document(struct store *store, struct document_row *row, struct error *error) {
-    if (!row->intact)
-        return row->damaged[0] != '\0'
-                   ? STATUS_OK
-                   : catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
-    struct store_layout layout;
-    struct io_file pages, metadata;
-    if (row->writer == 0 || !layout_parse(row->layout, &layout)) return STATUS_OK;
-    if (open_files(store, row->id, IO_FILE_UPDATE, &pages, &metadata, error) != STATUS_OK)
-        return row->generation > 0 ? STATUS_OK /* said when it is opened */
-                                   : catalog_delete(&store->catalog, row->id, error);
-    enum status status = io_file_try_lock(&pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error);
-    if (status == STATUS_OK && row->generation == 0) {
-        status = catalog_delete(&store->catalog, row->id, error);
-        if (status == STATUS_OK) status = remove_files(store, row->id, error);
-    } else if (status == STATUS_OK) {
-        struct geometry geometry;
-        geometry_init(&geometry, &layout);
-        status = document_trim(store, row, &geometry, &pages, &metadata, error);
-    }
-    io_file_close(&pages);
-    io_file_close(&metadata);
-    return status == STATUS_FULL ? STATUS_OK : status;
-}
-
-static enum status sweep(struct store *store, struct error *error) {
-    struct document_row *rows;
-    size_t count;
-    TRY(catalog_begin(&store->catalog, error));
-    enum status status = catalog_rows(&store->catalog, &rows, &count, error);
-    for (size_t i = 0; status == STATUS_OK && i < count; i++) status = sweep_document(store, &rows[i], error);
-    free(rows);
-    bool checked = false;
-    if (status == STATUS_OK) status = see_files(store, see_orphan, &checked, error);
-    if (status == STATUS_OK) return catalog_commit(&store->catalog, error);
-    catalog_rollback(&store->catalog);
-    return status;
-}
-
 enum status store_open(struct store **result, const struct store_options *options, struct error *error) {
     struct store *store = calloc(1, sizeof *store);
     if (store == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", options->directory);
@@ -172,11 +74,11 @@ enum status store_open(struct store **result, const struct store_options *option
         io_folder_open(&store->folder, options->directory,
                        options->read_only ? IO_FOLDER_READ : IO_FOLDER_CREATE, options->faults, error);
     bool documents = false;
-    if (status == STATUS_OK) status = see_files(store, see_any, &documents, error);
+    if (status == STATUS_OK) status = store_see_files(store, see_any, &documents, error);
     if (status == STATUS_OK)
         status =
             catalog_open(&store->catalog, &store->folder, options->read_only, !documents, store->vfs, error);
-    if (status == STATUS_OK && !options->read_only) status = sweep(store, error);
+    if (status == STATUS_OK && !options->read_only) status = store_sweep(store, error);
     if (status == STATUS_OK)
         *result = store;
     else
@@ -190,9 +92,12 @@ void store_close(struct store *store) {
     writer_stop(store->writer);
     catalog_close(&store->catalog);
     io_folder_close(&store->folder);
+    free(store->warning);
     free(store->vfs);
     free(store);
 }
+
+const char *store_warning(const struct store *store) { return store->warning; }
 
 enum status store_flag(struct store *store, uint64_t id, struct error *error) {
     /* The flag is what keeps it from being found again; when it cannot be set, its next reader finds the
@@ -219,10 +124,35 @@ static uint64_t room_of(struct store *store, const struct document_row *row) {
     return bytes;
 }
 
+struct nameless {
+    const struct document_row *rows; /* by id */
+    size_t count;
+    uint64_t bytes;
+};
+
+static int by_id(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = ((const struct document_row *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+/* Blocks of a file that no row names: they may not go (sweep.c), so they count. */
+static enum status see_nameless(struct store *store, const char *name, uint64_t id, void *context,
+                                struct error *error) {
+    (void)error;
+    struct nameless *nameless = context;
+    struct stat info;
+    if (bsearch(&id, nameless->rows, nameless->count, sizeof *nameless->rows, by_id) == NULL &&
+        fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
+        nameless->bytes += (uint64_t)info.st_blocks * 512;
+    return STATUS_OK;
+}
+
 static enum status bytes_taken(struct store *store, const struct document_row *rows, size_t count,
                                uint64_t *bytes, struct error *error) {
+    struct nameless nameless = {rows, count, 0};
+    TRY(store_see_files(store, see_nameless, &nameless, error));
     TRY(catalog_bytes(&store->catalog, bytes, error));
-    *bytes += CATALOG_ROOM;
+    *bytes += CATALOG_ROOM + nameless.bytes;
     for (size_t i = 0; i < count; i++)
         *bytes += room_of(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
     return STATUS_OK;
@@ -299,6 +229,39 @@ static bool in_use(struct store *store, uint64_t id) {
     return false;
 }
 
+static enum status remove_document(struct store *store, uint64_t id, struct error *error) {
+    struct io_file pages;
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (!found)
+        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    TRY(lock_unused(store, id, &pages, error));
+    enum status status = catalog_begin(&store->catalog, error);
+    if (status == STATUS_OK) {
+        status = catalog_remove(&store->catalog, id, error);
+        if (status == STATUS_OK)
+            status = catalog_commit(&store->catalog, error);
+        else
+            catalog_rollback(&store->catalog);
+    }
+    if (status == STATUS_OK) status = document_remove_files(store, id, error); /* or the next opening does */
+    io_file_close(&pages);
+    return status;
+}
+
+/* Rows are deleted through an index: a damaged one could lead to those of another document. */
+static enum status check_removal(struct store *store, struct error *error) {
+    struct error why;
+    enum status status = catalog_check(&store->catalog, &why);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (status == STATUS_DOCUMENT)
+        return error_set(error, status, "%s; nothing of it is removed, documents that are whole can be read",
+                         why.message);
+    if (error != NULL) *error = why;
+    return status;
+}
+
 enum status store_make_room(struct store *store, uint64_t needed, struct error *error) {
     enum status status = store_check_room(store, needed, error);
     if (status != STATUS_FULL || needed == UINT64_MAX) return status;
@@ -311,7 +274,8 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
     if (status == STATUS_OK && victims == NULL)
         status = error_set(error, STATUS_MEMORY, "%s: out of memory", store->folder.path);
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        if (in_use(store, rows[i].id)) continue;
+        /* A damaged row cannot even be believed its id: only who asks for it by number removes it. */
+        if (!rows[i].intact || in_use(store, rows[i].id)) continue;
         struct victim *victim = &victims[victim_count++];
         *victim = (struct victim){
             .id = rows[i].id, .bytes = room_of(store, &rows[i]), .damaged = rows[i].damaged[0] != '\0'};
@@ -323,10 +287,11 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
     if (status == STATUS_OK &&
         (!checked_add(taken > evictable ? taken - evictable : 0, needed, &sum) || sum > limit))
         status = full(store, needed, taken > evictable ? taken - evictable : 0, error);
+    if (status == STATUS_OK) status = check_removal(store, error);
     if (status == STATUS_OK) qsort(victims, victim_count, sizeof *victims, by_age);
     for (size_t i = 0; status == STATUS_OK && i < victim_count; i++) {
         if (i > 0 && store_check_room(store, needed, error) == STATUS_OK) break;
-        status = store_remove(store, victims[i].id, error);
+        status = remove_document(store, victims[i].id, error);
         if (status == STATUS_FULL) status = STATUS_OK; /* opened since: the next one */
     }
     free(rows);
@@ -335,25 +300,8 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
 }
 
 enum status store_remove(struct store *store, uint64_t id, struct error *error) {
-    struct io_file pages;
-    struct document_row row;
-    bool found;
-    TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found)
-        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
-    TRY(lock_unused(store, id, &pages, error));
-    enum status status = catalog_begin(&store->catalog, error);
-    if (status == STATUS_OK) {
-        status = catalog_delete(&store->catalog, id, error);
-        if (status == STATUS_OK)
-            status = catalog_commit(&store->catalog, error);
-        else
-            catalog_rollback(&store->catalog);
-    }
-    if (status == STATUS_OK)
-        status = remove_files(store, id, error); /* after: a file without a row is swept */
-    io_file_close(&pages);
-    return status;
+    TRY(check_removal(store, error));
+    return remove_document(store, id, error);
 }
 
 /* Listing */

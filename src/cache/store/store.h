@@ -21,9 +21,13 @@
  *      is refused as a whole.  What is refused is flagged in the catalog with the reason, never removed.
  *   5  One writer per document, any number of readers, in any number of processes.
  *   6  With a limit, files and catalog together never take more: room is reserved before anything is
- *      written.  It is made by removing whole documents that nobody has open, damaged ones first, then
- *      those unused for longest; when that does not suffice the answer is STATUS_FULL.
+ *      written.  It is made by removing whole documents that nobody has open, damaged ones first (but for
+ *      those whose row is), then those unused for longest; when that does not suffice the answer is STATUS_FULL.
  *   7  A write or flush that failed ends that document's writing; what was committed stays as it is.
+ *   8  Nothing is destroyed because something is missing.  Files are removed, or cut back, only on intact rows
+ *      that say so, under their checksums, of a catalog whose trees and indices have been checked (but for
+ *      the document that a writer is closing); whatever no row explains is left alone, counts against the
+ *      limit, and is reported.
  *
  * Status: STATUS_DOCUMENT (exit code 4) a catalog or document that is damaged, foreign or newer: recompute;
  * STATUS_IO (6) the disk or the folder; STATUS_FULL no room: in the write-behind buffers for now, or within
@@ -67,10 +71,13 @@ struct store_options {
 };
 
 /* Makes the folder (0700) and the catalog when they are not there, and gives back what writers that were
- * killed had left behind. */
+ * killed had left behind (invariant 8). */
 enum status store_open(struct store **store, const struct store_options *options, struct error *error)
     STATUS_CHECKED;
 void store_close(struct store *store); /* after its documents; NULL is allowed */
+/* What the opening left alone because the catalog may be damaged, one line for the user; NULL: nothing.  Good
+ * until store_close. */
+const char *store_warning(const struct store *store);
 
 /* Who computed the KV: whatever changes a single bit of it belongs in the fingerprint (weights, tokenizer,
  * RoPE, KV types, ...). */

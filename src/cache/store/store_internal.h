@@ -78,6 +78,8 @@ struct commit_row {
 /* Identifies the first 64 tokens; never 0. */
 int64_t prefix_of(const int32_t *tokens);
 
+#define DOCUMENT_ID_MOST (UINT64_C(1) << 62)
+
 struct catalog {
     struct sqlite3 *database;
     char *path; /* owned */
@@ -94,13 +96,18 @@ enum status catalog_begin_read(struct catalog *catalog, struct error *error) STA
 enum status catalog_commit(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 void catalog_rollback(struct catalog *catalog);
 
-/* Fills row->id. */
-enum status catalog_insert(struct catalog *catalog, struct document_row *row, struct error *error)
-    STATUS_CHECKED;
+/* Fills row->id: larger than id_used and than every id that the catalog names. */
+enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
+                           struct error *error) STATUS_CHECKED;
 /* All but the flag of damage. */
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
     STATUS_CHECKED;
-enum status catalog_delete(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
+/* The rows go, and in their place a row of `removals` says so: what allows its files to be removed. */
+enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
+/* Ids of removed documents whose files may still be there, intact rows only; *ids is the caller's to free. */
+enum status catalog_removals(struct catalog *catalog, uint64_t **ids, size_t *count, struct error *error)
+    STATUS_CHECKED;
+enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
 enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error);
 /* *found false: there is none. */
 enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_row *row, bool *found,
@@ -108,7 +115,7 @@ enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_r
 /* All rows by id; *rows is the caller's to free. */
 enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count,
                          struct error *error) STATUS_CHECKED;
-/* Whether its trees are sound (reads all of it). */
+/* Whether its trees and indices are sound (reads all of it: 40 ms for 126 MiB in the page cache). */
 enum status catalog_check(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 enum status catalog_bytes(struct catalog *catalog, uint64_t *bytes, struct error *error) STATUS_CHECKED;
 /* Fills commit->checksum and *chain. */
@@ -140,6 +147,7 @@ struct store {
     struct writer *writer;        /* owned; NULL until something is written */
     size_t document_count;        /* open */
     size_t writing_count;         /* of these, for writing */
+    char *warning;                /* owned; of store_warning; NULL: none */
 };
 
 /* Bytes on their own cache line would cost a gigabyte; a byte per page will do: written by the writer's
@@ -177,6 +185,12 @@ struct document {
 
 /* store.c */
 void document_file_name(char name[40], uint64_t id, const char *suffix);
+enum status document_remove_files(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
+/* Calls see for every file of a document in the folder, until it returns something else than OK. */
+enum status store_see_files(struct store *store,
+                            enum status (*see)(struct store *store, const char *name, uint64_t id,
+                                               void *context, struct error *error),
+                            void *context, struct error *error) STATUS_CHECKED;
 /* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
 enum status store_flag(struct store *store, uint64_t id, struct error *error);
 /* Makes room for so many bytes more; the catalog must not be in a transaction. */
@@ -184,9 +198,14 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
 /* Whether they fit now; inside a transaction. */
 enum status store_check_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
-/* Gives back what lies behind the last commit and lowers the reservation; inside a transaction. */
-enum status document_trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                          struct io_file *pages, struct io_file *metadata, struct error *error)
+
+/* sweep.c: what was not committed is given back */
+enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
+/* Inside a transaction, with the writer's lock.  Gives back what lies behind the last commit and lowers the
+ * reservation; without a commit the rows go, and after the transaction the files may.  STATUS_DOCUMENT, and
+ * nothing was changed: the commits are not those of the row. */
+enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
+                               struct io_file *pages, struct io_file *metadata, struct error *error)
     STATUS_CHECKED;
 
 /* document.c */

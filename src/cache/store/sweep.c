@@ -1,0 +1,245 @@
+/* What processes that died left behind, given back when a store is opened; and what a writer gives back itself.
+ *
+ * Nothing is destroyed because something is missing (invariant 8 of store.h): a file that no row names may be all that
+ * is left of a document whose row was lost to a flipped byte, a lost write, or an older copy of the catalog put in
+ * its place.  What may go is told by something that is there:
+ *
+ *   removed    a row of `removals`, intact, has the id: it was written in the transaction that deleted the rows
+ *   empty      neither file holds a byte: it was being made when its process died; no row was committed yet, and
+ *              only then is anything written
+ *   no commit  an intact row says that there is none, none is found, and nobody holds the writer's lock
+ *   behind     what lies behind the last commit, when row and commits are intact and chained, and nobody holds the lock
+ *
+ * and by an opening, for all but the second, only in a catalog whose trees and indices are sound, which is checked when there is
+ * something to give back.  All else is left alone, with one line: store_warning. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/checked.h"
+#include "cache/store/store_internal.h"
+
+/* Giving back */
+
+/* The hole from each committed run's end to the end of its place in the last segment, and all behind it. */
+static void punch_behind(struct io_file *file, const struct geometry *geometry, uint64_t chunks,
+                         uint64_t (*offset)(const struct geometry *geometry, size_t layer, size_t kv_head,
+                                            uint64_t chunk),
+                         size_t entry_bytes) {
+    uint64_t rest = SEGMENT_CHUNKS - chunks % SEGMENT_CHUNKS;
+    if (rest == SEGMENT_CHUNKS) return;
+    for (size_t layer = 0; layer < geometry->layer_count; layer++)
+        for (size_t head = 0; head < geometry->kv_head_count; head++)
+            io_file_punch(file, offset(geometry, layer, head, chunks), rest * entry_bytes);
+}
+
+static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
+                        struct io_file *pages, struct io_file *metadata, struct error *error) {
+    uint64_t chunks = chunks_full(row->token_count),
+             end = pages_end(geometry, row->token_count, row->generation);
+    uint64_t size;
+    TRY(io_file_size(pages, &size, error));
+    if (size > end) {
+        TRY(io_file_truncate(pages, end, error));
+        punch_behind(pages, geometry, chunks, page_offset, geometry->page_bytes);
+    }
+    TRY(io_file_size(metadata, &size, error));
+    end = metadata_end(geometry, row->token_count);
+    if (size > end) TRY(io_file_truncate(metadata, end, error));
+    if (geometry->metadata_bytes > 0)
+        punch_behind(metadata, geometry, chunks, metadata_offset, geometry->metadata_bytes);
+    row->bytes = document_room(geometry, row->token_count);
+    row->writer = 0;
+    return catalog_update(&store->catalog, row, error);
+}
+
+static enum status see_intact(void *context, const struct commit_row *commit, struct error *error) {
+    (void)context, (void)commit, (void)error;
+    return STATUS_OK; /* its checksum has been found right */
+}
+
+enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
+                               struct io_file *pages, struct io_file *metadata, struct error *error) {
+    /* An old row, of a write that was lost, would have its newer commits cut off. */
+    TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
+    if (row->generation == 0) return catalog_remove(&store->catalog, row->id, error);
+    return trim(store, row, geometry, pages, metadata, error);
+}
+
+/* Sweeping */
+
+struct sweep {
+    struct store *store;
+    bool checked, sound;
+    uint64_t nameless; /* files that no row explains */
+    char first[40];    /* the first of them */
+};
+
+static void warn(struct store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void warn(struct store *store, const char *format, ...) {
+    if (store->warning != NULL) return;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&store->warning, format, arguments) < 0) store->warning = NULL;
+    va_end(arguments);
+}
+
+/* Whether the catalog's structure can be believed; asked once. */
+static enum status check(struct sweep *sweep, struct error *error) {
+    if (sweep->checked) return STATUS_OK;
+    struct error why;
+    enum status status = catalog_check(&sweep->store->catalog, &why);
+    sweep->checked = true;
+    sweep->sound = status == STATUS_OK;
+    if (status == STATUS_DOCUMENT) {
+        warn(sweep->store, "%s; nothing of it is removed, documents that are whole can be read", why.message);
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK && error != NULL) *error = why;
+    return status;
+}
+
+/* A document whose writer did not close it, with the writer's lock. */
+static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
+                                 const struct store_layout *layout, struct io_file *pages,
+                                 struct io_file *metadata, struct error *error) {
+    struct geometry geometry;
+    struct error why;
+    geometry_init(&geometry, layout);
+    TRY(check(sweep, error));
+    if (!sweep->sound) return STATUS_OK;
+    enum status status = document_give_back(sweep->store, row, &geometry, pages, metadata, &why);
+    if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
+    if (status != STATUS_OK && error != NULL) *error = why;
+    return status;
+}
+
+static enum status open_files(struct store *store, uint64_t id, struct io_file *pages,
+                              struct io_file *metadata, struct error *error) {
+    char name[40];
+    document_file_name(name, id, "pages");
+    TRY(io_file_open(pages, &store->folder, name, IO_FILE_UPDATE, false, error));
+    document_file_name(name, id, "metadata");
+    enum status status = io_file_open(metadata, &store->folder, name, IO_FILE_UPDATE, false, error);
+    if (status != STATUS_OK) io_file_close(pages);
+    return status;
+}
+
+/* One that somebody is writing is left alone. */
+static enum status sweep_document(struct sweep *sweep, struct document_row *row, struct error *error) {
+    struct store *store = sweep->store;
+    if (!row->intact)
+        return row->damaged[0] != '\0'
+                   ? STATUS_OK
+                   : catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
+    struct store_layout layout;
+    struct io_file pages, metadata;
+    struct error why;
+    if (row->writer == 0 || !layout_parse(row->layout, &layout)) return STATUS_OK;
+    if (open_files(store, row->id, &pages, &metadata, &why) != STATUS_OK) /* said when it is opened */
+        return row->generation > 0 || why.os_error != ENOENT
+                   ? STATUS_OK
+                   : sweep_writing(sweep, row, &layout, NULL, NULL, error);
+    enum status status = io_file_try_lock(&pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error);
+    if (status == STATUS_OK) status = sweep_writing(sweep, row, &layout, &pages, &metadata, error);
+    io_file_close(&pages);
+    io_file_close(&metadata);
+    return status == STATUS_FULL ? STATUS_OK : status;
+}
+
+static enum status sweep_rows(struct sweep *sweep, struct error *error) {
+    struct document_row *rows;
+    size_t count;
+    TRY(catalog_rows(&sweep->store->catalog, &rows, &count, error));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) status = sweep_document(sweep, &rows[i], error);
+    free(rows);
+    return status;
+}
+
+/* The bytes in both files of a document; UINT64_MAX: there are none.  Nothing that cannot be told is empty. */
+static uint64_t bytes_in_files(struct store *store, uint64_t id) {
+    static const char *const suffixes[] = {"pages", "metadata"};
+    uint64_t bytes = UINT64_MAX;
+    for (size_t i = 0; i < 2; i++) {
+        char name[40];
+        struct stat info;
+        document_file_name(name, id, suffixes[i]);
+        if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes = (bytes == UINT64_MAX ? 0 : bytes) + (uint64_t)info.st_size;
+        else if (errno != ENOENT)
+            return 1;
+    }
+    return bytes;
+}
+
+/* Files of documents that were removed and whose process died, or failed, before they were. */
+static enum status sweep_removed(struct sweep *sweep, struct error *error) {
+    struct store *store = sweep->store;
+    struct document_row row;
+    uint64_t *ids;
+    size_t count;
+    bool found;
+    TRY(catalog_removals(&store->catalog, &ids, &count, error));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        status = catalog_find(&store->catalog, ids[i], &row, &found, error);
+        if (status != STATUS_OK || found) continue; /* a contradiction: left alone */
+        if (bytes_in_files(store, ids[i]) != UINT64_MAX) {
+            status = check(sweep, error);
+            if (status != STATUS_OK || !sweep->sound) break;
+            status = document_remove_files(store, ids[i], error);
+        }
+        if (status == STATUS_OK) status = catalog_forget_removal(&store->catalog, ids[i], error);
+    }
+    free(ids);
+    return status;
+}
+
+/* After sweep_removed: what no row names now is empty, or not to be explained. */
+static enum status see_nameless(struct store *store, const char *name, uint64_t id, void *context,
+                                struct error *error) {
+    struct sweep *sweep = context;
+    struct document_row row;
+    bool found;
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
+    if (found) return STATUS_OK;
+    if (bytes_in_files(store, id) == 0) return document_remove_files(store, id, error);
+    if (sweep->nameless++ == 0) snprintf(sweep->first, sizeof sweep->first, "%s", name);
+    return STATUS_OK;
+}
+
+static enum status sweep_files(struct sweep *sweep, struct error *error) {
+    TRY(sweep_removed(sweep, error));
+    return store_see_files(sweep->store, see_nameless, sweep, error);
+}
+
+/* One transaction: no other process makes or removes documents meanwhile. */
+static enum status transact(struct sweep *sweep,
+                            enum status (*step)(struct sweep *sweep, struct error *error),
+                            struct error *error) {
+    struct catalog *catalog = &sweep->store->catalog;
+    TRY(catalog_begin(catalog, error));
+    enum status status = step(sweep, error);
+    if (status == STATUS_OK && !(sweep->checked && !sweep->sound)) return catalog_commit(catalog, error);
+    catalog_rollback(catalog); /* nothing is written into a catalog that is not sound */
+    return status;
+}
+
+enum status store_sweep(struct store *store, struct error *error) {
+    struct sweep sweep = {.store = store};
+    TRY(transact(&sweep, sweep_rows, error));
+    TRY(transact(&sweep, sweep_files, error)); /* once the rows are durably gone */
+    if (sweep.nameless > 0)
+        warn(store,
+             "%s: the catalog does not know %" PRIu64
+             " file%s there, %s%s: left alone, since a damaged or older "
+             "catalog may have lost what they belong to",
+             store->folder.path, sweep.nameless, sweep.nameless == 1 ? "" : "s", sweep.first,
+             sweep.nameless == 1 ? "" : " first");
+    return STATUS_OK;
+}
