@@ -16,6 +16,7 @@
 
 #include "cache/faulty_vfs.h"
 #include "cache/store_sample.h"
+#include "platform/clock.h"
 #include "platform/scratch.h"
 
 enum { BEFORE_TOKENS = 64 * 3 + 7, DOCUMENTS = 2, COMMITS = 5 };
@@ -81,13 +82,9 @@ static void resume(struct store *store, const struct sample *sample, uint64_t do
         error);
     free(tokens);
     assert_int_equal(match.token_count, done);
-    enum status opened = STATUS_FAILED;
-    for (int i = 0; i < 200 && opened != STATUS_OK; i++) { /* a killed process's files may be let go late */
-        if (i > 0) usleep(10000);
-        opened = document_open(&document, store, match.document, &sample->model, &sample->layout,
-                               DOCUMENT_APPEND, commits[COMMITS - 1], &error);
-    }
-    assert_ok(opened, error);
+    assert_ok(document_open(&document, store, match.document, &sample->model, &sample->layout,
+                            DOCUMENT_APPEND, commits[COMMITS - 1], &error),
+              error);
     assert_ok(sample_write(sample, document, done, commits[COMMITS - 1], NULL, &error), error);
     assert_ok(document_flush(document, &error), error);
     document_close(document);
@@ -262,6 +259,82 @@ static void test_two_processes(void **state) {
     scratch_destroy(&scratch);
 }
 
+/* What holds a killed writer's files for a moment, here as long as we like: another process that shares them (the open
+ * file descriptions, as the kernel's own work does), while the writer is a zombie, and once it is gone. */
+static void child_hold(const struct scratch *scratch, const struct sample *sample, int report) {
+    struct store *store;
+    struct error error;
+    const struct store_options options = {.directory = scratch->path, .backend = IO_BACKEND_THREADS};
+    struct document *document;
+    const struct document_description description = {&sample->model, &sample->layout, "new", 5000};
+    if (store_open(&store, &options, &error) != STATUS_OK) _exit(2);
+    if (document_create(&document, store, &description, &error) != STATUS_OK) _exit(3);
+    if (sample_write(sample, document, 0, 100, NULL, &error) != STATUS_OK) _exit(4);
+    if (document_flush(document, &error) != STATUS_OK) _exit(5);
+    uint64_t id = document_id(document);
+    pid_t holder = fork();
+    if (holder == 0) {
+        alarm(60); /* should the test end early */
+        pause();
+        _exit(0);
+    }
+    const uint64_t said[2] = {id, (uint64_t)holder};
+    if (write(report, said, sizeof said) != sizeof said) _exit(6);
+    pause();
+    _exit(7);
+}
+
+/* Ends the holder a while later, from a process of its own. */
+static pid_t end_later(pid_t holder, unsigned microseconds) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child != 0) return child;
+    usleep(microseconds);
+    kill(holder, SIGKILL);
+    _exit(0);
+}
+
+static void test_killed_writer_lets_go_late(void **state) {
+    (void)state;
+    enum { LATE = 300000 };
+    struct sample sample = make_sample();
+    for (int reaped = 0; reaped < 2; reaped++) {
+        struct scratch scratch;
+        struct error error;
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        int ends[2], status;
+        assert_int_equal(pipe(ends), 0);
+        fflush(stdout);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) child_hold(&scratch, &sample, ends[1]);
+        uint64_t said[2] = {0};
+        assert_int_equal(read(ends[0], said, sizeof said), sizeof said);
+        struct store *store = open_clean(&scratch);
+        struct document *document;
+        double begin = clock_seconds();
+        assert_int_equal(document_open(&document, store, said[0], &sample.model, &sample.layout,
+                                       DOCUMENT_APPEND, 5000, &error),
+                         STATUS_FULL); /* it lives: at once */
+        assert_true(clock_seconds() - begin < 1);
+        kill(child, SIGKILL);
+        siginfo_t ended;
+        assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | (reaped ? 0 : WNOWAIT)), 0);
+        pid_t ending = end_later((pid_t)said[1], LATE);
+        assert_ok(document_open(&document, store, said[0], &sample.model, &sample.layout, DOCUMENT_APPEND,
+                                5000, &error),
+                  error);
+        assert_int_equal(document_token_count(document), 100);
+        document_close(document);
+        assert_int_equal(waitpid(ending, &status, 0), ending);
+        if (!reaped) assert_int_equal(waitpid(child, &status, 0), child);
+        store_close(store);
+        close(ends[0]);
+        close(ends[1]);
+        scratch_destroy(&scratch);
+    }
+}
+
 int main(void) {
     const char *given = getenv("LOAM_TEST_SEED");
     seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
@@ -270,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_kill_at_every_call),
         cmocka_unit_test(test_kill_at_any_time),
         cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_killed_writer_lets_go_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
 
+enum { DEAD_WRITER_MILLISECONDS = 5000 };
+
 /* Zeroed, and in memory only where it is touched. */
 static void *table(uint64_t count, uint64_t width, size_t element_bytes) {
     uint64_t elements;
@@ -160,19 +162,16 @@ static enum status files_open(struct document *document, uint64_t id, enum docum
     return status;
 }
 
-static enum status files_lock(struct document *document, const struct document_row *row,
-                              enum document_mode mode, struct error *error) {
+static enum status files_lock(struct document *document, uint64_t id, enum document_mode mode,
+                              struct error *error) {
     struct error why;
     enum status status = STATUS_OK;
     if (mode == DOCUMENT_APPEND)
-        status = io_file_try_lock(&document->pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, &why);
-    if (status == STATUS_FULL)
-        return error_set(error, STATUS_FULL, "document %" PRIu64 " is being written by process %" PRIu64,
-                         row->id, row->writer);
+        status = document_lock_writer(document->store, id, &document->pages, DEAD_WRITER_MILLISECONDS, &why);
     if (status == STATUS_OK) {
         status = io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_SHARED, &why);
         if (status == STATUS_FULL)
-            return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 " is just being removed", row->id);
+            return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 " is just being removed", id);
     }
     if (status != STATUS_OK && error != NULL) *error = why;
     return status;
@@ -278,7 +277,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
     TRY(document_allocate(&document, store, layout, mode == DOCUMENT_APPEND, error));
     document->id = id;
     status = files_open(document, id, mode, error);
-    if (status == STATUS_OK) status = files_lock(document, &row, mode, error);
+    if (status == STATUS_OK) status = files_lock(document, id, mode, error);
     if (status == STATUS_OK) status = open_locked(document, id, model, text, token_capacity, error);
     if (status != STATUS_OK) {
         document_free(document);

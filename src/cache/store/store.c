@@ -9,10 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
+#include "platform/clock.h"
+#include "platform/process.h"
 
 /* Kept free within the limit: an empty catalog and the journal of one commit. */
 enum { CATALOG_ROOM = 512 << 10, STAGING_USUAL = 8 << 20 };
@@ -202,6 +205,26 @@ static void time_used(struct store *store, uint64_t id, struct timespec *used) {
     document_file_name(name, id, "pages");
     *used = (struct timespec){0};
     if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0) *used = info.st_mtim;
+}
+
+enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
+                                 unsigned milliseconds, struct error *error) {
+    uint64_t end = clock_ns() + milliseconds * UINT64_C(1000000);
+    for (;;) {
+        struct document_row row;
+        bool found;
+        enum status status = io_file_try_lock(pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error);
+        if (status != STATUS_FULL) return status;
+        TRY(catalog_find(&store->catalog, id, &row, &found, error));
+        if (!found)
+            return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path,
+                             id);
+        /* 0: it has just been opened, and will say so, or is just being closed. */
+        if ((row.writer != 0 && process_is_running(row.writer)) || clock_ns() >= end)
+            return error_set(error, STATUS_FULL, "document %" PRIu64 " is being written by process %" PRIu64,
+                             id, row.writer);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
 }
 
 /* Opens the pages file with the lock that says nobody uses the document.  A file that is gone is no

@@ -151,7 +151,8 @@ enum status document_create(struct document **document, struct store *store,
 
 enum document_mode {
     DOCUMENT_READ,
-    DOCUMENT_APPEND, /* go on behind its last commit.  STATUS_FULL: another writer has it (names the process) */
+    DOCUMENT_APPEND, /* go on behind its last commit.  STATUS_FULL: another writer has it (names the process); one
+                        that was killed a moment ago is waited for */
 };
 
 /* Verifies everything but the pages and the metadata, which are verified as they are read.  STATUS_DOCUMENT:

@@ -198,6 +198,10 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
 /* Whether they fit now; inside a transaction. */
 enum status store_check_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
+/* The writer's lock, at once or not at all (STATUS_FULL names who has it) - but for a writer that has ended: the kernel
+ * lets go of its files only when what io_uring had under way is done, so those are waited for, so long at most. */
+enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
+                                 unsigned milliseconds, struct error *error) STATUS_CHECKED;
 
 /* sweep.c: what was not committed is given back */
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;

@@ -23,6 +23,8 @@
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
 
+enum { DEAD_WRITER_MILLISECONDS = 1000 }; /* other processes wait for our transaction meanwhile */
+
 /* Giving back */
 
 /* The hole from each committed run's end to the end of its place in the last segment, and all behind it. */
@@ -144,7 +146,7 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
         return row->generation > 0 || why.os_error != ENOENT
                    ? STATUS_OK
                    : sweep_writing(sweep, row, &layout, NULL, NULL, error);
-    enum status status = io_file_try_lock(&pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error);
+    enum status status = document_lock_writer(store, row->id, &pages, DEAD_WRITER_MILLISECONDS, error);
     if (status == STATUS_OK) status = sweep_writing(sweep, row, &layout, &pages, &metadata, error);
     io_file_close(&pages);
     io_file_close(&metadata);
