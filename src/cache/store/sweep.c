@@ -1,17 +1,18 @@
 /* What processes that died left behind, given back when a store is opened; and what a writer gives back itself.
  *
- * Nothing is destroyed because something is missing (invariant 8 of store.h): a file that no row names may be all that
- * is left of a document whose row was lost to a flipped byte, a lost write, or an older copy of the catalog put in
- * its place.  What may go is told by something that is there:
+ * Nothing is destroyed because something is missing (invariant 8 of store.h): a file that no row names may be all
+ * that is left of a document whose row was lost to a flipped byte, a lost write, or an older copy of the catalog
+ * put in its place.  What may go is told by something that is there:
  *
  *   removed    a row of `removals`, intact, has the id: it was written in the transaction that deleted the rows
  *   empty      neither file holds a byte: it was being made when its process died; no row was committed yet, and
  *              only then is anything written
  *   no commit  an intact row says that there is none, none is found, and nobody holds the writer's lock
- *   behind     what lies behind the last commit, when row and commits are intact and chained, and nobody holds the lock
+ *   behind     what lies behind the last commit, when row and commits are intact and chained, and nobody holds
+ *              the lock
  *
- * and by an opening, for all but the second, only in a catalog whose trees and indices are sound, which is checked when there is
- * something to give back.  All else is left alone, with one line: store_warning. */
+ * and by an opening, for all but the second, only in a catalog whose trees and indices are sound, which is checked
+ * when there is something to give back.  All else is left alone, with one line: store_warning. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
