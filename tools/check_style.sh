@@ -20,4 +20,7 @@ for f in $files; do
   long=$(awk 'length($0) > 120 { print NR; exit }' "$f")
   [ -z "$long" ] || complain width "$f:$long" "longer than 120 characters"
 done
+for f in $(find $(ls -d src include tests bench docs tools models cmake 2>/dev/null) -type f -size +1024k); do
+  [ "$f" = models/loam-nano.gguf ] || complain size "$f" "more than 1 MiB; only the bundled model may be"
+done
 exit $failed
