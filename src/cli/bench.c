@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "cli/bandwidth.h"
 #include "cli/bench_result.h"
+#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_type.h"
@@ -224,8 +225,10 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
     session_close(&bench->session);
     TRY(session_open(&bench->session, bench->options, threads, error));
     const struct model *model = bench->session.model;
+    const char *path;
+    TRY(model_path(bench->options, &path, error));
     bench->model = (struct bench_model){
-        .path = option_text(bench->options, OPTION_MODEL),
+        .path = path,
         .kernels = cpu_mask_text(bench->session.mask, bench->kernels, sizeof bench->kernels),
         .cpu = cpu_model_name(),
         .size_bytes = model_tensor_bytes(&model->gguf),

@@ -11,25 +11,25 @@
 
 const struct command command_table[COMMAND_COUNT] = {
     [COMMAND_RUN] =
-        {COMMAND_RUN, "run", "-m MODEL [-f FILE] [-p TEXT] [options]", "complete a prompt",
+        {COMMAND_RUN, "run", "[-m MODEL] [-f FILE] [-p TEXT] [options]", "complete a prompt",
          "Continues the text of -f and -p (or the tokens of --ids) and streams the answer to standard "
          "output.  Ctrl-C stops the answer, a second one leaves at once.",
          0, 0, run_command},
     [COMMAND_CHAT] =
-        {COMMAND_CHAT, "chat", "-m MODEL [options]", "talk with a model",
+        {COMMAND_CHAT, "chat", "[-m MODEL] [options]", "talk with a model",
          "Asks for a line and answers it, turn by turn; a turn prefills only what is new.  Where standard "
          "input "
          "is no terminal every line of it is a turn.  /help lists what else can be typed.  Ctrl-C stops an "
          "answer, twice leaves.",
          0, 0, chat_command},
     [COMMAND_BENCH] =
-        {COMMAND_BENCH, "bench", "-m MODEL [options]", "measure prefill and decode speed",
+        {COMMAND_BENCH, "bench", "[-m MODEL] [options]", "measure prefill and decode speed",
          "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
          "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
          "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
          0, 0, bench_command},
     [COMMAND_PERPLEXITY] =
-        {COMMAND_PERPLEXITY, "perplexity", "-m MODEL -f FILE [options]",
+        {COMMAND_PERPLEXITY, "perplexity", "[-m MODEL] -f FILE [options]",
          "how well a model predicts a text; how far two settings differ",
          "As llama-perplexity: windows of -c tokens, the second half of each scored.  With "
          "--kl-divergence-base FILE the distributions are saved as well; with --kl-divergence they are "
@@ -38,7 +38,7 @@ const struct command command_table[COMMAND_COUNT] = {
          "token "
          "is the same, and by how much the right token's probability differs.",
          0, 0, perplexity_command},
-    [COMMAND_EVAL] = {COMMAND_EVAL, "eval", "ruler|kl|recall|ask -m MODEL [options]",
+    [COMMAND_EVAL] = {COMMAND_EVAL, "eval", "ruler|kl|recall|ask [-m MODEL] [options]",
                       "what approximate attention costs in accuracy",
                       "ruler asks the questions of RULER's thirteen tasks, with words and texts of our own, "
                       "at prompts of exact "
@@ -52,18 +52,18 @@ const struct command command_table[COMMAND_COUNT] = {
                       "and each sample is prefilled once.",
                       1, 1, eval_command},
     [COMMAND_INSPECT] =
-        {COMMAND_INSPECT, "inspect", "FILE [--json]",
+        {COMMAND_INSPECT, "inspect", "[FILE] [--json]",
          "what a model file holds, and the memory that running it takes",
          "Prints the metadata and the tensors of a GGUF file (a vocabulary alone will do), the "
          "bytes of KV cache per token, and what 8K, 32K, 128K and 1M tokens of context need.",
          0, 1, inspect_command},
     [COMMAND_TOKENIZE] =
-        {COMMAND_TOKENIZE, "tokenize", "-m MODEL [-f FILE] [-p TEXT] [--json]", "text to token ids",
+        {COMMAND_TOKENIZE, "tokenize", "[-m MODEL] [-f FILE] [-p TEXT] [--json]", "text to token ids",
          "Prints each token's id and text, or with --json {\"ids\":[...]}.  A GGUF file that holds "
          "only a vocabulary is enough.",
          0, 0, tokenize_command},
     [COMMAND_DETOKENIZE] =
-        {COMMAND_DETOKENIZE, "detokenize", "-m MODEL [--ids LIST | -f FILE]", "token ids to text",
+        {COMMAND_DETOKENIZE, "detokenize", "[-m MODEL] [--ids LIST | -f FILE]", "token ids to text",
          "Prints the text of the ids, byte for byte.  A file may hold numbers between anything, "
          "such as the output of `loam tokenize --json`.",
          0, 0, detokenize_command},

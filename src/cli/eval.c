@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bundled_model.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -158,8 +159,8 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
 
 enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error) {
     const struct options *options = evaluation->options;
-    const char *path = option_text(options, OPTION_MODEL);
-    if (path == NULL) return error_set(error, STATUS_USAGE, "eval: which model?  -m FILE");
+    const char *path;
+    TRY(model_path(options, &path, error));
     struct gguf gguf = {0};
     enum status status = gguf_open(&gguf, path, error);
     if (status == STATUS_OK)

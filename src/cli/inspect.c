@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cache/kv_cache.h"
+#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
 #include "cli/model_size.h"
@@ -288,9 +289,11 @@ static enum status print_json(const struct inspection *inspection, struct error 
 }
 
 enum status inspect_command(const struct options *options, struct error *error) {
-    const char *path = option_text(options, OPTION_MODEL);
-    if (options->positional_count > 0) path = options->positionals[0];
-    if (path == NULL) return error_set(error, STATUS_USAGE, "inspect: which file?  loam inspect FILE");
+    const char *path;
+    if (options->positional_count > 0)
+        path = options->positionals[0];
+    else
+        TRY(model_path(options, &path, error));
     struct inspection inspection;
     enum status status = inspection_open(&inspection, path, error);
     if (status == STATUS_OK)

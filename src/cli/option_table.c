@@ -17,7 +17,7 @@ enum {
  * (`-p` is a prompt for run and a number of tokens for bench, as in llama.cpp). */
 const struct option_spec option_table[] = {
     {OPTION_MODEL, "model", "m", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, MODEL_USERS, GROUP_INPUT,
-     "model file (GGUF; of a split model, its first file)"},
+     "model file (GGUF; of a split model, its first file); without it the bundled loam-nano.gguf"},
     {OPTION_PROMPT, "prompt", "p", NULL, ARGUMENT_TEXT, "TEXT", NULL, NULL, 0, 0, BIT(RUN) | BIT(TOKENIZE),
      GROUP_INPUT, "the text; after that of -f when both are given"},
     {OPTION_FILE, "file", "f", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0,

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include "base/checked.h"
+#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "platform/clock.h"
 #include "platform/file.h"
@@ -11,9 +12,8 @@
 enum status session_open(struct session *session, const struct options *options, size_t thread_count,
                          struct error *error) {
     *session = (struct session){0};
-    const char *path = option_text(options, OPTION_MODEL);
-    if (path == NULL)
-        return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
+    const char *path;
+    TRY(model_path(options, &path, error));
     return session_open_path(session, path, options, thread_count, error);
 }
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
@@ -11,9 +12,8 @@
 
 static enum status open_tokenizer(const struct options *options, struct tokenizer **tokenizer,
                                   struct error *error) {
-    const char *path = option_text(options, OPTION_MODEL);
-    if (path == NULL)
-        return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
+    const char *path;
+    TRY(model_path(options, &path, error));
     struct gguf gguf = {0};
     enum status status = gguf_open(&gguf, path, error);
     if (status == STATUS_OK)

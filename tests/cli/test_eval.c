@@ -56,7 +56,6 @@ static void usage(void **state) {
     (void)state;
     check(LOAM("eval"), 2, "too few arguments");
     check(LOAM("eval", "rulr", "-m", model_path), 2, "expected ruler");
-    check(LOAM("eval", "ruler"), 2, "which model?");
     check(LOAM("eval", "ruler", "-m", model_path, "--tasks", "niah_single_9"), 2, "niah_single_1|");
     check(LOAM("eval", "ruler", "-m", model_path, "--lengths", "100"), 2, "needs a length of");
     check(LOAM("eval", "ruler", "-m", model_path, "--preset", "ful"), 2, "no preset 'ful'");

@@ -232,7 +232,6 @@ static void failures_have_their_codes(void **state) {
     (void)state;
     const struct failure cases[] = {
         {{"run"}, 2, "a prompt is needed"},
-        {{"run", "-p", "x"}, 2, "which model?"},
         {{"run", "-m", model_path, "-p", "x", "--tmep", "1"}, 2, "did you mean '--temp'?"},
         {{"run", "-m", model_path, "-p", "x", "--temp", "hot"}, 2, "--temp: found 'hot', expected a number"},
         {{"run", "-m", model_path, "-p", "x", "--top-p", "1.5"}, 2, "expected 0 to 1"},

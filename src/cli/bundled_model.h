@@ -1,0 +1,13 @@
+/* bundled_model: which model a command runs: -m, LOAM_ARG_MODEL, or the one that comes with loam. */
+#ifndef LOAM_CLI_BUNDLED_MODEL_H
+#define LOAM_CLI_BUNDLED_MODEL_H
+
+#include "base/status.h"
+#include "cli/option.h"
+
+/* The path of the model, good until the program ends.  Without -m it is loam-nano.gguf in ../share/loam/models of the
+ * program's folder (installed) or in ../../models (built in its source tree), and a line on standard error says so
+ * once, unless -q.  STATUS_USAGE: it is in neither; the line names both. */
+enum status model_path(const struct options *options, const char **path, struct error *error) STATUS_CHECKED;
+
+#endif
