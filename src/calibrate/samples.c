@@ -166,7 +166,8 @@ static enum status allocate(struct samples *s, struct error *error) {
 static enum status run_all(struct samples *s, struct error *error) {
     uint64_t *positions = calloc(s->options.block, sizeof *positions);
     enum status status = positions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
-    if (status == STATUS_OK) status = forward_create(&s->forward, s->model, s->options.block, 1, error);
+    if (status == STATUS_OK)
+        status = forward_create(&s->forward, s->model, s->options.block, s->options.block, 1, error);
     if (status == STATUS_OK) status = forward_set_query_observer(s->forward, see_queries, s, error);
     for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
         status = run_window(s, positions, error);

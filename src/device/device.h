@@ -210,8 +210,8 @@ struct attend_selected_operation {
         mass_weight; /* METADATA_MASS: what a step adds to the rows it attends to is times this; 0: nothing */
     const struct select_item *items;
     size_t item_count;
-    /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the first
-     * select_item_kept(item) entries, none above the item's position; NULL: choose. */
+    /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the
+     * first select_item_kept(item) entries, none above the item's position; NULL: choose. */
     const uint32_t *given;
     /* Out, host memory: lists of the same shape, what lies behind the kept rows left as it is; or NULL */
     uint32_t *chosen;

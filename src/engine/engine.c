@@ -1,7 +1,7 @@
 /* engine: keeps the KV of its sequences and turns requests into batches for the forward pass.
  *
- * A sequence's length changes only after the rows of a whole batch are stored, so that an interrupted or
- * failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
+ * A sequence's length changes only after all layers have stored the rows of a whole batch (a segment, or a step), so
+ * that an interrupted or failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
  * engine_fill_random needs while it runs.
  */
 #include "engine/engine.h"
@@ -13,7 +13,14 @@
 #include "base/random.h"
 #include "model/calibration.h"
 
-enum { BATCH_DEFAULT = 512, FILL_ROWS = 256, Q8_GRANULE = 32 };
+static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
+enum {
+    BATCH_DEFAULT = 512,
+    SEGMENT_DEFAULT = 8192,
+    SEGMENT_MOST = 1 << 19,
+    FILL_ROWS = 256,
+    Q8_GRANULE = 32
+};
 
 struct sequence {
     struct engine *engine;
@@ -28,9 +35,10 @@ struct engine {
     struct kv_cache *cache;
     struct kv_cache_config kv;
     uint64_t context_size;
-    size_t sequence_capacity, sequence_count, batch_size, logit_rows_most;
-    uint64_t *positions;   /* [row capacity] */
-    uint32_t *logit_rows;  /* [row capacity] 0, 1, 2, ... */
+    size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
+    bool watched;         /* somebody sees attention: prompts go block by block, in the order of their rows */
+    uint64_t *positions;  /* [row capacity] */
+    uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
     struct select *select; /* owned; NULL: everything is attended to */
     struct stream *stream; /* owned; for metadata built outside of a step */
     struct sequence *sequences;
@@ -111,6 +119,7 @@ struct select *engine_select(struct engine *engine) {
 }
 
 void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context) {
+    engine->watched = observer != NULL;
     forward_set_attention_observer(engine->forward, observer, context);
 }
 
@@ -150,9 +159,10 @@ static enum status engine_init(struct engine *engine, const struct engine_option
                          "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)engine->context_size, engine->sequence_capacity);
     TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
-    size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
-    engine->logit_rows_most = min_size(rows, ENGINE_SEQUENCES_MOST);
-    TRY(forward_create(&engine->forward, engine->model, rows, engine->logit_rows_most, error));
+    size_t block = max_size(engine->batch_size, engine->sequence_capacity);
+    size_t rows = max_size(engine->segment_size, block);
+    engine->logit_rows_most = min_size(block, ENGINE_SEQUENCES_MOST);
+    TRY(forward_create(&engine->forward, engine->model, rows, block, engine->logit_rows_most, error));
     engine->positions = calloc(rows, sizeof *engine->positions);
     engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);
     if (engine->positions == NULL || engine->logit_rows == NULL)
@@ -163,6 +173,15 @@ static enum status engine_init(struct engine *engine, const struct engine_option
     return replace_select(engine, &options->select, error);
 }
 
+/* Whole blocks, so that blocks are cut where they would be without segments. */
+static size_t segment_size_of(const struct engine *engine, const struct engine_options *options) {
+    size_t block = engine->batch_size, size = options->segment_size;
+    if (size == 0)
+        size = min_size(SEGMENT_DEFAULT, segment_bytes / (engine->model->config.hidden_size * sizeof(float)));
+    if (engine->context_size < size) size = align_up(engine->context_size, block);
+    return max_size(size / block * block, block);
+}
+
 static enum status options_check(const struct model_config *config, const struct engine_options *options,
                                  struct error *error) {
     if (options->sequence_capacity < 1 || options->sequence_capacity > ENGINE_SEQUENCES_MOST)
@@ -171,6 +190,9 @@ static enum status options_check(const struct model_config *config, const struct
     if (options->batch_size > DEVICE_BATCH_MOST)
         return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d",
                          options->batch_size, DEVICE_BATCH_MOST);
+    if (options->segment_size > SEGMENT_MOST)
+        return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d",
+                         options->segment_size, SEGMENT_MOST);
     if ((options->k_type == KV_Q8 && config->k_dimension % Q8_GRANULE != 0) ||
         (options->v_type == KV_Q8 && config->v_dimension % Q8_GRANULE != 0))
         return error_set(error, STATUS_USAGE,
@@ -193,6 +215,7 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->context_size = options->context_size != 0 ? options->context_size : model->config.context_length;
     made->sequence_capacity = options->sequence_capacity;
     made->batch_size = options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT;
+    made->segment_size = segment_size_of(made, options);
     enum status status = engine_init(made, options, error);
     if (status != STATUS_OK) {
         engine_destroy(made);
@@ -267,7 +290,7 @@ static enum status sequence_grow(struct sequence *sequence, uint64_t token_count
     return status == STATUS_FULL ? STATUS_MEMORY : status;
 }
 
-/* Logits of every row of the block just run, handed out in order. */
+/* Logits of every row of the segment just run, handed out in order. */
 static enum status each_logits(struct engine *engine, const struct prefill_request *request, size_t first,
                                size_t count, const float **last, struct error *error) {
     size_t vocabulary = engine->model->config.vocabulary_size;
@@ -284,25 +307,57 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
     return STATUS_OK;
 }
 
-static enum status prefill_block(struct engine *engine, struct sequence *sequence,
-                                 const struct prefill_request *request, size_t first, size_t count,
-                                 const float **logits, struct error *error) {
+/* A segment on its way, for progress. */
+struct prefill_segment {
+    const struct prefill_request *request;
+    size_t first, count; /* tokens of the request */
+};
+
+static bool segment_progress(void *context, uint64_t done, uint64_t total) {
+    const struct prefill_segment *segment = context;
+    const struct prefill_request *request = segment->request;
+    uint64_t tokens = segment->first + segment->count * done / total;
+    return request->progress(request->progress_context, tokens, request->token_count);
+}
+
+/* What is chosen or seen row by row comes in the rows' order, and h2o must not count queries of rows that an
+ * interruption drops: block by block then, and no stop within one. */
+static bool goes_by_blocks(const struct engine *engine, const struct prefill_request *request) {
+    return request->selects || engine->watched ||
+           (engine->select != NULL && select_watches_prefill(engine->select));
+}
+
+static enum status interrupted(const struct prefill_request *request, size_t done, struct error *error) {
+    return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done,
+                     request->token_count);
+}
+
+static enum status run_segment(struct engine *engine, struct sequence *sequence,
+                               struct prefill_segment segment, const float **logits, struct error *error) {
+    const struct prefill_request *request = segment.request;
     uint64_t length = sequence_length(sequence);
+    size_t first = segment.first, count = segment.count;
     bool last = first + count == request->token_count, each = request->each != NULL;
+    bool reports = request->progress != NULL && !goes_by_blocks(engine, request);
     for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
     struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
     const struct select_rule *rule = &sequence->rule;
     struct forward_batch batch = {.tokens = request->tokens + first,
                                   .positions = engine->positions,
                                   .row_count = count,
+                                  .block_rows = min_size(engine->batch_size, count),
                                   .sequences = &sequence->kv,
                                   .items = &item,
                                   .item_count = 1,
                                   .logit_rows = engine->logit_rows + count - 1,
                                   .logit_row_count = last && !each ? 1 : 0,
                                   .keep_rows = each,
-                                  .rules = request->selects ? &rule : NULL};
-    TRY(forward_run(engine->forward, &batch, logits, error));
+                                  .rules = request->selects ? &rule : NULL,
+                                  .progress = reports ? segment_progress : NULL,
+                                  .progress_context = &segment};
+    enum status status = forward_run(engine->forward, &batch, logits, error);
+    if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
+    if (status != STATUS_OK) return status;
     kv_sequence_set_length(sequence->kv, length + count);
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
@@ -319,15 +374,15 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
             return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
                              request->tokens[i], engine->model->config.vocabulary_size - 1);
     TRY(sequence_grow(sequence, request->token_count, error));
+    size_t most = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
     for (size_t done = 0; done < request->token_count;) {
-        size_t count = min_size(request->token_count - done, engine->batch_size);
-        TRY(prefill_block(engine, sequence, request, done, count, logits, error));
-        done += count;
+        struct prefill_segment segment = {
+            .request = request, .first = done, .count = min_size(request->token_count - done, most)};
+        TRY(run_segment(engine, sequence, segment, logits, error));
+        done += segment.count;
         if (request->progress == NULL) continue;
         bool stop = request->progress(request->progress_context, done, request->token_count);
-        if (stop && done < request->token_count)
-            return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done,
-                             request->token_count);
+        if (stop && done < request->token_count) return interrupted(request, done, error);
     }
     return STATUS_OK;
 }

@@ -23,6 +23,9 @@ struct engine_options {
     uint64_t context_size;    /* tokens per sequence; 0: the model's */
     size_t sequence_capacity; /* 1..64 */
     size_t batch_size;        /* tokens of a prefill block; 0: 512 */
+    /* Tokens of a prompt that go through a layer before the next one: what an interrupted prefill loses at most.
+     * Rounded down to whole blocks, at least one; 0: what 64 MiB of activations hold, at most 8,192. */
+    size_t segment_size;
     enum kv_type k_type, v_type;
     struct select_options select; /* method NULL: all */
 };
@@ -54,13 +57,15 @@ struct select *engine_select(struct engine *engine);
 /* Post-RoPE q, k, v and outputs of every layer of every batch; NULL: none. */
 void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context);
 
-/* Called between blocks of a long prefill; returning true stops it with STATUS_INTERRUPTED. */
+/* Called during a long prefill, after each block of each layer, with the work done expressed in tokens: it never
+ * falls and ends at total.  Returning true stops the prefill with STATUS_INTERRUPTED: the sequence holds the segments
+ * that are complete, and a prefill of the rest gives what would have come. */
 typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
 
 enum logits_wanted { LOGITS_LAST, LOGITS_ALL };
 
-/* Appends tokens to the sequence in blocks.  *logits: the last token's [vocabulary_size].  With LOGITS_ALL
- * `each` is called for every token instead, in order, with its logits. */
+/* Appends tokens to the sequence in segments, each layer by layer.  *logits: the last token's [vocabulary_size].  With
+ * LOGITS_ALL `each` is called for every token instead, in order, with its logits. */
 typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits,
                                        struct error *error);
 struct prefill_request {

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "model/forward_internal.h"
 
-enum { BUFFER_ALIGNMENT = 64 };
+enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MOST = 1 << 20 };
 
 /* Lays the buffers out one after another: the first round (memory NULL) only counts. */
 struct layout {
@@ -22,8 +22,8 @@ static float *place(struct layout *layout, size_t rows, size_t columns) {
 static size_t place_all(struct forward *forward, uint8_t *memory) {
     const struct model_config *config = &forward->model->config;
     struct layout layout = {memory, 0};
-    size_t rows = forward->row_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
-    forward->hidden = place(&layout, rows, hidden);
+    size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
+    forward->hidden = place(&layout, forward->row_capacity, hidden);
     forward->normed = place(&layout, rows, hidden);
     forward->q = place(&layout, rows, config->head_count * config->k_dimension);
     forward->k = place(&layout, rows, config->kv_head_count * config->k_dimension);
@@ -31,7 +31,7 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
     forward->up = place(&layout, rows, config->ffn_size);
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
-    forward->angles = place(&layout, rows, config->rope_dimension);
+    forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
     forward->narrow_hidden = place(&layout, wanted, hidden);
     forward->narrow_normed = place(&layout, wanted, hidden);
     return layout.used;
@@ -40,7 +40,7 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
 static enum status forward_init(struct forward *forward, struct error *error) {
     const struct model_config *config = &forward->model->config;
     struct device *device = forward->model->device;
-    size_t rows = forward->row_capacity, wanted = forward->logit_row_capacity;
+    size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity;
     forward->memory_bytes = place_all(forward, NULL);
     TRY(device->operations->stream_create(device, &forward->stream, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->memory_bytes, &forward->memory, error));
@@ -54,23 +54,29 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
     forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
+    forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
     if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
-        forward->narrow_positions == NULL)
+        forward->narrow_positions == NULL || forward->narrow_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     return STATUS_OK;
 }
 
 enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
-                           size_t logit_row_capacity, struct error *error) {
+                           size_t block_capacity, size_t logit_row_capacity, struct error *error) {
     *forward = NULL;
-    if (row_capacity == 0 || row_capacity > DEVICE_BATCH_MOST || logit_row_capacity == 0 ||
-        logit_row_capacity > row_capacity)
+    if (block_capacity == 0 || block_capacity > DEVICE_BATCH_MOST || logit_row_capacity == 0 ||
+        logit_row_capacity > block_capacity)
         return error_set(error, STATUS_USAGE, "a forward pass takes 1 to %d rows, not %zu with %zu of logits",
-                         DEVICE_BATCH_MOST, row_capacity, logit_row_capacity);
+                         DEVICE_BATCH_MOST, block_capacity, logit_row_capacity);
+    if (row_capacity < block_capacity || row_capacity > FORWARD_ROWS_MOST)
+        return error_set(error, STATUS_USAGE,
+                         "a forward pass over %zu rows in blocks of %zu: expected at most %d rows",
+                         row_capacity, block_capacity, FORWARD_ROWS_MOST);
     struct forward *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a forward pass");
     made->model = model;
     made->row_capacity = row_capacity;
+    made->block_capacity = block_capacity;
     made->logit_row_capacity = logit_row_capacity;
     enum status status = forward_init(made, error);
     if (status != STATUS_OK) {
@@ -93,6 +99,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_items);
     free(forward->narrow_sequences);
     free(forward->narrow_positions);
+    free(forward->narrow_rows);
     free(forward->observed);
     free(forward->observed_q);
     free(forward->attention_copy);
@@ -108,7 +115,7 @@ enum status forward_set_query_observer(struct forward *forward, forward_query_ob
                                        void *context, struct error *error) {
     const struct model_config *config = &forward->model->config;
     if (observer != NULL && forward->observed_q == NULL)
-        forward->observed_q = calloc(forward->row_capacity,
+        forward->observed_q = calloc(forward->block_capacity,
                                      config->head_count * config->k_dimension * sizeof *forward->observed_q);
     if (observer != NULL && forward->observed_q == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the observer of queries");
@@ -127,6 +134,10 @@ void forward_observe_queries(struct forward *forward, size_t layer_index, size_t
     forward->query_observer(forward->query_observer_context, layer_index, forward->observed_q, row_count);
 }
 
+void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks) {
+    forward->hooks = hooks != NULL ? *hooks : (struct forward_hooks){0};
+}
+
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
@@ -141,7 +152,12 @@ static enum status batch_check(const struct forward *forward, const struct forwa
     if (batch->row_count == 0 || batch->row_count > forward->row_capacity)
         return error_set(error, STATUS_USAGE, "a batch of %zu rows, expected 1 to %zu", batch->row_count,
                          forward->row_capacity);
+    size_t block_rows = batch->block_rows != 0 ? batch->block_rows : batch->row_count;
+    if (block_rows > forward->block_capacity)
+        return error_set(error, STATUS_USAGE, "%zu rows at a time, expected 1 to %zu", block_rows,
+                         forward->block_capacity);
     ASSERT(batch->item_count > 0 && batch->item_count <= batch->row_count);
+    ASSERT(batch->block_rows == 0 || batch->item_count == 1);
     ASSERT(batch->logit_row_count <= forward->logit_row_capacity);
     size_t rows = 0;
     for (size_t i = 0; i < batch->item_count; i++) {
@@ -161,19 +177,21 @@ static enum status batch_check(const struct forward *forward, const struct forwa
     return STATUS_OK;
 }
 
-/* Where the wanted rows belong: rows and items both ascend. */
+/* Where the wanted rows belong: rows and items both ascend, and an item of several blocks is the only one. */
 static void narrow_prepare(struct forward *forward, const struct forward_batch *batch) {
     size_t item = 0;
     for (size_t i = 0; i < batch->logit_row_count; i++) {
         size_t row = batch->logit_rows[i];
         ASSERT(row < batch->row_count && (i == 0 || row > batch->logit_rows[i - 1]));
         while (row >= batch->items[item].row_first + batch->items[item].row_count) item++;
+        forward->narrow_rows[i] = (uint32_t)(batch->block_rows != 0 ? row % batch->block_rows : row);
         forward->narrow_sequences[i] = item;
         forward->narrow_positions[i] = batch->positions[row];
     }
 }
 
-static void embed(struct forward *forward, const struct forward_batch *batch) {
+/* first: the block's, of the batch. */
+static void embed(struct forward *forward, const struct forward_batch *batch, size_t first) {
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct device_operations *operations = model->device->operations;
@@ -185,27 +203,28 @@ static void embed(struct forward *forward, const struct forward_batch *batch) {
                                   .positions = batch->positions,
                                   .position_offset = config->position_offset,
                                   .row_count = batch->row_count,
-                                  .y = forward->hidden});
+                                  .y = forward->hidden + first * config->hidden_size});
     if (!config->has_rope) return;
-    operations->rope_angles(forward->stream,
-                            &(struct rope_angles_operation){.positions = batch->positions,
-                                                            .row_count = batch->row_count,
-                                                            .frequency = model->rope_frequency,
-                                                            .pair_count = config->rope_dimension / 2,
-                                                            .factor = config->rope_attention_factor,
-                                                            .cosine_sine = forward->angles});
+    operations->rope_angles(
+        forward->stream,
+        &(struct rope_angles_operation){.positions = batch->positions,
+                                        .row_count = batch->row_count,
+                                        .frequency = model->rope_frequency,
+                                        .pair_count = config->rope_dimension / 2,
+                                        .factor = config->rope_attention_factor,
+                                        .cosine_sine = forward->angles + first * config->rope_dimension});
 }
 
-static enum status observe(struct forward *forward, size_t layer_index, size_t row_count,
-                           struct error *error) {
+static enum status observe(const struct layer_pass *pass, struct error *error) {
+    struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
-    size_t hidden = forward->model->config.hidden_size;
+    size_t hidden = forward->model->config.hidden_size, row_count = pass->row_count;
     if (forward->observed == NULL)
-        forward->observed = calloc(forward->row_capacity * hidden, sizeof *forward->observed);
+        forward->observed = calloc(forward->block_capacity * hidden, sizeof *forward->observed);
     if (forward->observed == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
-    operations->copy(forward->stream, forward->observed, forward->hidden, row_count * hidden * sizeof(float));
+    operations->copy(forward->stream, forward->observed, pass->residual, row_count * hidden * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
-    forward->observer(forward->observer_context, layer_index, forward->observed, row_count);
+    forward->observer(forward->observer_context, pass->layer_index, forward->observed, row_count);
     return STATUS_OK;
 }
 
@@ -217,7 +236,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
     size_t k_size = config->kv_head_count * config->k_dimension;
     size_t v_size = config->kv_head_count * config->v_dimension;
     size_t o_size = config->head_count * config->v_dimension;
-    size_t rows = batch->row_count, capacity = forward->row_capacity;
+    size_t rows = batch->row_count, capacity = forward->block_capacity;
     if (forward->attention_copy == NULL)
         forward->attention_copy = calloc(capacity * (q_size + k_size + v_size + o_size), sizeof(float));
     if (forward->attention_copy == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
@@ -276,58 +295,139 @@ static void project_logits(struct forward *forward, const float *rows, size_t ro
                                                                    .y_stride = {config->vocabulary_size}});
 }
 
-static void gather_hidden(struct forward *forward, const uint32_t *rows, size_t row_count) {
+/* y[i] = x[rows[i]] of the residual stream. */
+static void gather_hidden(struct forward *forward, const float *x, const uint32_t *rows, size_t row_count,
+                          float *y) {
     size_t hidden = forward->model->config.hidden_size;
     forward->model->device->operations->gather(forward->stream,
-                                               &(struct gather_operation){.x = forward->hidden,
+                                               &(struct gather_operation){.x = x,
                                                                           .x_stride = hidden,
                                                                           .indices = rows,
                                                                           .row_count = row_count,
                                                                           .count = hidden,
-                                                                          .y = forward->narrow_hidden,
+                                                                          .y = y,
                                                                           .y_stride = hidden});
 }
 
-/* All layers; leaves the wanted rows' residual stream where *rows says. */
-static enum status run_layers(struct forward *forward, const struct forward_batch *batch, const float **rows,
+/* ---- layers and blocks ---- */
+
+/* A block of a batch: rows [first, first + batch.row_count) as a batch of their own, with one item when the whole
+ * has several blocks. */
+struct block {
+    struct forward_batch batch;
+    struct attend_item item;
+    size_t index, count; /* among the batch's blocks */
+    size_t first, narrow_first;
+};
+
+/* The block that follows, the first after a zeroed one; false: there is none. */
+static bool next_block(const struct forward *forward, const struct forward_batch *batch,
+                       struct block *block) {
+    size_t first = block->first + block->batch.row_count;
+    size_t narrow_first = block->narrow_first + block->batch.logit_row_count;
+    if (first == batch->row_count) return false;
+    size_t rows = batch->block_rows != 0 ? batch->block_rows : batch->row_count, wanted = 0;
+    block->index = first / rows;
+    block->count = (batch->row_count + rows - 1) / rows;
+    block->first = first;
+    block->narrow_first = narrow_first;
+    block->batch = *batch;
+    block->batch.tokens += first;
+    block->batch.positions += first;
+    block->batch.row_count = rows = min_size(rows, batch->row_count - first);
+    while (narrow_first + wanted < batch->logit_row_count &&
+           batch->logit_rows[narrow_first + wanted] < first + rows)
+        wanted++;
+    block->batch.logit_rows = forward->narrow_rows + narrow_first;
+    block->batch.logit_row_count = wanted;
+    if (block->count == 1) return true;
+    block->item = batch->items[0];
+    block->item.row_count = rows;
+    block->item.position_first += first;
+    block->batch.items = &block->item;
+    return true;
+}
+
+static enum status run_layer(struct layer_pass *pass, const struct block *block, struct error *error) {
+    struct forward *forward = pass->forward;
+    const struct forward_hooks *hooks = &forward->hooks;
+    struct forward_layer layer = {.layer_index = pass->layer_index,
+                                  .block_index = block->index,
+                                  .block_count = block->count,
+                                  .sequences = block->batch.sequences,
+                                  .items = block->batch.items,
+                                  .item_count = block->batch.item_count,
+                                  .attends = !pass->narrow || block->batch.logit_row_count > 0};
+    if (hooks->before != NULL) TRY(hooks->before(hooks->context, &layer, error));
+    if (forward->model->config.family == FAMILY_OPT)
+        opt_layer(pass);
+    else
+        llama_layer(pass);
+    layer.items = forward->items;
+    if (hooks->after != NULL) TRY(hooks->after(hooks->context, &layer, error));
+    if (forward->observer != NULL) TRY(observe(pass, error));
+    if (forward->attention_observer != NULL)
+        TRY(observe_attention(forward, &block->batch, pass->layer_index, error));
+    return STATUS_OK;
+}
+
+/* A block through a layer; after the last one the wanted rows' residual stream is in narrow_hidden, unless all of the
+ * batch's rows are wanted. */
+static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index,
+                             bool all_wanted, struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    bool last = layer_index + 1 == config->layer_count;
+    struct layer_pass pass = {.forward = forward,
+                              .batch = &block->batch,
+                              .weights = &forward->model->layers[layer_index],
+                              .layer_index = layer_index,
+                              .narrow = last && may_narrow(forward, &block->batch),
+                              .narrow_first = block->narrow_first,
+                              .angles = forward->angles + block->first * config->rope_dimension,
+                              .residual = forward->hidden + block->first * config->hidden_size,
+                              .normed = forward->normed,
+                              .row_count = block->batch.row_count};
+    TRY(run_layer(&pass, block, error));
+    if (last && !all_wanted && !pass.narrow && block->batch.logit_row_count > 0)
+        gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
+                      forward->narrow_hidden + block->narrow_first * config->hidden_size);
+    return STATUS_OK;
+}
+
+static enum status run_layers(struct forward *forward, const struct forward_batch *batch,
                               struct error *error) {
-    struct model *model = forward->model;
-    size_t layer_count = model->config.layer_count;
-    bool all = batch->logit_row_count == batch->row_count, narrows = may_narrow(forward, batch);
-    struct layer_pass pass = {0};
-    for (size_t i = 0; i < layer_count; i++) {
-        pass = (struct layer_pass){.forward = forward,
-                                   .batch = batch,
-                                   .weights = &model->layers[i],
-                                   .layer_index = i,
-                                   .narrow = i + 1 == layer_count && narrows,
-                                   .residual = forward->hidden,
-                                   .normed = forward->normed,
-                                   .row_count = batch->row_count};
-        if (model->config.family == FAMILY_OPT)
-            opt_layer(&pass);
-        else
-            llama_layer(&pass);
-        if (forward->observer != NULL) TRY(observe(forward, i, batch->row_count, error));
-        if (forward->attention_observer != NULL) TRY(observe_attention(forward, batch, i, error));
+    size_t layer_count = forward->model->config.layer_count;
+    bool all_wanted = batch->logit_row_count == batch->row_count;
+    uint64_t done = 0, total = (uint64_t)batch->row_count * layer_count;
+    for (size_t layer = 0; layer < layer_count; layer++) {
+        struct block block = {.count = 0};
+        while (next_block(forward, batch, &block)) {
+            if (layer == 0) embed(forward, &block.batch, block.first);
+            TRY(run_block(forward, &block, layer, all_wanted, error));
+            done += block.batch.row_count;
+            if (batch->progress != NULL && done < total &&
+                batch->progress(batch->progress_context, done, total))
+                return error_set(error, STATUS_INTERRUPTED, "interrupted");
+        }
     }
-    *rows = pass.residual;
-    if (all || pass.narrow || batch->logit_row_count == 0) return STATUS_OK;
-    gather_hidden(forward, batch->logit_rows, batch->logit_row_count);
-    *rows = forward->narrow_hidden;
     return STATUS_OK;
 }
 
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) {
-    const float *rows;
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
-    embed(forward, batch);
-    TRY(run_layers(forward, batch, &rows, error));
-    if (batch->logit_row_count > 0) project_logits(forward, rows, batch->logit_row_count);
-    TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
+    enum status status = run_layers(forward, batch, error);
+    bool all_wanted = batch->logit_row_count == batch->row_count;
+    if (status == STATUS_OK && batch->logit_row_count > 0)
+        project_logits(forward, all_wanted ? forward->hidden : forward->narrow_hidden,
+                       batch->logit_row_count);
+    /* After a failure too: what was launched may still read the caller's arrays. */
+    enum status finished = forward->model->device->operations->stream_synchronize(
+        forward->stream, status == STATUS_OK ? error : NULL);
+    if (status == STATUS_OK) status = finished;
+    if (status != STATUS_OK) return status;
     if (batch->keep_rows) forward->kept_row_count = batch->row_count;
     if (logits != NULL) *logits = forward->logits;
     return STATUS_OK;
@@ -337,7 +437,7 @@ enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t
                            const float **logits, struct error *error) {
     ASSERT(row_count > 0 && row_count <= forward->logit_row_capacity);
     for (size_t i = 0; i < row_count; i++) ASSERT(rows[i] < forward->kept_row_count);
-    gather_hidden(forward, rows, row_count);
+    gather_hidden(forward, forward->hidden, rows, row_count, forward->narrow_hidden);
     project_logits(forward, forward->narrow_hidden, row_count);
     TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
     *logits = forward->logits;

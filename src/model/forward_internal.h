@@ -12,47 +12,51 @@
 struct forward {
     struct model *model;
     struct stream *stream;
-    size_t row_capacity, logit_row_capacity;
+    size_t row_capacity, block_capacity, logit_row_capacity;
     void *memory; /* owned device memory that holds all but logits */
     size_t memory_bytes;
     float *hidden;        /* [row_capacity][hidden_size], the residual stream */
-    float *normed;        /* [row_capacity][hidden_size] */
-    float *q;             /* [row_capacity][head_count][k_dimension] */
-    float *k, *v;         /* [row_capacity][kv_head_count][k_dimension or v_dimension] */
-    float *attended;      /* [row_capacity][head_count][v_dimension] */
-    float *gate, *up;     /* [row_capacity][ffn_size]; gate only for gated families */
+    float *normed;        /* [block_capacity][hidden_size] */
+    float *q;             /* [block_capacity][head_count][k_dimension] */
+    float *k, *v;         /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    float *attended;      /* [block_capacity][head_count][v_dimension] */
+    float *gate, *up;     /* [block_capacity][ffn_size]; gate only for gated families */
     float *angles;        /* [row_capacity][rope_dimension] cosine, sine pairs */
     float *narrow_hidden; /* [logit_row_capacity][hidden_size]: the rows whose logits are wanted */
     float *narrow_normed; /* [logit_row_capacity][hidden_size] */
     float *logits;        /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
     size_t logits_bytes;
-    struct attend_item *items;        /* owned, [row_capacity]: the batch's, with this layer's views */
+    struct attend_item *items;        /* owned, [block_capacity]: the block's, with this layer's views */
     struct attend_item *narrow_items; /* owned, [logit_row_capacity]: one row each */
     size_t *narrow_sequences;         /* owned, [logit_row_capacity]: index of the item a row belongs to */
     uint64_t *narrow_positions;       /* owned, [logit_row_capacity] */
+    uint32_t *narrow_rows;            /* owned, [logit_row_capacity]: counted from the row's block */
     size_t kept_row_count;            /* rows of hidden that forward_logits may ask for; 0: none */
     forward_observer *observer;
     void *observer_context;
-    float *observed; /* owned host copy for the observer, [row_capacity][hidden_size]; NULL without one */
+    float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
     forward_query_observer *query_observer;
     void *query_observer_context;
-    float *observed_q; /* owned host copy of q, [row_capacity][head_count][k_dimension]; NULL without one */
+    float *observed_q; /* owned host copy of q, [block_capacity][head_count][k_dimension]; NULL without one */
     struct select *select; /* borrowed; NULL: none */
     attention_observer *attention_observer;
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
+    struct forward_hooks hooks;
 };
 
-/* One layer of one batch. */
+/* One layer of one block of a batch. */
 struct layer_pass {
     struct forward *forward;
-    const struct forward_batch *batch;
+    const struct forward_batch *batch; /* the block's rows, as a batch of their own */
     const struct layer_weights *weights;
     size_t layer_index;
-    bool narrow;      /* after K and V only batch->logit_rows go on */
-    float *residual;  /* hidden, or narrow_hidden once narrowed: [row_count][hidden_size] */
-    float *normed;    /* the same for the norm's output */
-    size_t row_count; /* of residual */
+    bool narrow;         /* after K and V only batch->logit_rows go on */
+    size_t narrow_first; /* of narrow_hidden, _items, _sequences, _positions: the first that is the block's */
+    float *angles;       /* [rows of the block][rope_dimension] */
+    float *residual;     /* in hidden, or in narrow_hidden once narrowed: [row_count][hidden_size] */
+    float *normed;       /* the same for the norm's output */
+    size_t row_count;    /* of residual */
 };
 
 /* normed = norm(residual), RMS or Layer by the family. */

@@ -49,7 +49,7 @@ static void rotate(struct layer_pass *pass, float *x, size_t row_count, size_t h
                                                              .head_stride = config->k_dimension,
                                                              .pair_count = config->rope_dimension / 2,
                                                              .order = config->rope_order,
-                                                             .cosine_sine = pass->forward->angles});
+                                                             .cosine_sine = pass->angles});
 }
 
 /* q (when with_q), k and v of all rows, in one operation: they share the input. */
@@ -81,7 +81,7 @@ static void narrow(struct layer_pass *pass) {
     const struct forward_batch *batch = pass->batch;
     size_t hidden = config->hidden_size, count = batch->logit_row_count;
     const float *sources[2] = {pass->residual, pass->normed};
-    float *targets[2] = {forward->narrow_hidden, forward->narrow_normed};
+    float *targets[2] = {forward->narrow_hidden + pass->narrow_first * hidden, forward->narrow_normed};
     for (size_t i = 0; i < 2; i++)
         operations->gather(forward->stream, &(struct gather_operation){.x = sources[i],
                                                                        .x_stride = hidden,
@@ -90,8 +90,8 @@ static void narrow(struct layer_pass *pass) {
                                                                        .count = hidden,
                                                                        .y = targets[i],
                                                                        .y_stride = hidden});
-    pass->residual = forward->narrow_hidden;
-    pass->normed = forward->narrow_normed;
+    pass->residual = targets[0];
+    pass->normed = targets[1];
     pass->row_count = count;
     operations->matmul(forward->stream,
                        &(struct matmul_operation){.x = pass->normed,
@@ -103,13 +103,13 @@ static void narrow(struct layer_pass *pass) {
                                                   .y = {forward->q},
                                                   .y_stride = {config->head_count * config->k_dimension}});
     if (!config->has_rope) return;
-    operations->rope_angles(forward->stream,
-                            &(struct rope_angles_operation){.positions = forward->narrow_positions,
-                                                            .row_count = count,
-                                                            .frequency = model->rope_frequency,
-                                                            .pair_count = config->rope_dimension / 2,
-                                                            .factor = config->rope_attention_factor,
-                                                            .cosine_sine = forward->angles});
+    operations->rope_angles(forward->stream, &(struct rope_angles_operation){
+                                                 .positions = forward->narrow_positions + pass->narrow_first,
+                                                 .row_count = count,
+                                                 .frequency = model->rope_frequency,
+                                                 .pair_count = config->rope_dimension / 2,
+                                                 .factor = config->rope_attention_factor,
+                                                 .cosine_sine = pass->angles});
 }
 
 static void append(struct layer_pass *pass) {
@@ -135,13 +135,15 @@ static void attend(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_config *layer = &config->layers[pass->layer_index];
+    struct attend_item *narrow_items = forward->narrow_items + pass->narrow_first;
+    const size_t *sequences = forward->narrow_sequences + pass->narrow_first;
+    const uint64_t *positions = forward->narrow_positions + pass->narrow_first;
     if (pass->narrow)
         for (size_t i = 0; i < pass->row_count; i++)
-            forward->narrow_items[i] =
-                (struct attend_item){.view = forward->items[forward->narrow_sequences[i]].view,
-                                     .row_first = i,
-                                     .row_count = 1,
-                                     .position_first = forward->narrow_positions[i]};
+            narrow_items[i] = (struct attend_item){.view = forward->items[sequences[i]].view,
+                                                   .row_first = i,
+                                                   .row_count = 1,
+                                                   .position_first = positions[i]};
     const struct attend_operation operation = {
         .q = forward->q,
         .q_stride = config->head_count * config->k_dimension,
@@ -151,7 +153,7 @@ static void attend(struct layer_pass *pass) {
         .kv_head_count = config->kv_head_count,
         .scale = config->attention_scale,
         .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
-        .items = pass->narrow ? forward->narrow_items : forward->items,
+        .items = pass->narrow ? narrow_items : forward->items,
         .item_count = pass->narrow ? pass->row_count : pass->batch->item_count};
     if (forward->select != NULL && pass->batch->rules != NULL) {
         select_attend(forward->select, forward->stream, pass->layer_index, &operation, pass->batch->rules);

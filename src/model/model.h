@@ -82,16 +82,27 @@ void model_destroy(struct model *model); /* NULL allowed */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
 
-/* Buffers of a forward pass for up to row_capacity rows; allocated once. */
+/* Buffers of a forward pass over batches of up to row_capacity rows, of which up to block_capacity go through a layer
+ * at a time; allocated once.  Of the rows of a batch only the residual stream and the rope angles are kept, in memory
+ * that is real where it was used. */
 struct forward;
 enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
-                           size_t logit_row_capacity, struct error *error) STATUS_CHECKED;
+                           size_t block_capacity, size_t logit_row_capacity, struct error *error)
+    STATUS_CHECKED;
 void forward_destroy(struct forward *forward);
+
+/* Called after each block of each layer but the last of the last: rows times layers done, and in all.  True: the run
+ * ends with STATUS_INTERRUPTED; what it stored counts for nothing, lengths are the engine's to raise. */
+typedef bool forward_progress(void *context, uint64_t done, uint64_t total);
 
 struct forward_batch {
     const int32_t *tokens;     /* [row_count] */
     const uint64_t *positions; /* [row_count] */
     size_t row_count;
+    /* The batch goes through each layer in blocks of so many rows, then through the next layer: one layer's K and V at
+     * a time (DESIGN.md 5).  Bit-equal to the blocks as batches of their own, in order.  0: one block; else
+     * item_count must be 1. */
+    size_t block_rows;
     struct kv_sequence *const *sequences; /* [item_count] */
     const struct attend_item *items; /* [item_count]; rows and positions; views are filled in per layer */
     size_t item_count;
@@ -101,10 +112,12 @@ struct forward_batch {
     bool keep_rows;
     /* [item_count]: what each sequence's rows attend to, by the selection that is set; NULL: everything (prefill) */
     const struct select_rule *const *rules;
+    forward_progress *progress; /* may be NULL */
+    void *progress_context;
 };
 
 /* Runs all layers; KV must have been reserved.  *logits: [logit_row_count][vocabulary_size], host-readable,
- * valid until the next call. An observer, when set, sees the residual stream after every layer (tests). */
+ * valid until the next call. An observer, when set, sees the residual stream after every layer, by blocks (tests). */
 typedef void forward_observer(void *context, size_t layer_index,
                               const float *hidden /* [row_count][hidden_size] */, size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
@@ -116,6 +129,26 @@ enum status forward_set_query_observer(struct forward *forward, forward_query_ob
                                        void *context, struct error *error) STATUS_CHECKED;
 /* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
 void forward_set_select(struct forward *forward, struct select *select);
+
+/* A layer about to run over a block of a batch, or just run: for who brings K and V and takes them away.  A decode
+ * step is one block of one row per sequence. */
+struct forward_layer {
+    size_t layer_index;
+    size_t block_index, block_count; /* of the batch */
+    /* [item_count]: the block's rows by sequence; `after` sees them with this layer's views */
+    struct kv_sequence *const *sequences;
+    const struct attend_item *items;
+    size_t item_count;
+    bool attends; /* false: K and V of the rows are stored and nothing is read: nobody wants their logits */
+};
+/* Called on the engine's thread; `after` when the layer's work is on the stream (done, on a device without a queue).
+ * A status other than OK ends the run with it; `after` is called only where `before` gave OK. */
+struct forward_hooks {
+    enum status (*before)(void *context, const struct forward_layer *layer, struct error *error);
+    enum status (*after)(void *context, const struct forward_layer *layer, struct error *error);
+    void *context;
+};
+void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks); /* NULL: none */
 
 /* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,
  * valid during the call.  While an observer is set no pass is narrowed. */

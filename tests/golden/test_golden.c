@@ -67,7 +67,7 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
     assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
     assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MOST, &error), error);
     assert_ok(kv_sequence_reserve(sequence, count, &error), error);
-    assert_ok(forward_create(&forward, model, count, count, &error), error);
+    assert_ok(forward_create(&forward, model, count, count, count, &error), error);
     uint64_t positions[TOKENS_MOST];
     uint32_t rows[TOKENS_MOST / LOGIT_STRIDE];
     for (size_t i = 0; i < count; i++) positions[i] = i;

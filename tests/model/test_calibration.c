@@ -228,7 +228,7 @@ static void test_observer(void **state) {
                                  .sequence_capacity = 1};
     for (size_t i = 0; i < ROWS; i++) tokens[i] = (int32_t)(i % config->vocabulary_size), positions[i] = i;
     assert_ok(kv_cache_create(&cache, device, &kv, &error), error);
-    assert_ok(forward_create(&forward, model, ROWS, 1, &error), error);
+    assert_ok(forward_create(&forward, model, ROWS, ROWS, 1, &error), error);
     for (size_t round = 0; round < 2; round++) {
         struct kv_sequence *sequence;
         const float *logits;

@@ -71,7 +71,7 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
     struct attend_item item = {.row_count = TOKENS};
     assert_ok(kv_sequence_create(&sequence, cache, 256, &error), error);
     assert_ok(kv_sequence_reserve(sequence, TOKENS, &error), error);
-    assert_ok(forward_create(&forward, model, TOKENS, TOKENS, &error), error);
+    assert_ok(forward_create(&forward, model, TOKENS, TOKENS, TOKENS, &error), error);
     if (observed != NULL) forward_set_observer(forward, observe, observed);
     struct forward_batch batch = {.tokens = tokens,
                                   .positions = positions,

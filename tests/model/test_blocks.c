@@ -1,0 +1,451 @@
+/* A batch that goes through the layers in blocks gives bit for bit what its blocks give as batches of their own,
+ * logits and stored K and V: over random families, windows, KV types, lengths, blocks and wanted rows, with a
+ * printed seed.  And who brings K and V (the hooks) sees every block of every layer in order, and can end the run. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "kernels/kernels.h"
+#include "model/tiny_model.h"
+
+enum {
+    ROUNDS = 60,
+    ROWS_MOST = 240,
+    PREFIX_MOST = 120,
+    BLOCK_MOST = 96,
+    WANTED_MOST = 8,
+    EVENTS_MOST = 4096
+};
+
+struct rig {
+    struct random random;
+    struct device *device;
+    struct model *model;
+    struct kv_cache *cache;
+    struct forward *forward;
+    struct kv_sequence *sequences[2]; /* by one batch in blocks, and by a batch per block */
+    struct kernels kernels;
+    size_t prefix, row_count, block_rows, wanted_count;
+    int32_t tokens[PREFIX_MOST + ROWS_MOST];
+    uint64_t positions[PREFIX_MOST + ROWS_MOST];
+    uint32_t wanted[WANTED_MOST];
+    bool keep_rows;
+    float *logits[2]; /* [ROWS_MOST][vocabulary_size] */
+    size_t width;
+    struct error error;
+};
+
+static size_t between(struct rig *rig, size_t least, size_t most) {
+    return least + (size_t)random_below(&rig->random, most - least + 1);
+}
+
+static struct tiny_model random_model(struct rig *rig) {
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    struct tiny_model tiny = tiny_model_default(families[random_below(&rig->random, 4)]);
+    tiny.layer_count = between(rig, 1, 3);
+    tiny.seed = random_next(&rig->random) & 0xffff;
+    tiny.head_dimension = 32;
+    if (strcmp(tiny.family, "opt") == 0) tiny.head_count = tiny.kv_head_count = 2; /* it has no key_length */
+    if (strcmp(tiny.family, "llama") == 0 && random_below(&rig->random, 2)) {
+        tiny.window = (uint32_t)between(rig, 10, 100);
+        tiny.window_period = (uint32_t)random_below(&rig->random, 3);
+    }
+    return tiny;
+}
+
+static void open_cache(struct rig *rig) {
+    const struct model_config *config = &rig->model->config;
+    const struct kv_cache_config kv = {.layer_count = config->layer_count,
+                                       .kv_head_count = config->kv_head_count,
+                                       .k_dimension = config->k_dimension,
+                                       .v_dimension = config->v_dimension,
+                                       .k_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
+                                       .v_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
+                                       .token_capacity = 1024,
+                                       .sequence_capacity = 2};
+    assert_ok(kv_cache_create(&rig->cache, rig->device, &kv, &rig->error), rig->error);
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(kv_sequence_create(&rig->sequences[i], rig->cache, 512, &rig->error), rig->error);
+        assert_ok(kv_sequence_reserve(rig->sequences[i], PREFIX_MOST + ROWS_MOST, &rig->error), rig->error);
+    }
+}
+
+/* Ascending, each row with the same chance; the last one alone is what a prompt wants. */
+static void choose_wanted(struct rig *rig) {
+    rig->keep_rows = random_below(&rig->random, 4) == 0;
+    rig->wanted_count = 0;
+    if (random_below(&rig->random, 3) == 0) {
+        rig->wanted[rig->wanted_count++] = (uint32_t)rig->row_count - 1;
+        return;
+    }
+    size_t left =
+        random_below(&rig->random, (rig->row_count < WANTED_MOST ? rig->row_count : WANTED_MOST) + 1);
+    for (size_t row = 0; row < rig->row_count && left > 0; row++)
+        if (random_below(&rig->random, rig->row_count - row) < left) {
+            rig->wanted[rig->wanted_count++] = (uint32_t)row;
+            left--;
+        }
+}
+
+static void rig_open(struct rig *rig, uint64_t seed) {
+    char path[64];
+    *rig = (struct rig){0};
+    random_init(&rig->random, seed);
+    const struct tiny_model tiny = random_model(rig);
+    tiny_model_write(&tiny, tiny_model_path("blocks", path, sizeof path));
+    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
+    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
+    unlink(path);
+    kernels_init(&rig->kernels, cpu_features());
+    open_cache(rig);
+    assert_ok(forward_create(&rig->forward, rig->model, ROWS_MOST, BLOCK_MOST, WANTED_MOST, &rig->error),
+              rig->error);
+    rig->prefix = between(rig, 0, PREFIX_MOST);
+    rig->row_count = between(rig, 1, ROWS_MOST);
+    rig->block_rows = between(rig, 1, BLOCK_MOST);
+    if (rig->block_rows > rig->row_count) rig->block_rows = rig->row_count;
+    rig->width = tiny.vocabulary_size;
+    for (size_t i = 0; i < rig->prefix + rig->row_count; i++) {
+        rig->tokens[i] = (int32_t)random_below(&rig->random, tiny.vocabulary_size);
+        rig->positions[i] = i;
+    }
+    for (size_t i = 0; i < 2; i++) rig->logits[i] = calloc(ROWS_MOST * rig->width, sizeof(float));
+    choose_wanted(rig);
+}
+
+static void rig_close(struct rig *rig) {
+    forward_destroy(rig->forward);
+    for (size_t i = 0; i < 2; i++) {
+        kv_sequence_destroy(rig->sequences[i]);
+        free(rig->logits[i]);
+    }
+    kv_cache_destroy(rig->cache);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+/* Rows [first, first + count) behind the prefix. */
+static struct forward_batch batch_of(struct rig *rig, size_t sequence, size_t first, size_t count,
+                                     struct attend_item *item) {
+    *item = (struct attend_item){.row_count = count, .position_first = first};
+    return (struct forward_batch){.tokens = rig->tokens + first,
+                                  .positions = rig->positions + first,
+                                  .row_count = count,
+                                  .sequences = &rig->sequences[sequence],
+                                  .items = item,
+                                  .item_count = 1,
+                                  .keep_rows = rig->keep_rows};
+}
+
+/* Logits of all rows of the batch just run, where they are kept; else those just computed. */
+static void take_logits(struct rig *rig, const struct forward_batch *batch, const float *found,
+                        float *logits) {
+    if (!rig->keep_rows) {
+        memcpy(logits, found, batch->logit_row_count * rig->width * sizeof *logits);
+        return;
+    }
+    for (uint32_t row = 0; row < batch->row_count; row++) {
+        assert_ok(forward_logits(rig->forward, &row, 1, &found, &rig->error), rig->error);
+        memcpy(logits + row * rig->width, found, rig->width * sizeof *logits);
+    }
+}
+
+static void run_prefix(struct rig *rig, size_t sequence) {
+    struct attend_item item;
+    for (size_t done = 0, count; done < rig->prefix; done += count) {
+        count = min_size(rig->prefix - done, BLOCK_MOST);
+        struct forward_batch batch = batch_of(rig, sequence, done, count, &item);
+        assert_ok(forward_run(rig->forward, &batch, NULL, &rig->error), rig->error);
+    }
+}
+
+static void run_one_by_one(struct rig *rig) {
+    struct attend_item item;
+    float *logits = rig->logits[1];
+    uint32_t rows[WANTED_MOST];
+    size_t next = 0;
+    for (size_t done = 0, count; done < rig->row_count; done += count) {
+        const float *found;
+        count = min_size(rig->row_count - done, rig->block_rows);
+        struct forward_batch batch = batch_of(rig, 1, rig->prefix + done, count, &item);
+        for (; next < rig->wanted_count && rig->wanted[next] < done + count; next++)
+            rows[batch.logit_row_count++] = rig->wanted[next] - (uint32_t)done;
+        batch.logit_rows = rows;
+        assert_ok(forward_run(rig->forward, &batch, &found, &rig->error), rig->error);
+        take_logits(rig, &batch, found, logits);
+        logits += (rig->keep_rows ? count : batch.logit_row_count) * rig->width;
+    }
+}
+
+static struct forward_batch whole_batch(struct rig *rig, struct attend_item *item) {
+    struct forward_batch batch = batch_of(rig, 0, rig->prefix, rig->row_count, item);
+    batch.block_rows = rig->block_rows;
+    batch.logit_rows = rig->wanted;
+    batch.logit_row_count = rig->wanted_count;
+    return batch;
+}
+
+static void run_in_blocks(struct rig *rig) {
+    struct attend_item item;
+    const float *found;
+    struct forward_batch batch = whole_batch(rig, &item);
+    assert_ok(forward_run(rig->forward, &batch, &found, &rig->error), rig->error);
+    take_logits(rig, &batch, found, rig->logits[0]);
+}
+
+static void check_stored(struct rig *rig) {
+    const struct model_config *config = &rig->model->config;
+    float k[2][32], v[2][32];
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            for (size_t row = 0; row < rig->prefix + rig->row_count; row++) {
+                for (size_t i = 0; i < 2; i++) {
+                    struct kv_view view = kv_sequence_view(rig->sequences[i], layer);
+                    rig->kernels.attention.load(view.layout,
+                                                view.chunks[head * view.chunk_stride + row / KV_CHUNK_TOKENS],
+                                                row % KV_CHUNK_TOKENS, k[i], v[i]);
+                }
+                assert_memory_equal(k[0], k[1], sizeof k[0]);
+                assert_memory_equal(v[0], v[1], sizeof v[0]);
+            }
+}
+
+static uint64_t first_seed(void) {
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
+    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
+    return seed;
+}
+
+static void test_blocks_are_batches(void **state) {
+    (void)state;
+    uint64_t seed = first_seed();
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct rig rig;
+        rig_open(&rig, seed + round);
+        for (size_t i = 0; i < 2; i++) run_prefix(&rig, i);
+        run_one_by_one(&rig);
+        run_in_blocks(&rig);
+        if (memcmp(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float)) != 0)
+            fail_msg("seed %llu: %zu rows in blocks of %zu behind %zu: other logits",
+                     (unsigned long long)(seed + round), rig.row_count, rig.block_rows, rig.prefix);
+        check_stored(&rig);
+        rig_close(&rig);
+    }
+}
+
+/* ---- observers ---- */
+
+/* What the observers saw, per layer in the order of the rows. */
+struct seen {
+    size_t hidden_size, attended_size;
+    size_t hidden_rows[4], attended_rows[4];
+    float *hidden, *attended; /* [layer][ROWS_MOST][..._size] */
+};
+
+static void see_hidden(void *context, size_t layer, const float *hidden, size_t row_count) {
+    struct seen *seen = context;
+    size_t at = layer * ROWS_MOST + seen->hidden_rows[layer];
+    memcpy(seen->hidden + at * seen->hidden_size, hidden, row_count * seen->hidden_size * sizeof *hidden);
+    seen->hidden_rows[layer] += row_count;
+}
+
+static void see_attention(void *context, const struct attention_event *event) {
+    struct seen *seen = context;
+    size_t layer = event->layer_index, at = layer * ROWS_MOST + seen->attended_rows[layer];
+    memcpy(seen->attended + at * seen->attended_size, event->attended,
+           event->row_count * seen->attended_size * sizeof(float));
+    assert_int_equal(event->positions[0], event->items[0].position_first);
+    seen->attended_rows[layer] += event->row_count;
+}
+
+static void test_observers_see_the_same(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct rig rig;
+        rig_open(&rig, seed);
+        const struct model_config *config = &rig.model->config;
+        struct seen seen[2];
+        for (size_t i = 0; i < 2; i++) {
+            run_prefix(&rig, i);
+            seen[i] = (struct seen){.hidden_size = config->hidden_size,
+                                    .attended_size = config->head_count * config->v_dimension};
+            seen[i].hidden = calloc(4 * ROWS_MOST * seen[i].hidden_size, sizeof(float));
+            seen[i].attended = calloc(4 * ROWS_MOST * seen[i].attended_size, sizeof(float));
+        }
+        for (size_t i = 0; i < 2; i++) {
+            forward_set_observer(rig.forward, see_hidden, &seen[i]);
+            forward_set_attention_observer(rig.forward, see_attention, &seen[i]);
+            if (i == 0)
+                run_in_blocks(&rig);
+            else
+                run_one_by_one(&rig);
+            for (size_t layer = 0; layer < config->layer_count; layer++) {
+                assert_int_equal(seen[i].hidden_rows[layer], rig.row_count);
+                assert_int_equal(seen[i].attended_rows[layer], rig.row_count);
+            }
+            forward_set_observer(rig.forward, NULL, NULL);
+            forward_set_attention_observer(rig.forward, NULL, NULL);
+        }
+        assert_memory_equal(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float));
+        assert_memory_equal(seen[0].hidden, seen[1].hidden,
+                            4 * ROWS_MOST * seen[0].hidden_size * sizeof(float));
+        assert_memory_equal(seen[0].attended, seen[1].attended,
+                            4 * ROWS_MOST * seen[0].attended_size * sizeof(float));
+        for (size_t i = 0; i < 2; i++) free(seen[i].hidden), free(seen[i].attended);
+        rig_close(&rig);
+    }
+}
+
+/* ---- hooks ---- */
+
+struct hooked {
+    struct rig *rig;
+    size_t count, fail_at;    /* calls; the one that fails, counted from 1; 0: none */
+    size_t layer, block, row; /* where the next call must be */
+    bool after;
+};
+
+static enum status hooked_call(struct hooked *hooked, const struct forward_layer *layer, bool after,
+                               struct error *error) {
+    const struct rig *rig = hooked->rig;
+    size_t rows = min_size(rig->row_count - hooked->row, rig->block_rows);
+    assert_int_equal(after, hooked->after);
+    assert_int_equal(layer->layer_index, hooked->layer);
+    assert_int_equal(layer->block_index, hooked->block);
+    assert_int_equal(layer->block_count, (rig->row_count + rig->block_rows - 1) / rig->block_rows);
+    assert_int_equal(layer->item_count, 1);
+    assert_ptr_equal(layer->sequences[0], rig->sequences[0]);
+    assert_int_equal(layer->items[0].row_first, 0);
+    assert_int_equal(layer->items[0].row_count, rows);
+    assert_int_equal(layer->items[0].position_first, rig->prefix + hooked->row);
+    if (after)
+        assert_ptr_equal(layer->items[0].view.chunks,
+                         kv_sequence_view(rig->sequences[0], hooked->layer).chunks);
+    size_t wanted = 0; /* of the block */
+    for (size_t i = 0; i < rig->wanted_count; i++)
+        wanted += rig->wanted[i] >= hooked->row && rig->wanted[i] < hooked->row + rows;
+    bool last = hooked->layer + 1 == rig->model->config.layer_count;
+    assert_int_equal(layer->attends, !last || rig->keep_rows || wanted > 0);
+    if (++hooked->count == hooked->fail_at)
+        return error_set(error, STATUS_IO, "call %zu fails", hooked->count);
+    hooked->after = !after;
+    if (!after) return STATUS_OK;
+    hooked->row += rows;
+    hooked->block++;
+    if (hooked->row < rig->row_count) return STATUS_OK;
+    hooked->layer++;
+    hooked->block = hooked->row = 0;
+    return STATUS_OK;
+}
+
+static enum status before(void *context, const struct forward_layer *layer, struct error *error) {
+    return hooked_call(context, layer, false, error);
+}
+static enum status after(void *context, const struct forward_layer *layer, struct error *error) {
+    return hooked_call(context, layer, true, error);
+}
+
+static void test_hooks(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct rig rig;
+        struct attend_item item;
+        rig_open(&rig, seed);
+        run_prefix(&rig, 0);
+        struct hooked hooked = {.rig = &rig};
+        const struct forward_hooks hooks = {before, after, &hooked};
+        forward_set_hooks(rig.forward, &hooks);
+        run_in_blocks(&rig);
+        size_t blocks = (rig.row_count + rig.block_rows - 1) / rig.block_rows;
+        size_t calls = 2 * blocks * rig.model->config.layer_count;
+        assert_int_equal(hooked.count, calls);
+
+        size_t fail_at = between(&rig, 1, calls);
+        hooked = (struct hooked){.rig = &rig, .fail_at = fail_at};
+        struct forward_batch batch = whole_batch(&rig, &item);
+        assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_IO);
+        assert_int_equal(hooked.count, fail_at); /* nothing after it */
+        assert_non_null(strstr(rig.error.message, "fails"));
+
+        forward_set_hooks(rig.forward, NULL);
+        memcpy(rig.logits[1], rig.logits[0], ROWS_MOST * rig.width * sizeof(float));
+        run_in_blocks(&rig); /* as if nothing had been */
+        assert_memory_equal(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float));
+        rig_close(&rig);
+    }
+}
+
+/* A step of two sequences is one block with two items. */
+static enum status before_step(void *context, const struct forward_layer *layer, struct error *error) {
+    size_t *calls = context;
+    (void)error;
+    assert_int_equal(layer->layer_index, (*calls)++);
+    assert_int_equal(layer->block_index, 0);
+    assert_int_equal(layer->block_count, 1);
+    assert_int_equal(layer->item_count, 2);
+    assert_true(layer->attends);
+    for (size_t i = 0; i < 2; i++) assert_int_equal(layer->items[i].row_first, i);
+    return STATUS_OK;
+}
+
+static void test_hooks_of_a_step(void **state) {
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, 5);
+    size_t calls = 0;
+    const struct forward_hooks hooks = {.before = before_step, .context = &calls};
+    for (size_t i = 0; i < 2; i++) run_prefix(&rig, i);
+    forward_set_hooks(rig.forward, &hooks);
+    uint64_t positions[2] = {rig.prefix, rig.prefix};
+    struct attend_item items[2] = {{.row_count = 1, .position_first = rig.prefix},
+                                   {.row_first = 1, .row_count = 1, .position_first = rig.prefix}};
+    const struct forward_batch batch = {.tokens = (const int32_t[]){3, 4},
+                                        .positions = positions,
+                                        .row_count = 2,
+                                        .sequences = rig.sequences,
+                                        .items = items,
+                                        .item_count = 2,
+                                        .logit_rows = (const uint32_t[]){0, 1},
+                                        .logit_row_count = 2};
+    assert_ok(forward_run(rig.forward, &batch, NULL, &rig.error), rig.error);
+    assert_int_equal(calls, rig.model->config.layer_count);
+    rig_close(&rig);
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    struct rig rig;
+    struct forward *forward;
+    struct attend_item item;
+    rig_open(&rig, 7);
+    assert_int_equal(forward_create(&forward, rig.model, 10, 20, 1, &rig.error), STATUS_USAGE);
+    assert_int_equal(forward_create(&forward, rig.model, (size_t)1 << 30, 20, 1, &rig.error), STATUS_USAGE);
+    assert_int_equal(forward_create(&forward, rig.model, 8192, 8192, 1, &rig.error), STATUS_USAGE);
+    struct forward_batch batch = batch_of(&rig, 0, 0, ROWS_MOST, &item); /* as one block: too large */
+    memset(rig.tokens, 0, sizeof rig.tokens);
+    for (size_t i = 0; i < ROWS_MOST; i++) rig.positions[i] = i;
+    assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_USAGE);
+    batch.block_rows = BLOCK_MOST + 1;
+    assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_USAGE);
+    batch.block_rows = BLOCK_MOST;
+    assert_ok(forward_run(rig.forward, &batch, NULL, &rig.error), rig.error);
+    rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks_are_batches),
+        cmocka_unit_test(test_observers_see_the_same),
+        cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_hooks_of_a_step),
+        cmocka_unit_test(test_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
