@@ -7,6 +7,7 @@
 
 #include "attention/dense.h"
 #include "attention/select_internal.h"
+#include "attention/tree_density.h"
 #include "platform/clock.h"
 
 struct select {
@@ -18,8 +19,9 @@ struct select {
     size_t layer_weights, weights_bytes;
     const char *fallback;
     size_t row_capacity;
-    struct attend_item *dense;  /* owned, [row_capacity]: rows that attend to everything */
-    struct select_item *chosen; /* owned, [row_capacity] */
+    struct tree_density *densities; /* owned, [layer]; NULL: no tree */
+    struct attend_item *dense;      /* owned, [row_capacity]: rows that attend to everything */
+    struct select_item *chosen;     /* owned, [row_capacity] */
     struct select_statistics statistics;
     select_observer *observer;
     void *observer_context;
@@ -29,8 +31,9 @@ struct select {
 
 /* ---- methods and options ---- */
 
-const struct select_method *const select_methods[] = {
-    &select_all, &select_window, &select_quest, &select_meanstd, &select_hash, &select_h2o, &select_lowrank};
+const struct select_method *const select_methods[] = {&select_all,     &select_window, &select_quest,
+                                                      &select_meanstd, &select_hash,   &select_h2o,
+                                                      &select_lowrank, &select_tree};
 const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
 
 const struct select_method *select_method_find(const char *name) {
@@ -75,10 +78,11 @@ struct select_options select_options_default(void) {
                                    .dense_layers = 2,
                                    .page = 16,
                                    .bits = 128,
+                                   .leaf = 8,
                                    .norms = true};
 }
 
-const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns";
+const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns, leaf, rank";
 
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
     size_t *target = NULL;
@@ -87,10 +91,24 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
     if (strcmp(name, "dense") == 0) target = &options->dense_layers;
     if (strcmp(name, "page") == 0) target = &options->page;
     if (strcmp(name, "bits") == 0) target = &options->bits;
+    if (strcmp(name, "leaf") == 0) target = &options->leaf;
     if (strcmp(name, "columns") == 0) target = &options->columns;
     if (target != NULL) *target = (size_t)value;
     if (strcmp(name, "norms") != 0) return target != NULL;
     options->norms = value != 0;
+    return true;
+}
+
+bool select_option_set_word(struct select_options *options, const char *name, const char *word,
+                            const char **words) {
+    *words = strcmp(name, "rank") == 0 ? "bound or meanstd" : NULL;
+    if (*words == NULL) return false;
+    if (strcmp(word, "bound") == 0)
+        options->rank = TREE_BOUND;
+    else if (strcmp(word, "meanstd") == 0)
+        options->rank = TREE_MEAN_DEVIATION;
+    else
+        return false;
     return true;
 }
 
@@ -187,7 +205,9 @@ static enum status init(struct select *select, const struct select_calibration *
     TRY(load_weights(select, calibration, error));
     select->dense = calloc(select->row_capacity, sizeof *select->dense);
     select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
-    if (select->dense == NULL || select->chosen == NULL)
+    bool has_tree = select->layout.kind == METADATA_TREE;
+    if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
+    if (select->dense == NULL || select->chosen == NULL || (has_tree && select->densities == NULL))
         return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
     return STATUS_OK;
 }
@@ -214,6 +234,7 @@ void select_destroy(struct select *select) {
     if (select->weights != NULL)
         select->device->operations->release(select->device, MEMORY_DEVICE, select->weights,
                                             select->weights_bytes);
+    free(select->densities);
     free(select->dense);
     free(select->chosen);
     free(select->event_rows);
@@ -359,6 +380,24 @@ static struct attend_selected_operation selected_operation(struct select *select
                                               .times = &select->statistics.times};
 }
 
+/* One device operation over the rows of a batch, or one of them. */
+static void attend_chosen(struct select *select, struct stream *stream, size_t layer_index,
+                          struct attend_selected_operation *operation, bool observed) {
+    struct tree_counts counts = {0};
+    enum tree_level leaf = select->layout.tree.leaf;
+    if (select->densities != NULL) {
+        operation->tree_start = tree_density_start(&select->densities[layer_index], leaf, layer_index);
+        operation->tree_counts = &counts;
+    }
+    if (observed)
+        observe(select, stream, layer_index, operation, operation->items);
+    else
+        select->device->operations->attend_selected(stream, operation);
+    if (counts.searches == 0) return;
+    tree_density_add(&select->densities[layer_index], leaf, operation->tree_start, &counts);
+    tree_counts_add(&select->statistics.tree, &counts);
+}
+
 void select_attend(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, const struct select_rule *const *rules) {
     const struct device_operations *operations = select->device->operations;
@@ -393,10 +432,7 @@ void select_attend(struct select *select, struct stream *stream, size_t layer_in
     for (size_t i = 0; i < chosen_count; i += step) {
         selected.items = select->chosen + i;
         selected.item_count = step;
-        if (select->observer != NULL)
-            observe(select, stream, layer_index, &selected, &select->chosen[i]);
-        else
-            operations->attend_selected(stream, &selected);
+        attend_chosen(select, stream, layer_index, &selected, select->observer != NULL);
     }
 }
 

@@ -60,7 +60,7 @@ struct select_method {
 };
 
 extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
-    select_h2o, select_lowrank;
+    select_h2o, select_lowrank, select_tree;
 extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
 extern const size_t select_method_count;
 const struct select_method *select_method_find(const char *name); /* NULL: none */
@@ -84,12 +84,18 @@ struct select_options {
     size_t page;          /* quest, meanstd: tokens of a page */
     size_t bits;          /* hash: of a code */
     size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
+    size_t leaf;          /* tree: tokens of a leaf */
+    enum tree_rank rank;  /* tree: what leaves are ranked by */
     bool norms;           /* hash: scores times |k| */
     bool gather_all;      /* no short cut where everything is kept: for tests of 1 */
 };
 struct select_options select_options_default(void);
-/* Sets the number NAME ("sinks", "bits" ...).  false: no such name. STATUS_USAGE goes to *error. */
+/* Sets the number NAME ("sinks", "bits" ...).  false: no such name. */
 bool select_option_set(struct select_options *options, const char *name, uint64_t value);
+/* The same for "rank", whose values are words.  false: no such name, or no such word; *words: those it takes, NULL: no
+ * such name. */
+bool select_option_set_word(struct select_options *options, const char *name, const char *word,
+                            const char **words);
 extern const char *const select_option_names; /* "sinks, recent, ..." */
 
 /* What one sequence wants of the engine's method.  `dense` ignores the rest. */
@@ -152,7 +158,8 @@ struct select_statistics { /* since the last reset */
     uint64_t kept,
         visible; /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
     struct select_times times;
-    uint64_t dense_ns; /* attention of layers and rows that took the dense path */
+    struct tree_counts tree; /* select=tree: what its searches evaluated */
+    uint64_t dense_ns;       /* attention of layers and rows that took the dense path */
 };
 struct select_statistics select_statistics(const struct select *select);
 void select_reset_statistics(struct select *select);

@@ -13,6 +13,7 @@ struct recall_run {
     size_t layer_count, head_count;
     struct recall_cell
         *cells[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* [layer_count][head_count] each, owned */
+    struct tree_counts tree[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
 };
 
 static void observe(void *context, const struct select_event *event) {
@@ -38,10 +39,13 @@ static enum status read_preset(void *context, const struct eval_place *place, si
     struct select *select = engine_select(run->evaluation->session.engine);
     if (select == NULL) return STATUS_OK; /* everything */
     recall_reset(&run->recall);
+    select_reset_statistics(select);
     select_set_observer(select, observe, run);
     enum status status = eval_reader_stretch(&run->reader, place, true, ignore_logits, run, error);
     select_set_observer(select, NULL, NULL);
     TRY(status);
+    struct select_statistics statistics = select_statistics(select);
+    tree_counts_add(&run->tree[preset][place->length_index], &statistics.tree);
     struct recall_cell *cells = run->cells[preset][place->length_index];
     for (size_t layer = 0; layer < run->layer_count; layer++)
         for (size_t head = 0; head < run->head_count; head++)
@@ -102,6 +106,20 @@ static json_t *head_json(const struct recall_run *run, size_t preset, size_t len
     return object;
 }
 
+/* Per preset with a tree and length: what its searches evaluated. */
+static json_t *trees_json(const struct recall_run *run) {
+    json_t *list = json_array();
+    for (size_t preset = 0; preset < run->evaluation->preset_count; preset++)
+        for (size_t length = 0; length < run->reader.length_count; length++) {
+            json_t *object = tree_counts_json(&run->tree[preset][length]);
+            if (object == NULL) continue;
+            json_add(object, "preset", json_string(run->evaluation->labels[preset]));
+            json_add_uint(object, "length", run->reader.lengths[length]);
+            json_array_append_new(list, object);
+        }
+    return list;
+}
+
 static enum status report(struct recall_run *run, struct error *error) {
     static const char *const heads[] = {"preset", "length",     "layer", "kept %",
                                         "mass %", "worst head", "top %", "steps"};
@@ -122,6 +140,7 @@ static enum status report(struct recall_run *run, struct error *error) {
                 json_array_append_new(results, head_json(run, preset, length, i, &cells[i]));
         }
     json_add(root, "results", results);
+    json_add(root, "trees", trees_json(run));
     char note[300];
     snprintf(note, sizeof note,
              "%s: the %" PRIu64

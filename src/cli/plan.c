@@ -12,7 +12,7 @@ enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : 
 
 const char *kv_type_name(enum kv_type type) { return type == KV_F16 ? "f16" : "q8_0"; }
 
-/* A number of the select axis: "bits=256". */
+/* A number of the select axis, "bits=256", or a word, "rank=bound". */
 static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
                                struct error *error) {
     char name[16], number[24];
@@ -24,6 +24,12 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     name[name_length] = '\0';
     memcpy(number, text + name_length + 1, number_length);
     number[number_length] = '\0';
+    const char *words;
+    *found = true;
+    if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
+    if (words != NULL)
+        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
+    *found = false;
     struct select_options unused = plan->select;
     if (!select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
@@ -192,5 +198,28 @@ json_t *plan_json(const struct plan *plan) {
     json_add(object, "codec_k", json_string(kv_type_name(plan->k_type)));
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
     json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
+    return object;
+}
+
+json_t *tree_counts_json(const struct tree_counts *counts) {
+    if (counts->searches == 0) return NULL;
+    json_t *object = json_object(), *levels = json_array();
+    uint64_t evaluated = 0;
+    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++) {
+        evaluated += counts->evaluated[level];
+        json_t *row = json_object();
+        json_add_uint(row, "node_tokens", tree_tokens(level));
+        json_add_uint(row, "nodes", counts->nodes[level]);
+        json_add_uint(row, "evaluated", counts->evaluated[level]);
+        json_add_uint(row, "opened", counts->opened[level]);
+        json_add_uint(row, "taken_whole", counts->whole[level]);
+        json_array_append_new(levels, row);
+    }
+    json_add_uint(object, "searches", counts->searches);
+    json_add_uint(object, "evaluated", evaluated);
+    json_add_uint(object, "lower_bounds", counts->lower);
+    json_add_uint(object, "tokens", counts->tokens); /* evaluations by token, and by chunk */
+    json_add_uint(object, "leaves", counts->leaves);
+    json_add(object, "levels", levels);
     return object;
 }

@@ -19,6 +19,7 @@
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
 #include "kernels/rope/rope.h"
+#include "kernels/tree/tree.h"
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
@@ -143,6 +144,7 @@ enum metadata_kind {
     METADATA_HASH,     /* a code and a norm per token: kernels/hash */
     METADATA_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
     METADATA_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
+    METADATA_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
 };
 
 struct metadata_layout {
@@ -152,13 +154,15 @@ struct metadata_layout {
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
+    struct tree_layout tree;        /* unit_tokens are those of a leaf */
     bool use_norms;                 /* METADATA_HASH */
     size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
     enum score_aggregate aggregate; /* METADATA_ABSTRACT and METADATA_PARTIAL: over the heads of a group */
 };
 
 /* Builds the metadata of each item's rows [position_first, position_first + row_count) from the keys as they
- * are stored, so that building again gives the same; METADATA_MASS starts at 0. */
+ * are stored, so that building again gives the same; METADATA_MASS starts at 0.  METADATA_TREE: a run's node is built
+ * with its last token, from the blocks of its other chunks. */
 struct metadata_operation {
     const struct metadata_layout *layout;
     /* [kv_head_count][k_dimension][bits or columns] halves, device memory; METADATA_HASH, METADATA_PARTIAL */
@@ -208,6 +212,10 @@ struct attend_selected_operation {
     const uint16_t *weights; /* as in metadata_operation */
     float
         mass_weight; /* METADATA_MASS: what a step adds to the rows it attends to is times this; 0: nothing */
+    /* METADATA_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
+     * it.  tree_counts: host memory, added to; or NULL. */
+    enum tree_level tree_start;
+    struct tree_counts *tree_counts;
     const struct select_item *items;
     size_t item_count;
     /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the

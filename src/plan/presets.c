@@ -4,7 +4,7 @@
 #include <string.h>
 
 const struct axis_info axis_table[AXIS_COUNT] = {
-    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank", "tree|pq|cluster"},
+    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree", "pq|cluster"},
     [AXIS_REUSE] = {"reuse", "none", "similarity|lru|lfu"},
     [AXIS_SPECULATE] = {"speculate", "none", "next-layer"},
     [AXIS_PLACE] = {"place", "even", "persistent|hot"},
@@ -25,10 +25,10 @@ const struct preset preset_table[] = {
     {"hata", "tokens by hash codes (HATA)", {"hash", IN_MEMORY}, "2048"},
     {"h2o", "tokens by the attention they received (H2O)", {"h2o", IN_MEMORY}, "20%"},
     {"infinigen", "tokens by skewed partial keys (InfiniGen)", {"lowrank", IN_MEMORY}, "20%"},
+    {"leoam", "leaves of a tree of bounds (LeoAM; all in memory yet)", {"tree", IN_MEMORY}, "10%"},
     {"flexgen", "everything, exactly, from slower tiers (FlexGen)", LATER},
     {"retroinfer", "clusters and an estimate of the rest (RetroInfer)", LATER},
     {"pqcache", "product-quantised keys (PQCache)", LATER},
-    {"leoam", "a tree of abstracts over GPU, RAM and disk (LeoAM)", LATER},
     {"clo", "selections kept by query similarity (CLO)", LATER},
     {"kvpr", "part of K and V computed again (KVPR)", LATER},
     {"auto", "chosen by measurement", LATER},

@@ -97,6 +97,11 @@ static void layout_init(struct select_case *c, enum metadata_kind kind) {
         layout->bytes = align_up(KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t), 64);
     } else if (kind == METADATA_MASS) {
         layout->bytes = KV_CHUNK_TOKENS * sizeof(float);
+    } else if (kind == METADATA_TREE) {
+        layout->unit_tokens = pick(&c->random, pages, 4);
+        tree_layout_init(&layout->tree, layout->unit_tokens, c->kv.k_dimension,
+                         random_below(&c->random, 2) ? TREE_BOUND : TREE_MEAN_DEVIATION);
+        layout->bytes = layout->tree.bytes;
     }
 }
 
@@ -229,9 +234,19 @@ static struct attend_selected_operation whole_operation(const struct select_case
                                               .item_count = c->row_count};
 }
 
+/* A tree is searched from another level by each device: what is chosen is the same. */
 static void launch(const struct fixture *fixture, size_t device,
                    const struct attend_selected_operation *operation) {
-    fixture->devices[device]->operations->attend_selected(fixture->streams[device], operation);
+    struct attend_selected_operation own = *operation;
+    struct tree_counts counts = {0};
+    const enum tree_level leaf = operation->layout->tree.leaf;
+    own.tree_start = leaf + (enum tree_level)(device + 3) % (TREE_LEVEL_COUNT - leaf);
+    own.tree_counts = &counts;
+    fixture->devices[device]->operations->attend_selected(fixture->streams[device], &own);
+    uint64_t evaluated = 0;
+    for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) evaluated += counts.evaluated[level];
+    assert_true((counts.searches > 0) == (evaluated > 0));
+    if (own.tree_start == leaf) assert_int_equal(evaluated, counts.leaves);
 }
 
 static void run(const struct select_case *c, const struct fixture *fixture, size_t device, size_t first,
@@ -279,6 +294,14 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
                                                  projected, c->columns, c->group, c->layout.aggregate, scores,
                                                  scratch});
         break;
+    case METADATA_TREE: { /* every leaf */
+        float query[2 * 8 * 2 * 128];
+        tree_query(&c->layout.tree, q, c->kv.k_dimension, c->group, query);
+        tree_score(&kernels->score,
+                   &(struct tree_score_args){&c->layout.tree, c->layout.tree.leaf, blocks, begin / unit,
+                                             end / unit, query, c->group, scores, scratch});
+        break;
+    }
     case METADATA_MASS:
         for (uint64_t t = begin; t < end; t++)
             scores[t - begin] = ((const float *)blocks[t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS];
@@ -406,7 +429,7 @@ static void the_best_rows_are_attended(void **state) {
     double worst = 0;
     printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
     for (size_t round = 0; round < ROUNDS; round++)
-        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_MASS; kind++)
+        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_TREE; kind++)
             worst = fmax(worst, check_case(&fixture, seed + round, kind));
     printf("output: %.2e\n", worst);
     assert_true(worst <= output_bound);
@@ -419,7 +442,7 @@ static void all_rows_are_dense_attention(void **state) {
     open_devices(&fixture);
     for (uint64_t seed = 1; seed <= 25; seed++) {
         struct select_case c;
-        case_init(&c, &fixture, seed, (enum metadata_kind)(seed % 5));
+        case_init(&c, &fixture, seed, (enum metadata_kind)(seed % 6));
         size_t heads = c.kv_heads * c.group, out_size = c.row_count * heads * c.kv.v_dimension;
         float *dense = calloc(out_size, sizeof *dense), *out = calloc(out_size, sizeof *out);
         struct attend_item items[ROWS_MOST];
@@ -671,7 +694,7 @@ static void choosing_and_attending_are_the_whole(void **state) {
     const char *given = getenv("LOAM_TEST_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
     for (size_t round = 0; round < PARTS_ROUNDS; round++)
-        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_MASS; kind++)
+        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_TREE; kind++)
             check_parts(&fixture, seed + round, kind);
     close_devices(&fixture);
 }

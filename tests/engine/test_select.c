@@ -12,11 +12,11 @@
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 400, CONTEXT = 512, METHODS = 5 };
+enum { PROMPT = 400, CONTEXT = 512, METHODS = 6 };
 
 /* lowrank needs a calibration: test_calibration.c */
 static const struct select_method *const methods[METHODS] = {&select_window, &select_quest, &select_meanstd,
-                                                             &select_hash, &select_h2o};
+                                                             &select_hash,   &select_h2o,   &select_tree};
 
 struct rig {
     struct device *device;
@@ -138,6 +138,7 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t visible = event->position + 1, unit = 1;
     if (watch->options->method == &select_quest || watch->options->method == &select_meanstd)
         unit = watch->options->page;
+    if (watch->options->method == &select_tree) unit = watch->options->leaf;
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
     assert_true(event->row_count <= visible);

@@ -1,5 +1,5 @@
 /* metadata_build on the cpu.  A unit is one KV head of one chunk of an item: it reads the stored keys and writes the
- * block beside them, so units share nothing. */
+ * block beside them, so units share nothing; what a tree has of several chunks is built in a second pass. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -102,6 +102,15 @@ static void build(const struct build_run *run, const struct build_unit *unit,
                                           .token_end = unit->token_end,
                                           .abstract = unit->block});
         break;
+    case METADATA_TREE:
+        tree_build(&run->device->kernels.abstract,
+                   &(struct tree_build_args){.layout = &run->operation->layout->tree,
+                                             .kv = unit->kv,
+                                             .chunk = unit->chunk,
+                                             .token_begin = unit->token_begin,
+                                             .token_end = unit->token_end,
+                                             .block = unit->block});
+        break;
     case METADATA_HASH: build_hash(run, unit, scratch); break;
     case METADATA_PARTIAL: build_partial(run, unit, scratch); break;
     case METADATA_MASS:
@@ -117,37 +126,53 @@ static size_t item_chunks(const struct attend_item *item) {
     return (size_t)(last / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS + 1);
 }
 
-static void build_task(void *context, const struct pool_worker *worker) {
-    const struct build_run *run = context;
+/* The run that a unit's chunk fills up, from blocks that other units have written before the barrier. */
+static void build_run_above(const struct build_run *run, void *const *blocks, uint64_t chunk,
+                            const struct build_unit *unit) {
+    if (unit->token_end < KV_CHUNK_TOKENS || chunk % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
+    tree_build_run(&run->operation->layout->tree, blocks + (chunk + 1 - TREE_RUN_CHUNKS));
+}
+
+static void build_share(const struct build_run *run, struct range share, bool runs,
+                        const struct build_scratch *scratch) {
     const struct metadata_operation *operation = run->operation;
     size_t heads = operation->kv_head_count, before = 0;
-    struct build_scratch scratch;
-    scratch_layout(run->threads + worker->index * run->thread_bytes, operation->items[0].view.layout,
-                   &scratch);
-    struct range share = pool_share(worker, run->unit_count, 1);
     for (size_t i = 0; i < operation->item_count && before < share.end; i++) {
         const struct attend_item *item = &operation->items[i];
         size_t units = item_chunks(item) * heads, end = min_size(share.end, before + units);
         uint64_t row_end = item->position_first + item->row_count;
-        for (size_t unit = max_size(share.begin, before); unit < end; unit++) {
-            size_t head = (unit - before) % heads;
-            uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + (unit - before) / heads;
+        for (size_t index = max_size(share.begin, before); index < end; index++) {
+            size_t head = (index - before) % heads;
+            uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + (index - before) / heads;
             uint64_t first = chunk * KV_CHUNK_TOKENS;
             ASSERT(item->view.metadata != NULL);
-            build(
-                run,
-                &(struct build_unit){
-                    .kv = item->view.layout,
-                    .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
-                    .block = item->view.metadata[head * item->view.chunk_stride + chunk],
-                    .kv_head = head,
-                    .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
-                    .token_end =
-                        (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)},
-                &scratch);
+            void *const *blocks = item->view.metadata + head * item->view.chunk_stride;
+            const struct build_unit unit = {
+                .kv = item->view.layout,
+                .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
+                .block = blocks[chunk],
+                .kv_head = head,
+                .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
+                .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
+            if (runs)
+                build_run_above(run, blocks, chunk, &unit);
+            else
+                build(run, &unit, scratch);
         }
         before += units;
     }
+}
+
+static void build_task(void *context, const struct pool_worker *worker) {
+    const struct build_run *run = context;
+    struct build_scratch scratch;
+    scratch_layout(run->threads + worker->index * run->thread_bytes, run->operation->items[0].view.layout,
+                   &scratch);
+    struct range share = pool_share(worker, run->unit_count, 1);
+    build_share(run, share, false, &scratch);
+    if (run->operation->layout->kind != METADATA_TREE) return;
+    cpu_barrier(worker);
+    build_share(run, share, true, &scratch);
 }
 
 void cpu_metadata_build(struct stream *stream, const struct metadata_operation *operation) {

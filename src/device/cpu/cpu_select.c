@@ -2,9 +2,12 @@
  *
  *   prepare   the query's side of a score: codes, or projections          a unit is a (row, KV head)
  *   score     every candidate                                             SCORE_TOKENS tokens of one
- *   choose    window and top-k into one ascending list                    one
+ *   choose    window and top-k (a tree: search) into one ascending list   one
  *   attend    partials over the list, in ranges of dense attention's size one range of one
  *   finish    partials merged in the order of the ranges                  one
+ *
+ * A tree's candidates are the nodes of the start level; started from its leaves, it is pages that are scored and picked
+ * like any (cpu_select_tree.c).
  *
  * An operation that only chooses has no units in the last two, one with given lists none in the first three.
  * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
@@ -16,44 +19,10 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "device/cpu/cpu_select_internal.h"
 #include "platform/clock.h"
 
-enum {
-    SCORE_TOKENS = 8192, /* 18 bytes each with 128-bit codes: 144 KiB, some 20 us */
-    GROUP_MOST = 64,
-};
 static const size_t BATCH_BYTES = 64 << 20; /* of lists and scores; more rows wait for the next batch */
-
-enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
-
-struct select_row {
-    const struct select_item *item;
-    uint64_t kept;
-    struct cpu_ranges ranges;
-    size_t score_first, score_count; /* units of one KV head, the first of head 0 */
-    size_t attend_first;             /* also the index of the first partial */
-};
-
-struct select_run {
-    const struct cpu_device *device;
-    const struct attend_selected_operation *operation;
-    const struct kv_layout *kv;
-    struct select_row *rows; /* [row_count] */
-    size_t row_count, group;
-    uint8_t *queries; /* [row][kv_head][query_bytes] */
-    size_t query_bytes;
-    float *scores; /* [row][kv_head][score_stride] */
-    size_t score_stride;
-    uint32_t *lists; /* [row][kv_head][list_stride] */
-    size_t list_stride;
-    float *row_scores; /* [row][kv_head][group][list_stride]; NULL: no mass is wanted */
-    float *partials;   /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
-    size_t partial_stride;
-    uint8_t *threads;
-    size_t thread_bytes;
-    size_t units[PHASE_COUNT], next[PHASE_COUNT];
-    uint64_t ended_ns[PHASE_COUNT];
-};
 
 /* ---- units ---- */
 
@@ -79,19 +48,6 @@ static const uint32_t *head_list(const struct select_run *run, size_t row, size_
     return operation->given + (item * operation->kv_head_count + kv_head) * operation->chosen_stride;
 }
 
-static const void *const *head_metadata(const struct select_item *item, size_t kv_head) {
-    return (const void *const *)(item->view.metadata + kv_head * item->view.chunk_stride);
-}
-
-static const float *head_query(const struct select_run *run, const struct select_row *row, size_t kv_head) {
-    const struct attend_selected_operation *operation = run->operation;
-    return operation->q + row->item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
-}
-
-static uint8_t *prepared_query(const struct select_run *run, size_t row, size_t kv_head) {
-    return run->queries + (row * run->operation->kv_head_count + kv_head) * run->query_bytes;
-}
-
 static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     (void)scratch;
     const struct attend_selected_operation *operation = run->operation;
@@ -100,7 +56,9 @@ static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) 
     size_t dimension = run->kv->k_dimension;
     const float *q = head_query(run, &run->rows[row], head);
     uint8_t *prepared = prepared_query(run, row, head);
-    if (layout->kind == METADATA_HASH)
+    if (layout->kind == METADATA_TREE)
+        cpu_tree_prepare(run, row, head);
+    else if (layout->kind == METADATA_HASH)
         run->device->kernels.hash.encode(
             &(struct hash_encode_args){.weights = operation->weights + head * dimension * layout->hash.bits,
                                        .dimension = dimension,
@@ -128,7 +86,8 @@ static void score_tokens(const struct select_run *run, size_t row, size_t head, 
     const struct select_item *item = run->rows[row].item;
     const void *const *blocks = head_metadata(item, head);
     switch (layout->kind) {
-    case METADATA_NONE: break;
+    case METADATA_NONE:
+    case METADATA_TREE: break; /* cpu_tree_score */
     case METADATA_ABSTRACT:
         run->device->kernels.abstract.score(
             &(struct abstract_score_args){.layout = &layout->abstract,
@@ -180,6 +139,10 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
     const struct select_row *r = &run->rows[row];
     size_t head = (unit - r->score_first) / r->score_count, part = (unit - r->score_first) % r->score_count;
+    if (run->operation->layout->kind == METADATA_TREE) {
+        cpu_tree_score(run, row, head, part, scratch);
+        return;
+    }
     uint64_t begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS, end = begin + SCORE_TOKENS;
     if (end > r->item->candidate_end) end = r->item->candidate_end;
     float *scores = run->scores + (row * run->operation->kv_head_count + head) * run->score_stride +
@@ -200,13 +163,16 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (row->score_count > 0) {
         size_t picks = item->pick_count / page;
-        run->device->kernels.top_k.select(
-            &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
-                                 .count = (item->candidate_end - item->candidate_begin) / page,
-                                 .k = picks,
-                                 .index_first = (uint32_t)(item->candidate_begin / page),
-                                 .indices = list + count,
-                                 .scratch = scratch});
+        if (tree_is_searched(run->operation))
+            cpu_tree_search(run, unit / heads, unit % heads, list + count, scratch);
+        else
+            run->device->kernels.top_k.select(
+                &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
+                                     .count = (item->candidate_end - item->candidate_begin) / page,
+                                     .k = picks,
+                                     .index_first = (uint32_t)(item->candidate_begin / page),
+                                     .indices = list + count,
+                                     .scratch = scratch});
         for (size_t i = page > 1 ? picks : 0; i > 0; i--) { /* a page becomes its tokens, from the last on */
             uint32_t first = list[count + i - 1] * (uint32_t)page;
             for (size_t t = 0; t < page; t++) list[count + (i - 1) * page + t] = first + (uint32_t)t;
@@ -325,9 +291,12 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
     row.score_first = run->units[PHASE_SCORE];
     row.attend_first = run->units[PHASE_ATTEND];
     if (is_scored(run->operation, item)) {
-        row.score_count = (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
-        run->score_stride =
-            max_size(run->score_stride, align_up(candidates / run->operation->layout->unit_tokens, 16));
+        bool tree = run->operation->layout->kind == METADATA_TREE;
+        size_t scores = tree ? cpu_tree_scores(run->operation, item)
+                             : (size_t)(candidates / run->operation->layout->unit_tokens);
+        row.score_count = tree ? cpu_tree_score_units(run->operation, item)
+                               : (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
+        run->score_stride = max_size(run->score_stride, align_up(scores, 16));
         run->units[PHASE_SCORE] += row.score_count * heads;
     }
     if (!only_chooses(run->operation)) run->units[PHASE_ATTEND] += row.ranges.count * heads;
@@ -346,6 +315,7 @@ static size_t unit_scratch(const struct select_run *run) {
         bytes = max_size(bytes, kernels->abstract.score_scratch_bytes(&layout->abstract, run->group));
     if (layout->kind == METADATA_PARTIAL)
         bytes = max_size(bytes, kernels->score.scratch_bytes(layout->columns));
+    if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
     for (size_t i = 0; i < run->row_count; i++) {
         const struct select_item *item = run->rows[i].item;
@@ -365,6 +335,9 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
         run->query_bytes = align_up(run->group * operation->layout->hash.code_bytes, 64);
     if (prepares && operation->layout->kind == METADATA_PARTIAL)
         run->query_bytes = align_up(run->group * operation->layout->columns * sizeof(float), 64);
+    if (prepares && operation->layout->kind == METADATA_TREE)
+        run->query_bytes =
+            align_up(tree_query_floats(&operation->layout->tree, run->group) * sizeof(float), 64);
     run->partial_stride = align_up(run->group * (2 + run->kv->v_dimension), 16);
     run->thread_bytes = unit_scratch(run);
     size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
@@ -372,6 +345,8 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     size_t scores = cpu_scratch_add(&used, entries * run->score_stride * sizeof *run->scores);
     size_t lists = cpu_scratch_add(
         &used, operation->given == NULL ? entries * run->list_stride * sizeof *run->lists : 0);
+    bool counts = operation->layout->kind == METADATA_TREE;
+    size_t tree_counts = cpu_scratch_add(&used, counts ? entries * sizeof *run->tree_counts : 0);
     size_t row_scores =
         cpu_scratch_add(&used, mass ? entries * run->group * run->list_stride * sizeof *run->row_scores : 0);
     size_t partials =
@@ -384,6 +359,8 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     run->queries = memory + queries;
     run->scores = (float *)(void *)(memory + scores);
     run->lists = (uint32_t *)(void *)(memory + lists);
+    run->tree_counts = counts ? (struct tree_counts *)(void *)(memory + tree_counts) : NULL;
+    if (counts) memset(run->tree_counts, 0, entries * sizeof *run->tree_counts);
     run->row_scores = mass ? (float *)(void *)(memory + row_scores) : NULL;
     run->partials = (float *)(void *)(memory + partials);
     run->threads = memory + threads;
@@ -425,11 +402,13 @@ void cpu_attend_selected(struct stream *stream, const struct attend_selected_ope
         size_t entries = run.row_count * operation->kv_head_count;
         run.units[PHASE_CHOOSE] = operation->given == NULL ? entries : 0;
         run.units[PHASE_FINISH] = only_chooses(operation) ? 0 : entries;
-        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL))
+        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH ||
+                                           layout->kind == METADATA_PARTIAL || layout->kind == METADATA_TREE))
             run.units[PHASE_PREPARE] = entries;
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();
         cpu_run(device, false, select_task, &run);
+        cpu_tree_count(&run);
         if (operation->times == NULL) continue;
         operation->times->score_ns += run.ended_ns[PHASE_SCORE] - began;
         operation->times->top_k_ns += run.ended_ns[PHASE_CHOOSE] - run.ended_ns[PHASE_SCORE];

@@ -1,0 +1,20 @@
+/* tree: leaves of 8 to 64 tokens ranked by the importance of their boxes, found by a search from coarser nodes (LeoAM,
+ * 4.2 and 4.3).  Which leaves are chosen is what ranking all of them would choose: of pages of 16 tokens and
+ * rank=bound, what quest chooses.  kernels/tree has the boxes and the search, tree_density.h from which level it
+ * starts.  Differs from [leoam]: docs/decisions/0010. */
+#include "attention/select_internal.h"
+
+static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+                          const struct select_options *options, struct error *error) {
+    if (options->leaf != 8 && options->leaf != 16 && options->leaf != 32 && options->leaf != 64)
+        return error_set(error, STATUS_USAGE, "select=tree: leaf=%zu, expected 8, 16, 32 or 64",
+                         options->leaf);
+    layout->kind = METADATA_TREE;
+    layout->unit_tokens = options->leaf;
+    tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank);
+    layout->bytes = layout->tree.bytes;
+    return STATUS_OK;
+}
+
+const struct select_method select_tree = {
+    .name = "tree", .summary = "leaves of a tree of bounds (LeoAM)", .layout = layout};

@@ -1,0 +1,106 @@
+/* The parts of attend_selected that are a tree's: scores of the nodes of the start level, in units of SCORE_TOKENS
+ * tokens, and the search of one KV head. */
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_select_internal.h"
+
+static const struct tree_layout *layout_of(const struct select_run *run) {
+    return &run->operation->layout->tree;
+}
+
+size_t cpu_tree_scores(const struct attend_selected_operation *operation, const struct select_item *item) {
+    uint64_t begin, end;
+    tree_start_range(operation->tree_start, item->candidate_begin, item->candidate_end, &begin, &end);
+    return (size_t)(end - begin);
+}
+
+static size_t unit_nodes(const struct attend_selected_operation *operation) {
+    return (size_t)(SCORE_TOKENS / tree_tokens(operation->tree_start));
+}
+
+size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
+                            const struct select_item *item) {
+    size_t nodes = cpu_tree_scores(operation, item), per_unit = unit_nodes(operation);
+    return max_size((nodes + per_unit - 1) / per_unit, 1);
+}
+
+static float *scores_of(const struct select_run *run, size_t row, size_t kv_head) {
+    return run->scores + (row * run->operation->kv_head_count + kv_head) * run->score_stride;
+}
+
+static const float *query_of(const struct select_run *run, size_t row, size_t kv_head) {
+    return (const float *)(const void *)prepared_query(run, row, kv_head);
+}
+
+void cpu_tree_prepare(const struct select_run *run, size_t row, size_t kv_head) {
+    tree_query(layout_of(run), head_query(run, &run->rows[row], kv_head), run->kv->k_dimension, run->group,
+               (float *)(void *)prepared_query(run, row, kv_head));
+}
+
+void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch) {
+    const struct select_item *item = run->rows[row].item;
+    enum tree_level level = run->operation->tree_start;
+    uint64_t begin, end, first;
+    ASSERT(level >= layout_of(run)->leaf);
+    tree_start_range(level, item->candidate_begin, item->candidate_end, &begin, &end);
+    first = begin + part * unit_nodes(run->operation);
+    if (first >= end) return;
+    if (end > first + unit_nodes(run->operation)) end = first + unit_nodes(run->operation);
+    tree_score(&run->device->kernels.score,
+               &(struct tree_score_args){.layout = layout_of(run),
+                                         .level = level,
+                                         .blocks = head_metadata(item, kv_head),
+                                         .node_begin = first,
+                                         .node_end = end,
+                                         .query = query_of(run, row, kv_head),
+                                         .group = run->group,
+                                         .scores = scores_of(run, row, kv_head) + (first - begin),
+                                         .scratch = scratch});
+}
+
+void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
+                     uint8_t *scratch) {
+    const struct select_item *item = run->rows[row].item;
+    tree_search(
+        &run->device->kernels.score, &run->device->kernels.top_k,
+        &(struct tree_search_args){.layout = layout_of(run),
+                                   .blocks = head_metadata(item, kv_head),
+                                   .token_begin = item->candidate_begin,
+                                   .token_end = item->candidate_end,
+                                   .k = (size_t)(item->pick_count / run->operation->layout->unit_tokens),
+                                   .query = query_of(run, row, kv_head),
+                                   .group = run->group,
+                                   .start = run->operation->tree_start,
+                                   .start_scores = scores_of(run, row, kv_head),
+                                   .indices = indices,
+                                   .counts = &run->tree_counts[row * run->operation->kv_head_count + kv_head],
+                                   .scratch = scratch});
+}
+
+void cpu_tree_count(const struct select_run *run) {
+    const struct attend_selected_operation *operation = run->operation;
+    if (operation->tree_counts == NULL || run->tree_counts == NULL) return;
+    size_t heads = operation->kv_head_count;
+    enum tree_level leaf = layout_of(run)->leaf;
+    for (size_t i = 0; i < run->row_count * heads; i++) {
+        const struct select_row *row = &run->rows[i / heads];
+        struct tree_counts *counts = &run->tree_counts[i];
+        if (!tree_is_searched(operation) && row->score_count > 0) {
+            counts->searches = 1;
+            counts->tokens = row->item->candidate_end - row->item->candidate_begin;
+            counts->leaves = counts->tokens / tree_tokens(leaf);
+            counts->nodes[leaf] = counts->evaluated[leaf] = counts->leaves;
+        }
+        tree_counts_add(operation->tree_counts, counts);
+    }
+}
+
+size_t cpu_tree_scratch_bytes(const struct select_run *run) {
+    size_t bytes = tree_score_scratch_bytes(layout_of(run));
+    for (size_t i = 0; i < run->row_count && tree_is_searched(run->operation); i++) {
+        const struct select_item *item = run->rows[i].item;
+        bytes = max_size(bytes, tree_search_scratch_bytes(layout_of(run), &run->device->kernels.top_k,
+                                                          item->candidate_end - item->candidate_begin));
+    }
+    return bytes;
+}
