@@ -62,7 +62,8 @@ struct loam_session_options {
     float repeat_penalty;  /* 1: off */
     uint32_t repeat_last;
     uint64_t seed;
-    bool (*progress)(void *context, uint64_t done, uint64_t total); /* true stops a feed; NULL: none */
+    /* True stops a feed; of a long prompt multiples of some thousand tokens stay.  NULL: none */
+    bool (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
 };
 
