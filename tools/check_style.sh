@@ -1,6 +1,7 @@
 #!/bin/sh
 # check_style.sh SOURCE_DIR: files of at most 1,000 lines, no tabs, no trailing blanks, lines of at most
-# 120 characters in C; no folder or file named utils, common, misc or helpers.  docs/style_exceptions.txt
+# 120 characters in C; no folder or file named utils, common, misc or helpers; no file above 1 MiB but the bundled
+# model.  docs/style_exceptions.txt
 # may list `rule path` pairs; it may only shrink.
 set -eu
 cd "$1"
