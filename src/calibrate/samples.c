@@ -79,8 +79,10 @@ static void add_similarity(struct samples *s, size_t layer, size_t head, const f
     s->similarity_sum[entry] += cosine;
 }
 
-static void see_queries(void *context, size_t layer, const float *q, size_t row_count) {
+static void see_queries(void *context, const struct attention_event *event) {
     struct samples *s = context;
+    const float *q = event->q;
+    const size_t layer = event->layer_index, row_count = event->row_count;
     const struct model_config *config = &s->model->config;
     size_t width = config->head_count * config->k_dimension, text = s->options.window_size - s->probe_count;
     float *previous = s->previous + layer * width;
@@ -168,7 +170,7 @@ static enum status run_all(struct samples *s, struct error *error) {
     enum status status = positions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     if (status == STATUS_OK)
         status = forward_create(&s->forward, s->model, s->options.block, s->options.block, 1, error);
-    if (status == STATUS_OK) status = forward_set_query_observer(s->forward, see_queries, s, error);
+    if (status == STATUS_OK) forward_set_attention_observer(s->forward, see_queries, s);
     for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
         status = run_window(s, positions, error);
     forward_destroy(s->forward);

@@ -101,7 +101,6 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_positions);
     free(forward->narrow_rows);
     free(forward->observed);
-    free(forward->observed_q);
     free(forward->attention_copy);
     free(forward);
 }
@@ -109,29 +108,6 @@ void forward_destroy(struct forward *forward) {
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context) {
     forward->observer = observer;
     forward->observer_context = context;
-}
-
-enum status forward_set_query_observer(struct forward *forward, forward_query_observer *observer,
-                                       void *context, struct error *error) {
-    const struct model_config *config = &forward->model->config;
-    if (observer != NULL && forward->observed_q == NULL)
-        forward->observed_q = calloc(forward->block_capacity,
-                                     config->head_count * config->k_dimension * sizeof *forward->observed_q);
-    if (observer != NULL && forward->observed_q == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for the observer of queries");
-    forward->query_observer = observer;
-    forward->query_observer_context = context;
-    return STATUS_OK;
-}
-
-void forward_observe_queries(struct forward *forward, size_t layer_index, size_t row_count) {
-    const struct device_operations *operations = forward->model->device->operations;
-    const struct model_config *config = &forward->model->config;
-    operations->copy(forward->stream, forward->observed_q, forward->q,
-                     row_count * config->head_count * config->k_dimension * sizeof(float));
-    /* A device that broke says so again at the end of the run. */
-    if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
-    forward->query_observer(forward->query_observer_context, layer_index, forward->observed_q, row_count);
 }
 
 void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks) {
@@ -262,8 +238,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
 
 /* The last layer's rows whose logits nobody wants are left out, unless somebody looks at them. */
 static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
-    bool watched = forward->observer != NULL || forward->query_observer != NULL ||
-                   forward->attention_observer != NULL ||
+    bool watched = forward->observer != NULL || forward->attention_observer != NULL ||
                    (forward->select != NULL && select_watches_prefill(forward->select));
     return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL &&
            !watched;

@@ -35,9 +35,6 @@ struct forward {
     forward_observer *observer;
     void *observer_context;
     float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
-    forward_query_observer *query_observer;
-    void *query_observer_context;
-    float *observed_q; /* owned host copy of q, [block_capacity][head_count][k_dimension]; NULL without one */
     struct select *select; /* borrowed; NULL: none */
     attention_observer *attention_observer;
     void *attention_context;
@@ -65,9 +62,6 @@ void layer_norm(struct layer_pass *pass, const float *weight, const float *bias)
 /* residual += output(attention(normed)), all rows' K and V appended; narrows the pass when asked to.
  * Returns false when no row is left to go on. */
 bool layer_attention(struct layer_pass *pass);
-
-/* The queries of a layer, to who wants to see them. */
-void forward_observe_queries(struct forward *forward, size_t layer_index, size_t row_count);
 
 /* The families: from the residual stream before a layer to the one after it. */
 void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3 */

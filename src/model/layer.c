@@ -177,8 +177,6 @@ bool layer_attention(struct layer_pass *pass) {
     }
     head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
     rotate(pass, forward->q, pass->row_count, config->head_count);
-    if (pass->forward->query_observer != NULL)
-        forward_observe_queries(pass->forward, pass->layer_index, pass->row_count);
     attend(pass);
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,

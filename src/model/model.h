@@ -121,12 +121,6 @@ struct forward_batch {
 typedef void forward_observer(void *context, size_t layer_index,
                               const float *hidden /* [row_count][hidden_size] */, size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
-/* Sees the queries that attention gets, all rows of all layers (calibration).  NULL: nobody. */
-typedef void forward_query_observer(
-    void *context, size_t layer_index,
-    const float *q /* [row_count][head_count][k_dimension], normed and rotated */, size_t row_count);
-enum status forward_set_query_observer(struct forward *forward, forward_query_observer *observer,
-                                       void *context, struct error *error) STATUS_CHECKED;
 /* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
 void forward_set_select(struct forward *forward, struct select *select);
 
@@ -151,7 +145,8 @@ struct forward_hooks {
 void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks); /* NULL: none */
 
 /* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,
- * valid during the call.  While an observer is set no pass is narrowed. */
+ * valid during the call.  While an observer is set no pass is narrowed.  What a selection took of it is
+ * select_set_observer's. */
 struct attention_event {
     size_t layer_index, row_count;
     const float *q;                  /* [row_count][head_count][k_dimension] */

@@ -198,12 +198,12 @@ struct seen {
     float *q; /* of the last layer */
 };
 
-static void see(void *context, size_t layer_index, const float *q, size_t row_count) {
+static void see(void *context, const struct attention_event *event) {
     struct seen *seen = context;
-    assert_int_equal(layer_index, seen->layers++);
-    assert_int_equal(row_count, seen->rows);
-    size_t count = row_count * model->config.head_count * model->config.k_dimension;
-    memcpy(seen->q, q, count * sizeof *q);
+    assert_int_equal(event->layer_index, seen->layers++);
+    assert_int_equal(event->row_count, seen->rows);
+    size_t count = event->row_count * model->config.head_count * model->config.k_dimension;
+    memcpy(seen->q, event->q, count * sizeof *event->q);
 }
 
 /* With the queries seen and the stored keys, the largest logit must be what the run gave: the observer changes
@@ -243,7 +243,7 @@ static void test_observer(void **state) {
                                       .item_count = 1,
                                       .logit_rows = (const uint32_t[]){ROWS - 1},
                                       .logit_row_count = 1};
-        if (round == 1) assert_ok(forward_set_query_observer(forward, see, &seen, &error), error);
+        if (round == 1) forward_set_attention_observer(forward, see, &seen);
         assert_ok(forward_run(forward, &batch, &logits, &error), error);
         if (round == 0) first = logits[0];
         assert_true(fabsf(logits[0] - first) <= 1e-4f * fmaxf(1, fabsf(first)));
