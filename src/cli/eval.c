@@ -154,7 +154,7 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
         if (option_text(options, paths[i]) != NULL)
             TRY(json_file_check(option_text(options, paths[i]), error));
     const char *jsonl = option_text(options, OPTION_EVAL_JSONL);
-    return jsonl != NULL ? output_file_open(&evaluation->jsonl, jsonl, error) : STATUS_OK;
+    return jsonl != NULL ? output_file_open_lines(&evaluation->jsonl, jsonl, error) : STATUS_OK;
 }
 
 enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error) {
@@ -231,6 +231,7 @@ enum status evaluation_line(struct evaluation *evaluation, json_t *object, struc
     if (evaluation->jsonl.stream != NULL) {
         status = output_file_put(&evaluation->jsonl, line, strlen(line), error);
         if (status == STATUS_OK) status = output_file_put(&evaluation->jsonl, "\n", 1, error);
+        if (status == STATUS_OK) status = output_file_flush(&evaluation->jsonl, error);
     }
     if (evaluation->output == EVAL_OUTPUT_JSONL) {
         output_text("%s\n", line);
@@ -295,6 +296,7 @@ enum status eval_command(const struct options *options, struct error *error) {
     TRY(find_kind(options, &kind, error));
     TRY(check_options(options, kind, error));
     interrupt_install();
+    interrupt_install_termination();
     struct evaluation *evaluation = calloc(1, sizeof *evaluation);
     if (evaluation == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     enum status status = evaluation_read(evaluation, options, error);

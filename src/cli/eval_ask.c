@@ -35,7 +35,7 @@ struct ask_run {
     struct text answer;
     struct progress progress;
     struct eval_work prefill, decode[EVAL_PRESETS_MOST];
-    size_t right[EVAL_PRESETS_MOST];
+    size_t right[EVAL_PRESETS_MOST], asked[EVAL_PRESETS_MOST];
     struct table table;
     json_t *results;
 };
@@ -241,6 +241,7 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     const char *last_line = strrchr(question->text, '\n');
     size_t blanks = strspn(run->answer.bytes != NULL ? run->answer.bytes : "", " ");
     run->right[preset] += right;
+    run->asked[preset]++;
     run->decode[preset].tokens += work.tokens;
     run->decode[preset].seconds += work.seconds;
     table_cell(&run->table, "%s", last_line != NULL ? last_line + 1 : question->text);
@@ -293,7 +294,7 @@ static enum status report(struct ask_run *run, struct error *error) {
                 run->prefill.seconds > 0 ? (double)run->prefill.tokens / run->prefill.seconds : 0);
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         text_format(&note, "%s %s %zu of %zu", i > 0 ? "," : "", evaluation->labels[i], run->right[i],
-                    run->question_count);
+                    run->asked[i]);
         json_add_uint(right, evaluation->labels[i], run->right[i]);
     }
     json_add_uint(root, "document_tokens", run->document.count);
@@ -332,8 +333,14 @@ enum status eval_ask(struct evaluation *evaluation, struct error *error) {
         table_cell(&run.table, "%s", heads[i]);
     }
     enum status status = open_run(&run, error);
-    if (status == STATUS_OK) status = ask_all(&run, error);
-    if (status == STATUS_OK) status = report(&run, error);
+    if (status == STATUS_OK) {
+        struct error later; /* what was answered before Ctrl-C is reported */
+        status = ask_all(&run, error);
+        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
+            enum status reported = report(&run, status == STATUS_OK ? error : &later);
+            if (status == STATUS_OK) status = reported;
+        }
+    }
     close_run(&run);
     return status;
 }

@@ -12,12 +12,16 @@ static void on_interrupt(int signal_number) {
     requested = 1;
 }
 
-void interrupt_install(void) {
+static void install(int signal_number) {
     /* SA_RESTART: a read of standard input goes on; the second Ctrl-C ends it. */
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
+    sigaction(signal_number, &action, NULL);
 }
+
+void interrupt_install(void) { install(SIGINT); }
+
+void interrupt_install_termination(void) { install(SIGTERM); }
 
 bool interrupt_requested(void) { return requested != 0; }
 

@@ -3,14 +3,17 @@
 #include <errno.h>
 #include <sys/stat.h>
 
+enum status output_file_open_lines(struct output_file *file, const char *path, struct error *error) {
+    *file = (struct output_file){.path = path};
+    errno = 0;
+    file->stream = fopen(path, "we");
+    return file->stream != NULL ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", path);
+}
+
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) {
     *file = (struct output_file){.path = path};
     struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        errno = 0;
-        file->stream = fopen(path, "we");
-        return file->stream != NULL ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", path);
-    }
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return output_file_open_lines(file, path, error);
     TRY(file_writer_open(&file->writer, path, error));
     file->stream = file->writer.stream;
     return STATUS_OK;
@@ -19,6 +22,12 @@ enum status output_file_open(struct output_file *file, const char *path, struct 
 enum status output_file_put(struct output_file *file, const char *bytes, size_t length, struct error *error) {
     errno = 0;
     if (fwrite(bytes, 1, length, file->stream) == length) return STATUS_OK;
+    return error_set_os(error, STATUS_IO, errno, "%s", file->path);
+}
+
+enum status output_file_flush(struct output_file *file, struct error *error) {
+    errno = 0;
+    if (fflush(file->stream) == 0) return STATUS_OK;
     return error_set_os(error, STATUS_IO, errno, "%s", file->path);
 }
 

@@ -65,6 +65,7 @@ static void child_prepare(const struct process_request *request, const int input
     if (request->environment != NULL && putenv(strdup(request->environment)) != 0) _exit(99);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
 }
 
 static void child_run(const struct process_request *request) {
@@ -108,7 +109,7 @@ static void watch(pid_t child, const struct process_request *request, struct cap
             for (size_t i = 0; i < 2; i++)
                 if (polls[i].fd >= 0 && polls[i].revents != 0) capture_read(&captures[i]);
         if (interrupts_left > 0 && interrupt_is_due(request, captures, clock_ns() - begin)) {
-            kill(child, SIGINT);
+            kill(child, request->interrupt_signal != 0 ? request->interrupt_signal : SIGINT);
             if (--interrupts_left > 0) usleep(100000);
         }
         if (clock_ns() - begin > limit_ns) {

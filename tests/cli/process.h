@@ -21,11 +21,12 @@ struct process_request {
     int close_output;             /* standard output is closed */
     int break_output;             /* standard output is a pipe that nobody reads */
     const char *environment;      /* one NAME=VALUE more; NULL: none */
-    const char *interrupt_after;  /* SIGINT when this text has come on standard output or error; "": any */
-    unsigned interrupt_after_ms;  /* ... and not before this time has passed */
-    int interrupt_count;          /* that many SIGINTs, 100 ms apart */
-    int hold_input;               /* standard input stays open after `input` */
-    unsigned timeout_seconds;     /* 0: 60 */
+    int interrupt_signal;         /* 0: SIGINT */
+    const char *interrupt_after; /* it is sent when this text has come on standard output or error; "": any */
+    unsigned interrupt_after_ms; /* ... and not before this time has passed */
+    int interrupt_count;         /* that many SIGINTs, 100 ms apart */
+    int hold_input;              /* standard input stays open after `input` */
+    unsigned timeout_seconds;    /* 0: 60 */
 };
 
 /* Runs LOAM_BINARY.  Fails the test when it does not end in time. */

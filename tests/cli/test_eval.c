@@ -2,6 +2,7 @@
 #include "testing.h"
 
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,80 @@ static void what_was_measured_is_reported_after_an_interrupt(void **state) {
     assert_int_equal(run.code, 130);
     assert_non_null(strstr(run.complaints, "| niah_single_1 |"));
     process_deinit(&run);
+}
+
+static size_t count_lines(const char *path, bool *whole) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return 0;
+    size_t count = 0;
+    char line[20000];
+    *whole = true;
+    while (fgets(line, sizeof line, file) != NULL) {
+        json_t *object = json_loads(line, 0, NULL);
+        *whole = *whole && object != NULL && line[strlen(line) - 1] == '\n';
+        json_decref(object);
+        count++;
+    }
+    fclose(file);
+    return count;
+}
+
+/* SIGTERM after the first samples: the table and the lines of all that was measured; SIGKILL: the lines still. */
+static void nothing_measured_is_lost(void **state) {
+    (void)state;
+    static const int signals[] = {SIGTERM, SIGINT, SIGKILL};
+    static const int codes[] = {130, 130, 128 + SIGKILL};
+    for (size_t i = 0; i < 3; i++) {
+        char path[200], json[200];
+        bool whole = false;
+        snprintf(path, sizeof path, "%s", scratch_path("lines.jsonl"));
+        snprintf(json, sizeof json, "%s", scratch_path("figures.json"));
+        unlink(json);
+        struct process_result run = process_run(&(struct process_request){
+            .arguments = (const char *const[]){"eval", "ruler", "-m", model_path, "--tasks",
+                                               "niah_single_1,vt", "--samples", "100000", "--lengths", "512",
+                                               "-o", "jsonl", "--jsonl", path, "--json", json, NULL},
+            .interrupt_signal = signals[i],
+            .interrupt_after = "\"index\":1,",
+            .interrupt_count = 1});
+        assert_int_equal(run.code, codes[i]);
+        size_t printed = 0, kept = count_lines(path, &whole);
+        for (const char *c = run.output; (c = strchr(c, '\n')) != NULL; c++) printed++;
+        assert_true(printed >= 3 && kept >= printed && kept <= printed + 1 && whole);
+        bool reports = signals[i] != SIGKILL;
+        assert_true((strstr(run.complaints, "| niah_single_1 |") != NULL) == reports);
+        assert_true((access(json, F_OK) == 0) == reports);
+        process_deinit(&run);
+        unlink(path);
+        unlink(json);
+    }
+}
+
+/* The same of `eval ask`, whose table tells how many it has asked. */
+static void answers_are_reported_after_an_interrupt(void **state) {
+    (void)state;
+    char questions[200];
+    snprintf(questions, sizeof questions, "%s", scratch_path("many.jsonl"));
+    FILE *file = fopen(questions, "w");
+    for (int i = 0; i < 900; i++)
+        fprintf(file, "{\"question\": \"Which %d:\", \"answers\": [\"nobody\"]}\n", i);
+    fclose(file);
+    struct process_result run = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"eval", "ask", "-m", model_path, "-f", text_path, "--questions",
+                                           questions, "-o", "jsonl", NULL},
+        .interrupt_signal = SIGTERM,
+        .interrupt_after = "Which 1:",
+        .interrupt_count = 1});
+    assert_int_equal(run.code, 130);
+    size_t printed = 0, asked = 0;
+    for (const char *c = run.output; (c = strchr(c, '\n')) != NULL; c++) printed++;
+    const char *said = strstr(run.complaints, "full 0 of ");
+    assert_non_null(said);
+    assert_int_equal(sscanf(said, "full 0 of %zu", &asked), 1);
+    assert_true(printed >= 2 && printed < 900);
+    assert_int_equal(asked, printed);
+    process_deinit(&run);
+    unlink(questions);
 }
 
 /* A model of random weights knows no answer, but what it does say is right when that is what was expected. */
@@ -301,6 +376,8 @@ int main(void) {
         cmocka_unit_test(kl_of_presets),
         cmocka_unit_test(recall_of_presets),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
+        cmocka_unit_test(nothing_measured_is_lost),
+        cmocka_unit_test(answers_are_reported_after_an_interrupt),
         cmocka_unit_test(questions_about_a_document),
         cmocka_unit_test(questions_that_are_none),
     };
