@@ -89,6 +89,27 @@ const struct command command_table[COMMAND_COUNT] = {
          "costs.  The file lies beside the model as MODEL.calib.gguf and is found there; it belongs to this "
          "model file only.  Recall is measured on windows that were not learned from.",
          2, 64, calibrate_command},
+    [COMMAND_LS] =
+        {COMMAND_LS, "ls", "--kv-disk DIR [--json]", "list the saved documents",
+         "Every document in the folder, oldest first: number, name, tokens, bytes on disk, when it was "
+         "last opened, whether it is ready, in use, damaged or empty (nothing committed yet), and the "
+         "model that computed it.",
+         0, 0, ls_command},
+    [COMMAND_SHOW] =
+        {COMMAND_SHOW, "show", "ID --kv-disk DIR [--json]", "all that is known of a saved document",
+         "What ls prints, with the reason where it is damaged, the number of commits, the layout of its "
+         "pages and the model's fingerprint.",
+         1, 1, show_command},
+    [COMMAND_RM] = {COMMAND_RM, "rm", "ID... --kv-disk DIR", "remove saved documents",
+                    "Removes the documents of these numbers, pages and all, unless somebody has one open.", 1,
+                    64, rm_command},
+    [COMMAND_VERIFY] =
+        {COMMAND_VERIFY, "verify", "[ID...] --kv-disk DIR [--json]",
+         "read saved documents and check every byte",
+         "Reads the documents (without numbers: all of them) and compares every page with its checksum.  "
+         "What is "
+         "damaged is flagged, so that it is not used again, and stays where it is; the exit code is 4.",
+         0, 64, verify_command},
     [COMMAND_HELP] = {COMMAND_HELP, "help", "[COMMAND]", "list the commands, or describe one",
                       "Everything that `loam COMMAND --help` prints.", 0, 1, help_command},
     [COMMAND_VERSION] = {COMMAND_VERSION, "version", "[--verbose]", "version of this binary",

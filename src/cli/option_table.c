@@ -10,6 +10,7 @@ enum {
     COMPUTE_USERS = ENGINE_USERS | BIT(BENCH),
     TOKENIZER_USERS =
         BIT(RUN) | BIT(CHAT) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CALIBRATE),
+    STORE_USERS = BIT(LS) | BIT(SHOW) | BIT(RM) | BIT(VERIFY),
     EVERY = (1u << COMMAND_COUNT) - 1,
 };
 
@@ -27,6 +28,8 @@ const struct option_spec option_table[] = {
      "ruler: the essay in which needles are hidden; kl, recall: the text to read; ask: the document; "
      "default: a chapter in the "
      "binary"},
+    {OPTION_KV_DISK, "kv-disk", NULL, NULL, ARGUMENT_TEXT, "DIR", NULL, NULL, 0, 0, STORE_USERS, GROUP_INPUT,
+     "the folder of saved documents (a limit behind a colon is left aside)"},
     {OPTION_IDS, "ids", NULL, NULL, ARGUMENT_TEXT, "LIST", NULL, NULL, 0, 0, BIT(RUN) | BIT(DETOKENIZE),
      GROUP_INPUT, "token ids by comma instead of text; nothing is added to them"},
     {OPTION_SYSTEM, "system-prompt", "sys", "system", ARGUMENT_TEXT, "TEXT", NULL, NULL, 0, 0, BIT(CHAT),
@@ -105,8 +108,8 @@ const struct option_spec option_table[] = {
 
     {OPTION_JSON_FILE, "json", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(RUN) | BIT(EVAL),
      GROUP_OUTPUT, "write the run's figures to FILE"},
-    {OPTION_JSON, "json", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0, BIT(INSPECT) | BIT(TOKENIZE),
-     GROUP_OUTPUT, "print JSON"},
+    {OPTION_JSON, "json", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0,
+     BIT(INSPECT) | BIT(TOKENIZE) | BIT(LS) | BIT(SHOW) | BIT(VERIFY), GROUP_OUTPUT, "print JSON"},
     {OPTION_OUTPUT, "output", "o", NULL, ARGUMENT_WORD, "FORMAT", "md", "md|json|jsonl|csv", 0, 0, BIT(BENCH),
      GROUP_OUTPUT, "how the table is printed"},
     {OPTION_EVAL_OUTPUT, "output", "o", NULL, ARGUMENT_WORD, "FORMAT", "md", "md|json|jsonl", 0, 0, BIT(EVAL),

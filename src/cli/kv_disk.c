@@ -1,0 +1,24 @@
+#include "cli/kv_disk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/option.h"
+
+enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *error) {
+    *disk = (struct kv_disk){0};
+    const char *colon = strrchr(text, ':');
+    size_t length = strlen(text);
+    bool has_limit = colon != NULL && size_parse(colon + 1, &disk->limit_bytes);
+    if (has_limit || (colon != NULL && colon[1] == '\0')) length = (size_t)(colon - text);
+    if (length == 0 || (has_limit && disk->limit_bytes == 0))
+        return error_set(error, STATUS_USAGE, "--kv-disk: found '%.200s', expected DIR or DIR:SIZE", text);
+    disk->directory = strndup(text, length);
+    if (disk->directory == NULL) return error_set(error, STATUS_MEMORY, "--kv-disk: out of memory");
+    return STATUS_OK;
+}
+
+void kv_disk_deinit(struct kv_disk *disk) {
+    free(disk->directory);
+    *disk = (struct kv_disk){0};
+}

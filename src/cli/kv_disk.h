@@ -1,0 +1,19 @@
+/* kv_disk: the folder of saved documents, as --kv-disk DIR[:SIZE] names it. */
+#ifndef LOAM_CLI_KV_DISK_H
+#define LOAM_CLI_KV_DISK_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct kv_disk {
+    char *directory;      /* owned */
+    uint64_t limit_bytes; /* of everything in it; 0: none */
+};
+
+/* What follows the last colon is the limit if it is a size (8G), else it belongs to the name; "DIR:" with nothing
+ * behind is the folder without a limit, whatever its name.  STATUS_USAGE: no folder, or a limit of 0. */
+enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *error) STATUS_CHECKED;
+void kv_disk_deinit(struct kv_disk *disk);
+
+#endif

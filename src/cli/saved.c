@@ -1,0 +1,320 @@
+/* loam ls, show, rm, verify: the documents that --kv-disk DIR holds.
+ *
+ * ls and show open the store for reading, so that a folder that is read-only, or that somebody is writing to, can be
+ * looked at; where that fails, as behind a writer that was killed in the middle of a commit, they open it for writing,
+ * which undoes such a commit.  verify tries in the other order: it flags what it finds damaged, so that nobody uses it.
+ * None of them makes a folder or a catalog. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cache/store/store.h"
+#include "cli/command.h"
+#include "cli/json_file.h"
+#include "cli/kv_disk.h"
+#include "cli/output.h"
+#include "cli/table.h"
+#include "cli/utf8.h"
+
+enum { TIME_BYTES = 32, SHOWN_BYTES = 48 };
+
+/* ---- the store ---- */
+
+static enum status open_as(struct store **store, const char *directory, bool read_only, struct error *error) {
+    const struct store_options options = {.directory = directory, .read_only = read_only};
+    return store_open(store, &options, error);
+}
+
+static enum status check_catalog(const char *directory, struct error *error) {
+    char *path;
+    if (asprintf(&path, "%s/catalog.db", directory) < 0)
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", directory);
+    enum status status = STATUS_OK;
+    if (access(path, F_OK) != 0)
+        status = error_set_os(error, STATUS_IO, errno, "%s: no saved documents", directory);
+    free(path);
+    return status;
+}
+
+/* must_change: reading alone will not do. */
+static enum status open_store(struct store **store, const struct options *options, bool read_first,
+                              bool must_change, struct error *error) {
+    const char *text = option_text(options, OPTION_KV_DISK);
+    struct kv_disk disk;
+    if (text == NULL)
+        return error_set(error, STATUS_USAGE, "%s: which folder of saved documents?  --kv-disk DIR",
+                         options->command->name);
+    TRY(kv_disk_parse(&disk, text, error));
+    enum status status = check_catalog(disk.directory, error);
+    if (status == STATUS_OK) {
+        status = open_as(store, disk.directory, read_first, error);
+        struct error ignored; /* the first reason is the better one */
+        if (status == STATUS_IO && !must_change &&
+            open_as(store, disk.directory, !read_first, &ignored) == STATUS_OK)
+            status = STATUS_OK;
+    }
+    kv_disk_deinit(&disk);
+    if (status == STATUS_OK && store_warning(*store) != NULL)
+        fprintf(stderr, "loam: note: %s\n", store_warning(*store));
+    return status;
+}
+
+static enum status read_id(const char *text, uint64_t *id, struct error *error) {
+    char *end;
+    errno = 0;
+    *id = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "found '%.40s', expected a document's number as loam ls shows it",
+                     text);
+}
+
+/* ---- one document ---- */
+
+static const char *state_of(const struct document_info *info) {
+    if (info->damaged != NULL) return "damaged";
+    if (info->in_use) return "in use";
+    return info->token_count == 0 ? "empty" : "ready";
+}
+
+static const char *time_text(int64_t seconds, char text[TIME_BYTES]) {
+    struct tm utc;
+    time_t time = (time_t)seconds;
+    text[0] = '\0';
+    if (gmtime_r(&time, &utc) == NULL || strftime(text, TIME_BYTES, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
+        snprintf(text, TIME_BYTES, "%" PRId64, seconds);
+    return text;
+}
+
+/* The texts come from a file: a terminal shows them and does nothing else. */
+static const char *shown(const char *text, char *buffer, size_t buffer_bytes) {
+    return utf8_escape(text, strlen(text), buffer, buffer_bytes);
+}
+
+static const char *fingerprint_text(const struct document_info *info,
+                                    char text[2 * STORE_FINGERPRINT_BYTES + 1]) {
+    for (size_t i = 0; i < STORE_FINGERPRINT_BYTES; i++) sprintf(text + 2 * i, "%02x", info->fingerprint[i]);
+    return text;
+}
+
+static json_t *info_json(const struct document_info *info) {
+    char time[TIME_BYTES], fingerprint[2 * STORE_FINGERPRINT_BYTES + 1];
+    json_t *object = json_object();
+    json_add_uint(object, "id", info->id);
+    json_add(object, "name", json_bytes(info->name, strlen(info->name)));
+    json_add(object, "state", json_string(state_of(info)));
+    json_add(object, "damaged",
+             info->damaged != NULL ? json_bytes(info->damaged, strlen(info->damaged)) : json_null());
+    json_add_uint(object, "tokens", info->token_count);
+    json_add_uint(object, "bytes", info->bytes);
+    json_add_uint(object, "commits", info->commits);
+    json_add(object, "created", json_string(time_text(info->created, time)));
+    json_add(object, "used", json_string(time_text(info->used, time)));
+    json_add(object, "model", json_bytes(info->model, strlen(info->model)));
+    json_add(object, "layout", json_bytes(info->layout, strlen(info->layout)));
+    json_add(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
+    return object;
+}
+
+/* ---- ls ---- */
+
+struct listing {
+    struct table table;
+    json_t *documents; /* array; NULL: the table is wanted */
+    size_t count;
+    uint64_t bytes;
+};
+
+static void list_document(void *context, const struct document_info *info) {
+    struct listing *listing = context;
+    listing->count++;
+    listing->bytes += info->bytes;
+    if (listing->documents != NULL) {
+        (void)json_array_append_new(listing->documents, info_json(info));
+        return;
+    }
+    char size[32], time[TIME_BYTES], name[SHOWN_BYTES], model[SHOWN_BYTES];
+    table_cell(&listing->table, "%" PRIu64, info->id);
+    table_cell(&listing->table, "%s", shown(info->name, name, sizeof name));
+    table_cell(&listing->table, "%" PRIu64, info->token_count);
+    table_cell(&listing->table, "%s", bytes_text(info->bytes, size, sizeof size));
+    table_cell(&listing->table, "%s", time_text(info->used, time));
+    table_cell(&listing->table, "%s", state_of(info));
+    table_cell(&listing->table, "%s", shown(info->model, model, sizeof model));
+}
+
+static enum status print_listing(const struct listing *listing, const struct options *options,
+                                 struct error *error) {
+    if (listing->documents != NULL) return json_print(listing->documents, JSON_INDENT(1), error);
+    if (listing->count == 0) {
+        fprintf(stderr, "loam: no saved documents in %s\n", option_text(options, OPTION_KV_DISK));
+        return STATUS_OK;
+    }
+    char size[32];
+    struct text text = {0};
+    table_write(&listing->table, &text);
+    if (!text.failed) output_bytes(text.bytes, text.length);
+    bool failed = text.failed;
+    text_deinit(&text);
+    if (failed) return error_set(error, STATUS_MEMORY, "ls: out of memory");
+    output_text("%zu document%s, %s\n", listing->count, listing->count == 1 ? "" : "s",
+                bytes_text(listing->bytes, size, sizeof size));
+    return output_flush(error);
+}
+
+enum status ls_command(const struct options *options, struct error *error) {
+    static const char *const headings[] = {"id", "name", "tokens", "size", "last used", "state", "model"};
+    enum { COLUMNS = sizeof headings / sizeof headings[0] };
+    struct store *store = NULL;
+    struct listing listing = {.table = {.column_count = COLUMNS, .is_number = {true, false, true, true}}};
+    TRY(open_store(&store, options, true, false, error));
+    if (option_flag(options, OPTION_JSON)) listing.documents = json_array();
+    for (size_t i = 0; i < COLUMNS; i++) table_cell(&listing.table, "%s", headings[i]);
+    enum status status = store_list(store, list_document, &listing, error);
+    if (status == STATUS_OK) status = print_listing(&listing, options, error);
+    json_decref(listing.documents);
+    table_deinit(&listing.table);
+    store_close(store);
+    return status;
+}
+
+/* ---- show ---- */
+
+static void show_text(void *context, const struct document_info *info) {
+    (void)context;
+    char text[4 * STORE_TEXT_MOST], size[32], time[TIME_BYTES], hex[2 * STORE_FINGERPRINT_BYTES + 1];
+    output_text("document     %" PRIu64 "\n", info->id);
+    output_text("name         %s\n", shown(info->name, text, sizeof text));
+    output_text("state        %s\n", state_of(info));
+    if (info->damaged != NULL) output_text("reason       %s\n", shown(info->damaged, text, sizeof text));
+    output_text("tokens       %" PRIu64 "\n", info->token_count);
+    output_text("size         %" PRIu64 " bytes (%s)\n", info->bytes,
+                bytes_text(info->bytes, size, sizeof size));
+    output_text("commits      %" PRIu64 "\n", info->commits);
+    output_text("created      %s\n", time_text(info->created, time));
+    output_text("last used    %s\n", time_text(info->used, time));
+    output_text("model        %s\n", shown(info->model, text, sizeof text));
+    output_text("layout       %s\n", shown(info->layout, text, sizeof text));
+    output_text("fingerprint  %s\n", fingerprint_text(info, hex));
+}
+
+static void show_json(void *context, const struct document_info *info) {
+    *(json_t **)context = info_json(info);
+}
+
+enum status show_command(const struct options *options, struct error *error) {
+    struct store *store = NULL;
+    uint64_t id;
+    json_t *object = NULL;
+    bool json = option_flag(options, OPTION_JSON);
+    TRY(read_id(options->positionals[0], &id, error));
+    TRY(open_store(&store, options, true, false, error));
+    enum status status = store_show(store, id, json ? show_json : show_text, &object, error);
+    if (status == STATUS_OK) status = json ? json_print(object, JSON_INDENT(1), error) : output_flush(error);
+    json_decref(object);
+    store_close(store);
+    return status;
+}
+
+/* ---- rm ---- */
+
+enum status rm_command(const struct options *options, struct error *error) {
+    struct store *store = NULL;
+    enum status status = STATUS_OK;
+    uint64_t id;
+    for (size_t i = 0; i < options->positional_count; i++) /* all of them before any is gone */
+        TRY(read_id(options->positionals[i], &id, error));
+    TRY(open_store(&store, options, false, true, error));
+    for (size_t i = 0; status == STATUS_OK && i < options->positional_count; i++) {
+        status = read_id(options->positionals[i], &id, error);
+        if (status == STATUS_OK) status = store_remove(store, id, error);
+        if (status == STATUS_OK) output_text("removed document %" PRIu64 "\n", id);
+    }
+    store_close(store);
+    /* "Full" is for room; that somebody has it open is not a matter of memory (exit code 5). */
+    if (status == STATUS_FULL) status = error->status = STATUS_FAILED;
+    return status;
+}
+
+/* ---- verify ---- */
+
+struct verification {
+    struct store *store;
+    uint64_t *ids; /* owned */
+    size_t count, damaged_count;
+    bool failed;    /* no memory for ids */
+    json_t *report; /* array; NULL: lines are wanted */
+};
+
+static void add_id(struct verification *v, uint64_t id) {
+    uint64_t *ids = realloc(v->ids, (v->count + 1) * sizeof *ids);
+    v->failed = v->failed || ids == NULL;
+    if (ids == NULL) return;
+    v->ids = ids;
+    v->ids[v->count++] = id;
+}
+
+/* A document without a commit has nothing to verify. */
+static void take_id(void *context, const struct document_info *info) {
+    if (info->token_count > 0 || info->damaged != NULL) add_id(context, info->id);
+}
+
+static void report_document(struct verification *v, uint64_t id, const char *damage) {
+    if (v->report == NULL) {
+        char text[4 * STORE_TEXT_MOST];
+        if (damage == NULL)
+            output_text("document %" PRIu64 ": ok\n", id);
+        else
+            output_text("document %" PRIu64 ": damaged: %s\n", id, shown(damage, text, sizeof text));
+        return;
+    }
+    json_t *object = json_object();
+    json_add_uint(object, "id", id);
+    json_add(object, "ok", json_boolean(damage == NULL));
+    json_add(object, "damaged", damage != NULL ? json_bytes(damage, strlen(damage)) : json_null());
+    (void)json_array_append_new(v->report, object);
+}
+
+static enum status verify_documents(struct verification *v, struct error *error) {
+    for (size_t i = 0; i < v->count; i++) {
+        struct error why;
+        enum status status = store_verify(v->store, v->ids[i], &why);
+        if (status != STATUS_OK && status != STATUS_DOCUMENT) {
+            *error = why;
+            return status;
+        }
+        v->damaged_count += status == STATUS_DOCUMENT;
+        report_document(v, v->ids[i], status == STATUS_DOCUMENT ? why.message : NULL);
+        TRY(output_flush(error)); /* a document of gigabytes takes its time */
+    }
+    return STATUS_OK;
+}
+
+static enum status verify(struct verification *v, const struct options *options, struct error *error) {
+    uint64_t id;
+    for (size_t i = 0; i < options->positional_count; i++) {
+        TRY(read_id(options->positionals[i], &id, error));
+        add_id(v, id);
+    }
+    if (options->positional_count == 0) TRY(store_list(v->store, take_id, v, error));
+    if (v->failed) return error_set(error, STATUS_MEMORY, "verify: out of memory");
+    TRY(verify_documents(v, error));
+    if (v->report != NULL) TRY(json_print(v->report, JSON_INDENT(1), error));
+    if (v->damaged_count == 0) return STATUS_OK;
+    return error_set(error, STATUS_DOCUMENT, "%zu of %zu document%s damaged", v->damaged_count, v->count,
+                     v->count == 1 ? " is" : "s are");
+}
+
+enum status verify_command(const struct options *options, struct error *error) {
+    struct verification v = {0};
+    TRY(open_store(&v.store, options, false, false, error));
+    if (option_flag(options, OPTION_JSON)) v.report = json_array();
+    enum status status = verify(&v, options, error);
+    json_decref(v.report);
+    free(v.ids);
+    store_close(v.store);
+    return status;
+}
