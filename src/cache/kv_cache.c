@@ -1,40 +1,8 @@
-#include "cache/kv_cache.h"
-
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
-
-struct kv_cache {
-    struct device *device; /* borrowed */
-    struct kv_cache_config config;
-    struct kv_layout layout;
-    uint8_t *slab; /* owned; [layer][column][kv head] chunks */
-    size_t slab_bytes;
-    uint8_t *metadata; /* owned; [layer from metadata_layer_first][column][kv head] blocks; NULL: none */
-    size_t metadata_slab_bytes;
-    uint64_t column_count;
-    uint64_t fresh_first;   /* columns from here on have never been used */
-    uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
-    uint64_t free_count;
-    uint64_t used_columns; /* in sequences */
-    size_t sequence_count;
-    struct kv_sequence *sequences; /* all that live, a list */
-};
-
-struct kv_sequence {
-    struct kv_cache *cache; /* borrowed */
-    struct kv_sequence *next, *previous;
-    uint64_t length; /* tokens stored */
-    uint64_t column_count, column_capacity;
-    uint64_t *columns; /* owned; [column_capacity] */
-    void **chunks;     /* owned; [layer][kv head][column_capacity] */
-    void **metadata;   /* owned; the same for the blocks beside them; NULL: none */
-};
-
-static uint64_t columns_of(uint64_t token_count) {
-    return token_count / KV_CHUNK_TOKENS + (token_count % KV_CHUNK_TOKENS != 0);
-}
+#include "cache/kv_cache_internal.h"
 
 /* Bytes of a column; false when they do not fit. */
 static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
@@ -75,9 +43,22 @@ static void release_metadata(struct kv_cache *cache) {
     cache->config.metadata_bytes = 0;
 }
 
+static enum status slab_create(struct kv_cache *cache, uint64_t slab_bytes, struct error *error) {
+    void *slab;
+    enum status status =
+        cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)slab_bytes, &slab, error);
+    if (status != STATUS_OK) {
+        if (error != NULL) error_prefix(error, "KV cache");
+        return status;
+    }
+    cache->slab = slab;
+    cache->slab_bytes = (size_t)slab_bytes;
+    return STATUS_OK;
+}
+
 enum status kv_cache_create(struct kv_cache **result, struct device *device,
                             const struct kv_cache_config *config, struct error *error) {
-    uint64_t bytes, slab_bytes, column_count = columns_of(config->token_capacity);
+    uint64_t bytes, slab_bytes, column_count = kv_chunks_of(config->token_capacity);
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
@@ -88,16 +69,12 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
     cache->config.metadata_bytes = 0; /* until there is memory for it */
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    void *slab;
     enum status status =
-        device->operations->allocate(device, MEMORY_DEVICE, (size_t)slab_bytes, &slab, error);
+        config->host_bytes > 0 ? kv_tier_create(cache, error) : slab_create(cache, slab_bytes, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
-        if (error != NULL) error_prefix(error, "KV cache");
         return status;
     }
-    cache->slab = slab;
-    cache->slab_bytes = (size_t)slab_bytes;
     cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
     if (cache->free_columns == NULL) {
         kv_cache_destroy(cache);
@@ -119,17 +96,24 @@ void kv_cache_destroy(struct kv_cache *cache) {
     release_metadata(cache);
     if (cache->slab != NULL)
         cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
+    kv_tier_destroy(cache->tier);
     free(cache->free_columns);
     free(cache);
 }
 
+uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config) {
+    return config->kv_head_count * config->metadata_bytes * metadata_layers(config);
+}
+
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
+    if (cache->tier != NULL) return kv_column_metadata_bytes(&cache->config); /* chunks have slots */
     return cache->config.kv_head_count * (cache->layout.chunk_bytes * cache->config.layer_count +
                                           cache->config.metadata_bytes * metadata_layers(&cache->config));
 }
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
-    return cache->used_columns * cache_column_bytes(cache);
+    uint64_t slots = cache->tier != NULL ? kv_tier_used_bytes(cache->tier) : 0;
+    return cache->used_columns * cache_column_bytes(cache) + slots;
 }
 
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
@@ -137,6 +121,7 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
 }
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
+const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
 
 static uint64_t free_columns(const struct kv_cache *cache) {
     uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
@@ -203,7 +188,8 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
     struct kv_cache_config config = cache->config;
     config.metadata_bytes = metadata_bytes;
     config.metadata_layer_first = metadata_layer_first;
-    if (metadata_layers(&config) == 0) return STATUS_OK;
+    if (metadata_layers(&config) == 0)
+        return cache->tier != NULL ? kv_tier_divide(cache->tier, error) : STATUS_OK;
     uint64_t column, bytes;
     if (!column_metadata_bytes(&config, &column) || !checked_multiply(column, cache->column_count, &bytes))
         return error_set(error, STATUS_MEMORY, "metadata of %llu tokens do not fit any memory",
@@ -218,9 +204,11 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
     cache->metadata = slab;
     cache->metadata_slab_bytes = (size_t)bytes;
     cache->config = config;
-    if (metadata_tables(cache)) return STATUS_OK;
+    status = cache->tier != NULL ? kv_tier_divide(cache->tier, error) : STATUS_OK;
+    if (status == STATUS_OK && metadata_tables(cache)) return STATUS_OK;
     release_metadata(cache);
     (void)metadata_tables(cache);
+    TRY(status);
     return error_set(error, STATUS_MEMORY, "metadata: no memory for the tables of addresses");
 }
 
@@ -232,7 +220,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     struct kv_sequence *sequence = calloc(1, sizeof *sequence);
     if (sequence == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
     sequence->cache = cache;
-    sequence->column_capacity = columns_of(token_capacity);
+    sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
     uint64_t chunk_count;
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
@@ -249,6 +237,11 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
         return error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
                          (unsigned long long)token_capacity);
     }
+    enum status status = cache->tier != NULL ? kv_tier_add(sequence, error) : STATUS_OK;
+    if (status != STATUS_OK) {
+        kv_sequence_destroy(sequence);
+        return status;
+    }
     *result = sequence;
     return STATUS_OK;
 }
@@ -261,6 +254,7 @@ static void columns_shrink(struct kv_sequence *sequence, uint64_t column_count) 
 
 void kv_sequence_destroy(struct kv_sequence *sequence) {
     if (sequence == NULL) return;
+    if (sequence->cache->tier != NULL) kv_tier_remove(sequence);
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
@@ -280,7 +274,7 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
     const struct kv_cache *cache = sequence->cache;
     size_t heads = cache->config.kv_head_count, chunk_bytes = cache->layout.chunk_bytes;
     sequence->columns[index] = column;
-    for (size_t layer = 0; layer < cache->config.layer_count; layer++)
+    for (size_t layer = 0; layer < cache->config.layer_count && cache->tier == NULL; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t chunk = (layer * cache->column_count + column) * heads + head;
             ASSERT((chunk + 1) * chunk_bytes <= cache->slab_bytes);
@@ -292,7 +286,7 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
 
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     struct kv_cache *cache = sequence->cache;
-    uint64_t needed = columns_of(token_count);
+    uint64_t needed = kv_chunks_of(token_count);
     if (needed <= sequence->column_count) return STATUS_OK;
     uint64_t bytes = cache_column_bytes(cache), room = free_columns(cache);
     if (needed > sequence->column_capacity)
@@ -317,8 +311,11 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
 
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
-    ASSERT(columns_of(token_count) <= sequence->column_count); /* invariant 3 */
-    if (token_count < sequence->length) columns_shrink(sequence, columns_of(token_count));
+    ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
+    if (token_count < sequence->length) {
+        if (sequence->cache->tier != NULL) kv_tier_truncate(sequence, token_count);
+        columns_shrink(sequence, kv_chunks_of(token_count));
+    }
     sequence->length = token_count;
 }
 

@@ -21,6 +21,9 @@
  * What selection keeps beside a chunk lies in a slab of its own, cut into the same columns: a block per chunk,
  * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
  *
+ * With host_bytes chunks come and go (cache/kv_tier.h): a sequence's table then has NULL where a chunk is not in RAM,
+ * columns are metadata alone, and invariant 3 holds for memory and disk together.
+ *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
  */
@@ -33,6 +36,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "platform/io_queue.h"
 
 struct kv_cache;
 struct kv_sequence;
@@ -47,7 +51,18 @@ struct kv_cache_config {
     /* Beside every chunk of the layers from metadata_layer_first on lies a block of so many bytes (a multiple of
      * 64) for selection; 0: none. */
     size_t metadata_bytes, metadata_layer_first;
+    /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
+     * everything.  buffer_bytes of it are the caller's own, for writing behind; block_tokens: most rows of a sequence
+     * that a step appends. */
+    uint64_t host_bytes, buffer_bytes;
+    size_t block_tokens;
+    enum io_backend backend;
 };
+
+/* Chunks that the first token_count tokens of a head lie in. */
+static inline uint64_t kv_chunks_of(uint64_t token_count) {
+    return token_count / KV_CHUNK_TOKENS + (token_count % KV_CHUNK_TOKENS != 0);
+}
 
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
@@ -63,6 +78,8 @@ uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
+const struct kv_cache_config *kv_cache_get_config(
+    const struct kv_cache *cache); /* metadata as they are now */
 
 /* token_capacity: what the sequence may become at most (more than the slab holds is cut to that).
  * STATUS_FULL: as many sequences live as the cache was made for.  Destroy before the cache. */

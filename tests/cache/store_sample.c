@@ -188,7 +188,7 @@ static enum status check_metadata(const struct sample *sample, struct document *
     assert_non_null(expected);
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
-        status = document_read_metadata(document, layer, chunks, memory, error);
+        status = document_read_metadata(document, layer, 0, chunks, memory, error);
         for (size_t i = 0; status == STATUS_OK && i < heads * chunks && entry > 0; i++) {
             sample_metadata(sample, layer, i / chunks, i % chunks, expected);
             assert_memory_equal(memory + i * entry, expected, entry);

@@ -31,3 +31,14 @@ int64_t prefix_of(const int32_t *tokens) {
     uint64_t hash = XXH3_64bits(tokens, KV_CHUNK_TOKENS * sizeof *tokens);
     return hash == 0 ? 1 : (int64_t)hash;
 }
+
+void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const void *bytes, uint64_t count) {
+    uint8_t chained[STORE_FINGERPRINT_BYTES + sizeof(struct checksum)];
+    struct checksum part = checksum_of(bytes, count);
+    memcpy(chained, fingerprint, STORE_FINGERPRINT_BYTES);
+    memcpy(chained + STORE_FINGERPRINT_BYTES, part.bytes, sizeof part.bytes);
+    struct checksum first = checksum_of(chained, sizeof chained);
+    struct checksum second = checksum_of(chained + 1, sizeof chained - 1);
+    memcpy(fingerprint, first.bytes, sizeof first.bytes);
+    memcpy(fingerprint + sizeof first.bytes, second.bytes, sizeof second.bytes);
+}

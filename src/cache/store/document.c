@@ -300,20 +300,23 @@ bool document_page_written(const struct document *document, size_t layer, size_t
 }
 
 /* The tail is what the last commit had behind its last full chunk. */
-static bool is_tail(const struct document *document, uint64_t chunk) {
+static bool is_tail(const struct document *document, const struct page_read *read) {
     uint64_t tokens = document->committed_tokens;
-    if (chunk != chunks_full(tokens) || tokens % KV_CHUNK_TOKENS == 0) return false;
-    /* A writer that goes on may read the tail it found, until its first commit: then the row is its thread's. */
-    return !document->writing || document->asked_generation == document->opened_generation;
+    if (read->chunk != chunks_full(tokens) || tokens % KV_CHUNK_TOKENS == 0) return false;
+    if (!document->writing) return true;
+    /* A writer that goes on may read the tail it found, until the chunk is full and has a page, or until its first
+     * commit: then the row is its thread's. */
+    return document->asked_generation == document->opened_generation &&
+           !document_page_written(document, read->layer, read->kv_head, read->chunk);
 }
 
-static size_t read_bytes(const struct document *document, uint64_t chunk) {
-    if (!is_tail(document, chunk)) return document->geometry.page_bytes;
+static size_t read_bytes(const struct document *document, const struct page_read *read) {
+    if (!is_tail(document, read)) return document->geometry.page_bytes;
     return align_up(tail_bytes(&document->geometry, document->committed_tokens), IO_ALIGNMENT);
 }
 
 static uint64_t read_offset(const struct document *document, const struct page_read *read) {
-    if (is_tail(document, read->chunk))
+    if (is_tail(document, read))
         return tail_offset(&document->geometry, document->row.generation, read->layer, read->kv_head);
     ASSERT(document_page_written(document, read->layer, read->kv_head, read->chunk));
     return page_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
@@ -325,14 +328,14 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
     enum { RUN_BYTES_MOST = 1 << 20 };
     while (*next < read_count) {
         const struct page_read *first = &reads[*next];
-        size_t bytes = read_bytes(document, first->chunk), count = 1;
+        size_t bytes = read_bytes(document, first), count = 1;
         uint64_t offset = read_offset(document, first);
         while (*next + count < read_count && bytes + document->geometry.page_bytes <= RUN_BYTES_MOST) {
             const struct page_read *read = &first[count];
             if ((uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
                 read_offset(document, read) != offset + bytes)
                 break;
-            bytes += read_bytes(document, read->chunk);
+            bytes += read_bytes(document, read);
             count++;
         }
         const struct io_request request = {IO_READ, &document->pages, offset, first->memory,
@@ -355,7 +358,7 @@ static bool has_grown(struct document *document) {
 enum status document_check_page(struct document *document, const struct page_read *read,
                                 struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    bool tail = is_tail(document, read->chunk);
+    bool tail = is_tail(document, read);
     size_t index = page_index(geometry, read->layer, read->kv_head, tail ? 0 : read->chunk);
     const struct checksum *expected = tail ? &document->tail_sums[index] : &document->page_sums[index];
     struct checksum found = checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
@@ -391,19 +394,19 @@ static enum status metadata_check(struct document *document, size_t layer, size_
     return store_flag(document->store, document->id, &why);
 }
 
-enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_count,
-                                   void *memory, struct error *error) {
+enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_first,
+                                   uint64_t chunk_count, void *memory, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     size_t entry = geometry->metadata_bytes, run = SEGMENT_CHUNKS * entry;
-    ASSERT(layer < geometry->layer_count && chunk_count <= chunks_full(document->committed_tokens));
+    uint64_t stored = chunks_full(document->committed_tokens), end = chunk_first + chunk_count;
+    ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS == 0 && end <= stored);
     if (entry == 0 || chunk_count == 0) return STATUS_OK;
     uint8_t *segment = malloc(geometry->kv_head_count * run);
     if (segment == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
-    for (uint64_t first = 0; status == STATUS_OK && first < chunk_count; first += SEGMENT_CHUNKS) {
-        uint64_t stored = chunks_full(document->committed_tokens) - first;
-        size_t there = stored < SEGMENT_CHUNKS ? (size_t)stored : SEGMENT_CHUNKS;
-        size_t wanted = chunk_count - first < there ? (size_t)(chunk_count - first) : there;
+    for (uint64_t first = chunk_first; status == STATUS_OK && first < end; first += SEGMENT_CHUNKS) {
+        size_t there = stored - first < SEGMENT_CHUNKS ? (size_t)(stored - first) : SEGMENT_CHUNKS;
+        size_t wanted = end - first < there ? (size_t)(end - first) : there;
         /* Up to the last entry that was committed: the file may end there. */
         size_t bytes = (geometry->kv_head_count - 1) * run + there * entry;
         status = io_file_read(&document->metadata, metadata_offset(geometry, layer, 0, first), segment, bytes,
@@ -413,7 +416,8 @@ enum status document_read_metadata(struct document *document, size_t layer, uint
             for (size_t i = 0; status == STATUS_OK && i < wanted; i++)
                 status = metadata_check(document, layer, head, first + i, source + i * entry, error);
             if (status == STATUS_OK)
-                memcpy((uint8_t *)memory + (head * chunk_count + first) * entry, source, wanted * entry);
+                memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry, source,
+                       wanted * entry);
         }
     }
     free(segment);

@@ -86,6 +86,9 @@ struct store_model {
     const char *description; /* for people, cut to STORE_TEXT_MOST */
 };
 
+/* Makes a fingerprint of bytes, one part after another; fingerprint begins as zeros. */
+void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const void *bytes, uint64_t count);
+
 /* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
 struct store_layout {
     char codec[STORE_WORD_MOST]; /* types and dimensions of a row, as "f16.64,q8.64" */
@@ -223,9 +226,10 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
 enum status document_check_page(struct document *document, const struct page_read *read, struct error *error)
     STATUS_CHECKED;
 
-/* The metadata of one layer's first chunk_count chunks, verified: memory[kv_head][chunk_count][metadata_bytes].
- * Reads through the page cache and waits; document_open has asked for the whole file already. */
-enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_count,
-                                   void *memory, struct error *error) STATUS_CHECKED;
+/* The metadata of one layer's chunks [chunk_first, chunk_first + chunk_count), verified:
+ * memory[kv_head][chunk_count][metadata_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and
+ * waits; document_open has asked for the whole file already. */
+enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_first,
+                                   uint64_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -53,7 +53,7 @@ static enum status verify_metadata(struct document *document, struct error *erro
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < geometry->layer_count; layer++)
-        status = document_read_metadata(document, layer, chunks, memory, error);
+        status = document_read_metadata(document, layer, 0, chunks, memory, error);
     free(memory);
     return status;
 }

@@ -1,0 +1,75 @@
+/* What kv_cache.c and kv_tier.c share. */
+#ifndef LOAM_CACHE_KV_CACHE_INTERNAL_H
+#define LOAM_CACHE_KV_CACHE_INTERNAL_H
+
+#include "cache/kv_cache.h"
+#include "cache/kv_tier.h"
+
+struct kv_tier;
+
+struct kv_cache {
+    struct device *device; /* borrowed */
+    struct kv_cache_config config;
+    struct kv_layout layout;
+    uint8_t *slab; /* owned; [layer][column][kv head] chunks */
+    size_t slab_bytes;
+    uint8_t *metadata; /* owned; [layer from metadata_layer_first][column][kv head] blocks; NULL: none */
+    size_t metadata_slab_bytes;
+    uint64_t column_count;
+    uint64_t fresh_first;   /* columns from here on have never been used */
+    uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
+    uint64_t free_count;
+    uint64_t used_columns; /* in sequences */
+    size_t sequence_count;
+    struct kv_sequence *sequences; /* all that live, a list */
+    struct kv_tier *tier;          /* owned; NULL: every chunk is in the slab */
+};
+
+enum { KV_SOURCES_MOST = 8 };
+
+/* Chunks [chunk_first, chunk_end) of a sequence are pages of a document. */
+struct kv_source {
+    struct document *document; /* owned */
+    uint64_t chunk_first, chunk_end;
+};
+
+struct kv_sequence {
+    struct kv_cache *cache; /* borrowed */
+    struct kv_sequence *next, *previous;
+    uint64_t length; /* tokens stored */
+    uint64_t column_count, column_capacity;
+    uint64_t *columns; /* owned; [column_capacity] */
+    void **chunks;     /* owned; [layer][kv head][column_capacity] */
+    void **metadata;   /* owned; the same for the blocks beside them; NULL: none */
+    /* Of a tier (kv_tier.c). */
+    struct kv_backing backing;
+    struct kv_source sources[KV_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
+    size_t source_count;
+    bool writes;               /* the last source is open for writing */
+    bool saved;                /* and has every chunk from the first on: it may be committed */
+    uint64_t *written;         /* owned; [layer]: chunks below it are on disk or on their way */
+    uint64_t *complete;          /* owned; [layer]: rows below it are complete */
+    uint64_t committed_tokens; /* of what is saved */
+};
+
+/* Where the table of addresses has a chunk. */
+static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                    uint64_t chunk) {
+    size_t row = layer * sequence->cache->config.kv_head_count + head;
+    return &sequence->chunks[row * sequence->column_capacity + chunk];
+}
+
+/* Bytes of metadata beside a column. */
+uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config);
+
+enum status kv_tier_create(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
+void kv_tier_destroy(struct kv_tier *tier); /* NULL is allowed */
+/* The metadata have changed: so many slots are the rest of the budget.  STATUS_MEMORY: too few. */
+enum status kv_tier_divide(struct kv_tier *tier, struct error *error) STATUS_CHECKED;
+enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
+void kv_tier_remove(struct kv_sequence *sequence);
+/* Forgets tokens from token_count on; the sequence's length is still the old one. */
+void kv_tier_truncate(struct kv_sequence *sequence, uint64_t token_count);
+uint64_t kv_tier_used_bytes(const struct kv_tier *tier);
+
+#endif

@@ -1,0 +1,465 @@
+/* The host tier: slots, who goes, reads.  What is written is in kv_tier_write.c. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_tier_internal.h"
+#include "platform/clock.h"
+
+enum {
+    QUEUE_DEPTH = 256,
+    READ_BATCH = 64,
+    SLAB_BYTES_LEAST = 1 << 20, /* from here on the device's memory is aligned to pages */
+    HEAT_MOST = 7,              /* a chunk that was used so often survives as many rounds of the clock */
+};
+
+/* ---- life ---- */
+
+static uint64_t tables_bytes(const struct kv_cache_config *config) {
+    uint64_t rows = config->layer_count * config->kv_head_count,
+             chunks = kv_chunks_of(config->token_capacity);
+    size_t tables = config->metadata_bytes > 0 ? 2 : 1;
+    return rows * chunks * tables * sizeof(void *) + chunks * 2 * sizeof(uint64_t) +
+           (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
+}
+
+static uint64_t slot_bytes_of(const struct kv_cache_config *config) {
+    struct kv_layout layout;
+    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
+    return align_up(layout.chunk_bytes, IO_ALIGNMENT);
+}
+
+/* With what the tier keeps about a slot. */
+static uint64_t slot_cost(const struct kv_cache_config *config) {
+    return slot_bytes_of(config) + sizeof(struct slot) + 2 * sizeof(uint32_t);
+}
+
+static uint64_t fixed_bytes(const struct kv_cache_config *config) {
+    uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
+    return config->buffer_bytes + tables_bytes(config) + metadata + TIER_RUN_CHUNKS * config->metadata_bytes;
+}
+
+/* For every head of every layer the chunk that grows and the one before it, which is being written; for one layer what
+ * a block appends; and one head's whole context, which attention over everything needs at once. */
+static uint64_t slots_least(const struct kv_cache_config *config) {
+    uint64_t sequences = max_size(config->sequence_capacity, 1);
+    uint64_t growing = config->layer_count * config->kv_head_count * sequences * 2;
+    uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
+    return growing + block + kv_chunks_of(config->token_capacity / sequences) + 1;
+}
+
+uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
+    return fixed_bytes(config) + slots_least(config) * slot_cost(config);
+}
+
+enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
+    const struct kv_cache_config *config = &cache->config;
+    struct kv_tier *tier = calloc(1, sizeof *tier);
+    if (tier == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    cache->tier = tier;
+    tier->cache = cache;
+    tier->slot_bytes = (size_t)slot_bytes_of(config);
+    tier->slot_capacity = config->host_bytes / slot_cost(config);
+    if (tier->slot_capacity >= TIER_NO_SLOT) tier->slot_capacity = TIER_NO_SLOT - 1;
+    tier->slab_bytes = max_size((size_t)tier->slot_capacity * tier->slot_bytes, SLAB_BYTES_LEAST);
+    void *slab;
+    TRY(cache->device->operations->allocate(cache->device, MEMORY_DEVICE, tier->slab_bytes, &slab, error));
+    tier->slab = slab;
+    size_t count = max_size((size_t)tier->slot_capacity, 1);
+    tier->slots = calloc(count, sizeof *tier->slots);
+    tier->free_slots = calloc(count, sizeof *tier->free_slots);
+    tier->victims = calloc(count, sizeof *tier->victims);
+    tier->ring = calloc(TIER_RING_PAGES, sizeof *tier->ring);
+    if (tier->slots == NULL || tier->free_slots == NULL || tier->victims == NULL || tier->ring == NULL)
+        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
+                         tier->slot_capacity);
+    const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
+    TRY(io_queue_create(&tier->queue, &options, error));
+    (void)io_queue_register_memory(tier->queue, tier->slab, tier->slab_bytes); /* an advantage, or not */
+    return STATUS_OK;
+}
+
+void kv_tier_destroy(struct kv_tier *tier) {
+    if (tier == NULL) return;
+    io_queue_destroy(tier->queue);
+    if (tier->slab != NULL)
+        tier->cache->device->operations->release(tier->cache->device, MEMORY_DEVICE, tier->slab,
+                                                 tier->slab_bytes);
+    free(tier->slots);
+    free(tier->free_slots);
+    free(tier->victims);
+    free(tier->ring);
+    free(tier->metadata_run);
+    free(tier);
+}
+
+enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    uint64_t fixed = fixed_bytes(config), least = kv_tier_bytes_least(config);
+    if (tier->fresh_first != 0)
+        return error_set(error, STATUS_UNSUPPORTED, "another selection while KV is in the host tier");
+    if (config->host_bytes < least)
+        return error_set(error, STATUS_MEMORY,
+                         "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
+                         " for metadata, tables and buffers, %" PRIu64 " for chunks",
+                         config->host_bytes, least, fixed, least - fixed);
+    tier->slot_count = (config->host_bytes - fixed) / slot_cost(config);
+    if (tier->slot_count > tier->slot_capacity) tier->slot_count = tier->slot_capacity;
+    free(tier->metadata_run);
+    tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
+    if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    return STATUS_OK;
+}
+
+uint64_t kv_tier_used_bytes(const struct kv_tier *tier) {
+    return (tier->fresh_first - tier->free_count) * tier->slot_bytes;
+}
+
+struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
+    if (cache->tier == NULL) return (struct kv_tier_statistics){0};
+    struct kv_tier_statistics statistics = cache->tier->statistics;
+    statistics.host_bytes =
+        fixed_bytes(&cache->config) + cache->tier->fresh_first * slot_cost(&cache->config);
+    return statistics;
+}
+
+enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
+    if (cache->tier == NULL || cache->tier->failed == STATUS_OK) return STATUS_OK;
+    if (error != NULL) *error = cache->tier->failure;
+    return cache->tier->failed;
+}
+
+void kv_tier_fail(struct kv_tier *tier, const struct error *error) {
+    if (tier->failed != STATUS_OK) return;
+    tier->failed = error->status;
+    tier->failure = *error;
+}
+
+enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) {
+    size_t layers = sequence->cache->config.layer_count;
+    sequence->written = calloc(layers, sizeof *sequence->written);
+    sequence->complete = calloc(layers, sizeof *sequence->complete);
+    if (sequence->written != NULL && sequence->complete != NULL) return STATUS_OK;
+    return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
+}
+
+/* ---- slots ---- */
+
+struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk) {
+    return &tier->slots[(size_t)((const uint8_t *)chunk - tier->slab) / tier->slot_bytes];
+}
+
+static uint8_t *slot_memory(const struct kv_tier *tier, const struct slot *slot) {
+    return tier->slab + (size_t)(slot - tier->slots) * tier->slot_bytes;
+}
+
+static void **slot_entry(const struct kv_tier *tier, const struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    return kv_chunk_entry(slot->sequence, slot->row / heads, slot->row % heads, slot->chunk);
+}
+
+struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk) {
+    for (size_t i = sequence->source_count; i > 0; i--) {
+        const struct kv_source *source = &sequence->sources[i - 1];
+        if (chunk >= source->chunk_first && chunk < source->chunk_end) return source->document;
+    }
+    return NULL;
+}
+
+/* A page on its way has arrived on disk: the slot may go. */
+static bool is_written(struct kv_tier *tier, struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    const struct document *document = tier_document_of(slot->sequence, slot->chunk);
+    ASSERT(slot->state == SLOT_QUEUED && document != NULL);
+    if (!document_page_written(document, slot->row / heads, slot->row % heads, slot->chunk)) return false;
+    slot->state = SLOT_CLEAN;
+    tier->queued_count--;
+    return true;
+}
+
+static bool may_go(struct kv_tier *tier, struct slot *slot) {
+    if (slot->sequence == NULL || slot->pins > 0) return false;
+    return slot->state == SLOT_CLEAN || (slot->state == SLOT_QUEUED && is_written(tier, slot));
+}
+
+/* The slot is nobody's; it is not put among the free ones. */
+static void slot_forget(struct kv_tier *tier, struct slot *slot) {
+    ASSERT(slot->pins == 0 && slot->state != SLOT_READING);
+    if (slot->state == SLOT_QUEUED) tier->queued_count--;
+    *slot_entry(tier, slot) = NULL;
+    slot->sequence = NULL;
+    slot->state = SLOT_FREE;
+}
+
+void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
+    slot_forget(tier, slot);
+    tier->free_slots[tier->free_count++] = (uint32_t)(slot - tier->slots);
+}
+
+static struct slot *take_victim(struct kv_tier *tier) {
+    while (tier->victim_count > 0) {
+        struct slot *slot = &tier->slots[tier->victims[--tier->victim_count]];
+        slot->is_victim = false;
+        if (slot->heat == 0 && may_go(tier, slot)) return slot;
+    }
+    return NULL;
+}
+
+static struct slot *take_by_clock(struct kv_tier *tier) {
+    for (uint64_t i = 0; i < tier->slot_count * (HEAT_MOST + 1); i++) {
+        struct slot *slot = &tier->slots[tier->hand];
+        tier->hand = (tier->hand + 1) % tier->slot_count;
+        if (!may_go(tier, slot)) continue;
+        if (slot->heat == 0) return slot;
+        slot->heat--;
+    }
+    return NULL;
+}
+
+/* A slot of nobody; NULL: all are pinned or not on disk yet. */
+static struct slot *slot_take(struct kv_tier *tier) {
+    if (tier->free_count > 0) return &tier->slots[tier->free_slots[--tier->free_count]];
+    if (tier->fresh_first < tier->slot_count) return &tier->slots[tier->fresh_first++];
+    struct slot *slot = take_victim(tier);
+    if (slot == NULL) slot = take_by_clock(tier);
+    if (slot != NULL) slot_forget(tier, slot);
+    return slot;
+}
+
+static void slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t row,
+                      uint64_t chunk, enum slot_state state) {
+    *slot = (struct slot){.sequence = sequence,
+                          .row = (uint32_t)row,
+                          .chunk = (uint32_t)chunk,
+                          .state = state,
+                          .is_victim = slot->is_victim};
+    *slot_entry(tier, slot) = slot_memory(tier, slot);
+}
+
+/* Waits for what is being written; with spill, also writes what nobody had asked to write. */
+static void reclaim(struct kv_tier *tier, bool spill) {
+    for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next) {
+        struct error error;
+        enum status status = STATUS_OK;
+        if (spill && !s->writes && s->backing.store != NULL) status = tier_spill(s, &error);
+        if (status == STATUS_OK && s->writes)
+            status = document_flush(s->sources[s->source_count - 1].document, &error);
+        if (status != STATUS_OK) kv_tier_fail(tier, &error);
+    }
+}
+
+static struct slot *slot_take_or_reclaim(struct kv_tier *tier) {
+    struct slot *slot = slot_take(tier);
+    for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
+        reclaim(tier, round == 1);
+        slot = slot_take(tier);
+    }
+    return slot;
+}
+
+/* ---- reads ---- */
+
+static void page_arrived(struct kv_tier *tier, struct slot *slot, const struct io_completion *completion) {
+    size_t heads = tier->cache->config.kv_head_count;
+    const struct page_read read = {.layer = (uint32_t)(slot->row / heads),
+                                   .kv_head = (uint32_t)(slot->row % heads),
+                                   .chunk = slot->chunk,
+                                   .memory = slot_memory(tier, slot)};
+    struct error error;
+    enum status status =
+        completion->status == STATUS_OK
+            ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
+            : io_completion_error(completion, &error);
+    if (status != STATUS_OK) kv_tier_fail(tier, &error);
+    ASSERT(slot->state == SLOT_READING);
+    slot->state = SLOT_CLEAN;
+    tier->reading_count--;
+}
+
+static void pages_arrived(struct kv_tier *tier, const struct io_completion *completions, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        size_t pages = (completions[i].request.bytes + tier->slot_bytes - 1) / tier->slot_bytes;
+        for (size_t p = 0; p < pages; p++) {
+            uint32_t slot = tier->ring[(completions[i].request.tag + p) % TIER_RING_PAGES];
+            page_arrived(tier, &tier->slots[slot], &completions[i]);
+        }
+        tier->statistics.read_bytes += completions[i].request.bytes;
+        tier->statistics.read_pages += pages;
+    }
+}
+
+/* Waits for at least so many completions of requests. */
+static void drain(struct kv_tier *tier, size_t least) {
+    struct io_completion completions[READ_BATCH];
+    uint64_t began = clock_ns();
+    size_t count = least > 0 ? io_queue_wait(tier->queue, completions, READ_BATCH, least)
+                             : io_queue_poll(tier->queue, completions, READ_BATCH);
+    if (least > 0) tier->statistics.wait_ns += clock_ns() - began;
+    pages_arrived(tier, completions, count);
+}
+
+void tier_drain_all(struct kv_tier *tier) {
+    while (io_queue_in_flight(tier->queue) > 0) drain(tier, 1);
+}
+
+struct read_batch {
+    struct document *document;
+    struct page_read reads[READ_BATCH];
+    size_t count;
+};
+
+static void batch_submit(struct kv_tier *tier, struct read_batch *batch) {
+    while (tier->reading_count + batch->count > TIER_RING_PAGES) drain(tier, 1);
+    for (size_t i = 0; i < batch->count; i++)
+        tier->ring[(tier->tag_next + i) % TIER_RING_PAGES] =
+            (uint32_t)(tier_slot_at(tier, batch->reads[i].memory) - tier->slots);
+    tier->reading_count += batch->count;
+    for (size_t next = 0; next < batch->count;) {
+        enum status status = document_read_pages(batch->document, tier->queue, batch->reads, batch->count,
+                                                 &next, tier->tag_next);
+        if (status != STATUS_OK) drain(tier, 1); /* full */
+    }
+    tier->tag_next += batch->count;
+    batch->count = 0;
+}
+
+static void batch_add(struct kv_tier *tier, struct read_batch *batch, const struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    struct document *document = tier_document_of(slot->sequence, slot->chunk);
+    ASSERT(document != NULL);
+    if (batch->count == READ_BATCH || (batch->count > 0 && document != batch->document))
+        batch_submit(tier, batch);
+    batch->document = document;
+    batch->reads[batch->count++] = (struct page_read){.layer = (uint32_t)(slot->row / heads),
+                                                      .kv_head = (uint32_t)(slot->row % heads),
+                                                      .chunk = slot->chunk,
+                                                      .memory = slot_memory(tier, slot)};
+}
+
+/* ---- bringing ---- */
+
+static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
+    return bring->chunks != NULL ? bring->chunks[index] : bring->chunk_first + index;
+}
+
+static struct slot *bring_slot(const struct kv_bring *bring, size_t index) {
+    return tier_slot_at(
+        bring->sequence->cache->tier,
+        *kv_chunk_entry(bring->sequence, bring->layer_index, bring->kv_head, bring_chunk(bring, index)));
+}
+
+bool kv_bring_begin(struct kv_bring *bring) {
+    struct kv_sequence *sequence = bring->sequence;
+    struct kv_tier *tier = sequence->cache->tier;
+    size_t row = bring->layer_index * sequence->cache->config.kv_head_count + bring->kv_head;
+    struct read_batch batch;
+    batch.count = 0;
+    for (; bring->pinned < bring->chunk_count; bring->pinned++) {
+        uint64_t chunk = bring_chunk(bring, bring->pinned);
+        void *const *entry = kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+        struct slot *slot;
+        if (*entry == NULL) {
+            slot = slot_take_or_reclaim(tier);
+            if (slot == NULL) break;
+            slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
+            slot->scanned = bring->scan;
+            batch_add(tier, &batch, slot);
+            bring->missed++;
+            tier->statistics.misses++;
+        } else {
+            slot = tier_slot_at(tier, *entry);
+            tier->statistics.hits++;
+        }
+        ASSERT(slot->pins < UINT16_MAX);
+        slot->pins++;
+        if (!bring->scan && slot->heat < HEAT_MOST) slot->heat++;
+    }
+    if (batch.count > 0) batch_submit(tier, &batch);
+    if (bring->missed > 0) io_queue_flush(tier->queue);
+    return bring->pinned == bring->chunk_count;
+}
+
+static bool has_arrived(struct kv_bring *bring) {
+    while (bring->arrived < bring->pinned && bring_slot(bring, bring->arrived)->state != SLOT_READING)
+        bring->arrived++;
+    return bring->arrived == bring->chunk_count;
+}
+
+bool kv_bring_is_ready(struct kv_bring *bring) {
+    if (has_arrived(bring)) return true;
+    drain(bring->sequence->cache->tier, 0);
+    return has_arrived(bring);
+}
+
+enum status kv_bring_wait(struct kv_bring *bring, struct error *error) {
+    struct kv_tier *tier = bring->sequence->cache->tier;
+    ASSERT(bring->pinned == bring->chunk_count);
+    while (!has_arrived(bring)) drain(tier, 1);
+    return kv_tier_failure(tier->cache, error);
+}
+
+void kv_bring_release(struct kv_bring *bring) {
+    struct kv_tier *tier = bring->sequence->cache->tier;
+    /* The last first, so that they are taken again in the order of their chunks and neighbours stay neighbours. */
+    for (size_t i = bring->pinned; i > 0; i--) {
+        struct slot *slot = bring_slot(bring, i - 1);
+        ASSERT(slot->pins > 0);
+        slot->pins--;
+        if (!slot->scanned || slot->pins > 0) continue;
+        slot->scanned = false;
+        if (slot->is_victim) continue;
+        slot->is_victim = true;
+        tier->victims[tier->victim_count++] = (uint32_t)(slot - tier->slots);
+    }
+    bring->pinned = bring->arrived = 0;
+}
+
+/* ---- rows ---- */
+
+/* The chunk's rows are changed from now on: it is in memory, and not on disk. */
+enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk,
+                            struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const uint32_t index = (uint32_t)chunk;
+    struct kv_bring bring = {
+        .sequence = sequence, .layer_index = layer, .kv_head = head, .chunks = &index, .chunk_count = 1};
+    if (!kv_bring_begin(&bring)) {
+        TRY(kv_tier_failure(tier->cache, error));
+        return error_set(error, STATUS_MEMORY, "KV tier: all %" PRIu64 " slots are in use", tier->slot_count);
+    }
+    enum status status = kv_bring_wait(&bring, error);
+    struct slot *slot = bring_slot(&bring, 0);
+    if (slot->state == SLOT_QUEUED) tier->queued_count--; /* the writer has a copy */
+    slot->state = SLOT_DIRTY;
+    kv_bring_release(&bring);
+    return status;
+}
+
+enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
+                                  uint64_t row_count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    size_t heads = sequence->cache->config.kv_head_count;
+    uint64_t end = kv_chunks_of(position_first + row_count);
+    TRY(kv_tier_failure(sequence->cache, error));
+    for (size_t head = 0; head < heads; head++)
+        for (uint64_t chunk = position_first / KV_CHUNK_TOKENS; chunk < end; chunk++) {
+            void *const *entry = kv_chunk_entry(sequence, layer_index, head, chunk);
+            if (*entry != NULL && tier_slot_at(tier, *entry)->state == SLOT_DIRTY) continue;
+            if (*entry != NULL || chunk * KV_CHUNK_TOKENS < position_first) {
+                TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
+                continue;
+            }
+            struct slot *slot = slot_take_or_reclaim(tier);
+            TRY(kv_tier_failure(sequence->cache, error));
+            if (slot == NULL)
+                return error_set(error, STATUS_MEMORY,
+                                 "KV tier: all %" PRIu64
+                                 " slots are in use: give more --kv-host, or --kv-disk",
+                                 tier->slot_count);
+            slot_give(tier, slot, sequence, layer_index * heads + head, chunk, SLOT_DIRTY);
+        }
+    sequence->complete[layer_index] = position_first;
+    return STATUS_OK;
+}

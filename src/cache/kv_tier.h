@@ -1,0 +1,101 @@
+/* kv_tier: KV that does not fit in RAM.  The host tier is slots under a budget; the disk tier is pages of saved
+ * documents (cache/store/store.h).
+ *
+ * A chunk (64 tokens of one KV head of one layer) is on disk, or in a slot, or both.  Its page is written once, when
+ * it is full, behind the computation; after that eviction only forgets the slot.  Attention never waits for
+ * everything: it brings the chunks of one head (struct kv_bring), computes, and releases them, while those of the
+ * next heads arrive.
+ *
+ *   free -> reading -> clean -> free              a page brought from disk
+ *   free -> dirty -> queued -> clean -> free      rows computed here; queued: the page is on its way to the disk
+ *
+ *   1  A slot is free, or holds one chunk of one sequence; the sequence's table of addresses says where.
+ *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
+ *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  Until it is released
+ *      they stay.
+ *   4  slots in use <= slot_count, and slots, metadata, tables and write buffers together <= host_bytes: at
+ *      every instant, since all of it is counted at the start.
+ *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
+ *      (kv_tier_failure); nothing of it is attended to.
+ *
+ * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
+ * budget finds the rest still there the next time round; else by a clock that counts uses (access frequency,
+ * LeoAM section 4.1).  Thread: the engine's.
+ */
+#ifndef LOAM_CACHE_KV_TIER_H
+#define LOAM_CACHE_KV_TIER_H
+
+#include "cache/kv_cache.h"
+#include "cache/store/store.h"
+
+/* What one KV head needs for one attention: begun in order, released in any. */
+struct kv_bring {
+    struct kv_sequence *sequence;
+    size_t layer_index, kv_head;
+    const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
+    uint64_t chunk_first;
+    size_t chunk_count;
+    bool scan; /* all of a head's chunks, in order, step after step */
+    /* The tier's. */
+    size_t pinned;  /* so many have a slot */
+    size_t arrived; /* and of these so many are in memory */
+    size_t missed;  /* were not there */
+};
+
+/* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
+ * something was released, until then. */
+bool kv_bring_begin(struct kv_bring *bring);
+bool kv_bring_is_ready(struct kv_bring *bring); /* looks for completions, without waiting */
+/* Waits.  The bring must have all its slots. */
+enum status kv_bring_wait(struct kv_bring *bring, struct error *error) STATUS_CHECKED;
+void kv_bring_release(struct kv_bring *bring); /* also of one that was begun in part */
+
+/* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
+ * slots are taken by what may not go. */
+enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
+                                  uint64_t row_count, struct error *error) STATUS_CHECKED;
+/* A layer's full chunks of the first token_count tokens go to the disk, behind the computation.  Without a document
+ * to write to they stay. */
+enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
+                              struct error *error) STATUS_CHECKED;
+
+/* Where the KV of a sequence comes from and goes to. */
+struct kv_backing {
+    struct store *store; /* borrowed; NULL: no disk, everything must fit */
+    struct store_model model;
+    struct store_layout layout;
+    const char *name; /* borrowed; of the document, for people */
+};
+/* For an empty sequence, once. */
+void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
+/* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
+ * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew.  writable: opened to be appended to, and
+ * token_count is all of it. */
+enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
+                                      uint64_t token_count, bool writable, struct error *error)
+    STATUS_CHECKED;
+/* A new document that the sequence's KV will be saved in (kv_sequence_commit). */
+enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                        struct error *error) STATUS_CHECKED;
+/* The sequence is being saved: commits will name all of its tokens. */
+bool kv_sequence_is_saved(const struct kv_sequence *sequence);
+/* Makes the stored tokens durable, behind the computation.  tokens: [kv_sequence_length]. */
+enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error)
+    STATUS_CHECKED;
+/* Waits until the last commit is durable. */
+enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
+
+struct kv_tier_statistics { /* since the cache was made; bytes of pages */
+    uint64_t read_bytes, read_pages, write_bytes;
+    uint64_t hits, misses; /* chunks that were brought */
+    uint64_t wait_ns;      /* in which nothing could be computed */
+    uint64_t host_bytes;   /* of slots that were ever used, metadata, tables and buffers */
+};
+struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
+/* The first failure; STATUS_OK: none. */
+enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;
+
+/* The bytes that a configuration needs at least in host_bytes, with metadata_bytes per chunk; for messages. */
+uint64_t kv_tier_bytes_least(const struct kv_cache_config *config);
+
+#endif

@@ -1,0 +1,58 @@
+/* What kv_tier.c and kv_tier_write.c share. */
+#ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
+#define LOAM_CACHE_KV_TIER_INTERNAL_H
+
+#include "cache/kv_cache_internal.h"
+
+#define TIER_NO_SLOT UINT32_MAX
+enum {
+    TIER_RING_PAGES = 16384, /* pages that are being read at once, at most */
+    TIER_RUN_CHUNKS = 16,    /* chunks of metadata that are copied together */
+};
+
+enum slot_state { SLOT_FREE, SLOT_READING, SLOT_CLEAN, SLOT_DIRTY, SLOT_QUEUED };
+
+struct slot {
+    struct kv_sequence *sequence; /* whose chunk it holds; NULL: nobody's */
+    uint32_t row;                 /* layer * kv_head_count + head */
+    uint32_t chunk;
+    uint16_t pins;
+    uint8_t state; /* enum slot_state */
+    uint8_t heat;  /* uses that the clock has not forgotten */
+    bool scanned;  /* brought by a scan and not released since */
+    bool is_victim;
+};
+
+struct kv_tier {
+    struct kv_cache *cache; /* borrowed */
+    uint8_t *slab;          /* owned; [slot_capacity][slot_bytes] */
+    size_t slab_bytes, slot_bytes;
+    uint64_t slot_capacity, slot_count; /* slot_count: what the budget leaves beside metadata and tables */
+    struct slot *slots;                 /* owned */
+    uint64_t fresh_first;               /* slots from here on have never been used */
+    uint32_t *free_slots, *victims;     /* owned; stacks */
+    uint64_t free_count, victim_count;
+    uint64_t hand;          /* of the clock */
+    uint64_t queued_count;  /* slots in SLOT_QUEUED */
+    uint64_t reading_count; /* slots in SLOT_READING */
+    struct io_queue *queue; /* owned */
+    uint32_t *ring;         /* owned; [TIER_RING_PAGES]: the slot of a tag */
+    uint64_t tag_next;
+    uint8_t *metadata_run; /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
+    struct kv_tier_statistics statistics;
+    enum status failed;
+    struct error failure;
+};
+
+void kv_tier_fail(struct kv_tier *tier, const struct error *error);
+struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk);
+/* The document that has a chunk's page, or will have it; NULL: none. */
+struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
+void tier_slot_free(struct kv_tier *tier, struct slot *slot);
+void tier_drain_all(struct kv_tier *tier);
+enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk,
+                            struct error *error) STATUS_CHECKED;
+/* A sequence that is not being written gets a document of its own, which nobody will find, for what does not fit. */
+enum status tier_spill(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,288 @@
+/* The host tier's way down: documents of a sequence, what is written to them, and truncation. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_tier_internal.h"
+
+void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing) {
+    ASSERT(sequence->source_count == 0 && sequence->length == 0);
+    sequence->backing = *backing;
+}
+
+static struct document *written_document(const struct kv_sequence *sequence) {
+    ASSERT(sequence->writes && sequence->source_count > 0);
+    return sequence->sources[sequence->source_count - 1].document;
+}
+
+/* A write that finds all buffers under way waits for one. */
+#define WRITE(document, call)                                                                     \
+    do {                                                                                          \
+        enum status write_status_;                                                                \
+        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_room(document, error)); \
+        TRY(write_status_);                                                                       \
+    } while (0)
+
+/* ---- chunks ---- */
+
+/* Metadata of chunks [first, first + count); layers that keep none have zeros there. */
+static enum status write_metadata(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                                  size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct document *document = written_document(sequence);
+    size_t bytes = sequence->backing.layout.metadata_bytes;
+    bool has = sequence->metadata != NULL && layer >= config->metadata_layer_first;
+    ASSERT(bytes == config->metadata_bytes && count <= TIER_RUN_CHUNKS);
+    memset(tier->metadata_run, 0, count * bytes);
+    size_t row = (layer * config->kv_head_count + head) * sequence->column_capacity;
+    for (size_t i = 0; has && i < count; i++)
+        memcpy(tier->metadata_run + i * bytes, sequence->metadata[row + first + i], bytes);
+    tier->statistics.write_bytes += count * bytes;
+    WRITE(document, document_write_metadata(document, layer, head, first, count, tier->metadata_run, error));
+    return STATUS_OK;
+}
+
+static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                             size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct document *document = written_document(sequence);
+    void *const *chunks = kv_chunk_entry(sequence, layer, head, first);
+    for (size_t i = 0; i < count; i++) ASSERT(chunks[i] != NULL);
+    WRITE(document,
+          document_write_pages(document, layer, head, first, count, (const void *const *)chunks, error));
+    if (sequence->backing.layout.metadata_bytes > 0)
+        TRY(write_metadata(sequence, layer, head, first, count, error));
+    tier->statistics.write_bytes += count * tier->slot_bytes;
+    for (size_t i = 0; i < count; i++) {
+        struct slot *slot = tier_slot_at(tier, chunks[i]);
+        ASSERT(slot->state == SLOT_DIRTY);
+        slot->state = SLOT_QUEUED;
+        slot->heat = 1;
+        tier->queued_count++;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                                struct error *error) {
+    size_t most = min_size(document_write_most(written_document(sequence)), TIER_RUN_CHUNKS);
+    uint64_t first = sequence->written[layer];
+    if (first >= chunk_end) return STATUS_OK;
+    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+        for (uint64_t chunk = first; chunk < chunk_end;) {
+            size_t count = (size_t)(chunk_end - chunk < most ? chunk_end - chunk : most);
+            TRY(write_run(sequence, layer, head, chunk, count, error));
+            chunk += count;
+        }
+    sequence->written[layer] = chunk_end;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
+                              struct error *error) {
+    TRY(kv_tier_failure(sequence->cache, error));
+    sequence->complete[layer_index] = token_count;
+    if (!sequence->writes) return STATUS_OK;
+    return write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error);
+}
+
+/* ---- documents ---- */
+
+static uint64_t sources_end(const struct kv_sequence *sequence) {
+    return sequence->source_count > 0 ? sequence->sources[sequence->source_count - 1].chunk_end : 0;
+}
+
+static enum status add_source(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
+                              uint64_t chunk_end, struct error *error) {
+    if (sequence->source_count == KV_SOURCES_MOST) {
+        document_close(document);
+        return error_set(error, STATUS_MEMORY, "KV tier: a sequence that was cut back %d times",
+                         KV_SOURCES_MOST);
+    }
+    sequence->sources[sequence->source_count++] = (struct kv_source){document, chunk_first, chunk_end};
+    return STATUS_OK;
+}
+
+static enum status create_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                   struct error *error) {
+    const struct kv_backing *backing = &sequence->backing;
+    struct document *document;
+    uint64_t first = sources_end(sequence);
+    ASSERT(backing->store != NULL && !sequence->writes);
+    TRY(document_create(&document, backing->store,
+                        &(struct document_description){.model = &backing->model,
+                                                       .layout = &backing->layout,
+                                                       .name = backing->name,
+                                                       .token_capacity = token_capacity},
+                        error));
+    TRY(add_source(sequence, document, first, UINT64_MAX, error));
+    sequence->writes = true;
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        sequence->written[layer] = first;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                        struct error *error) {
+    ASSERT(sequence->source_count == 0 && sequence->length == 0);
+    TRY(create_document(sequence, token_capacity, error));
+    sequence->saved = true;
+    sequence->committed_tokens = 0;
+    return STATUS_OK;
+}
+
+enum status tier_spill(struct kv_sequence *sequence, struct error *error) {
+    TRY(create_document(sequence, sequence->column_capacity * KV_CHUNK_TOKENS, error));
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        TRY(write_chunks(sequence, layer, sequence->complete[layer] / KV_CHUNK_TOKENS, error));
+    return STATUS_OK;
+}
+
+/* Metadata of the first chunk_count chunks, as they were saved. */
+static enum status load_metadata(struct kv_sequence *sequence, struct document *document,
+                                 uint64_t chunk_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    size_t heads = config->kv_head_count, bytes = config->metadata_bytes;
+    if (sequence->metadata == NULL) return STATUS_OK;
+    uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += TIER_RUN_CHUNKS) {
+            size_t count =
+                (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
+            status = document_read_metadata(document, layer, first, count, run, error);
+            for (size_t head = 0; head < heads && status == STATUS_OK; head++)
+                for (size_t i = 0; i < count; i++)
+                    memcpy(sequence->metadata[(layer * heads + head) * sequence->column_capacity + first + i],
+                           run + (head * count + i) * bytes, bytes);
+        }
+    free(run);
+    return status;
+}
+
+/* The chunk that is not full is what rows are appended to: it leaves the document for good. */
+static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            TRY(tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error));
+    return STATUS_OK;
+}
+
+enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
+                                      uint64_t token_count, bool writable, struct error *error) {
+    ASSERT(sequence->length == 0 && sequence->source_count == 0);
+    ASSERT(token_count <= document_token_count(document));
+    TRY(add_source(sequence, document, 0, UINT64_MAX, error));
+    TRY(kv_sequence_reserve(sequence, token_count, error));
+    TRY(load_metadata(sequence, document, token_count / KV_CHUNK_TOKENS, error));
+    TRY(load_tail(sequence, token_count, error));
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
+        sequence->written[layer] = token_count / KV_CHUNK_TOKENS;
+        sequence->complete[layer] = token_count;
+    }
+    if (!writable) sequence->sources[0].chunk_end = token_count / KV_CHUNK_TOKENS;
+    sequence->writes = sequence->saved = writable;
+    sequence->committed_tokens = token_count;
+    sequence->length = token_count;
+    return STATUS_OK;
+}
+
+bool kv_sequence_is_saved(const struct kv_sequence *sequence) { return sequence->saved; }
+
+static enum status write_tails(struct kv_sequence *sequence, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct document *document = written_document(sequence);
+    uint64_t length = sequence->length, chunk = length / KV_CHUNK_TOKENS;
+    if (length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            WRITE(document, document_write_tail(document, layer, head, length,
+                                                *kv_chunk_entry(sequence, layer, head, chunk), error));
+    return STATUS_OK;
+}
+
+enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
+    TRY(kv_tier_failure(sequence->cache, error));
+    if (!sequence->saved || sequence->length <= sequence->committed_tokens) return STATUS_OK;
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        TRY(write_chunks(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
+    TRY(write_tails(sequence, error));
+    TRY(document_commit(written_document(sequence), tokens, sequence->length, error));
+    sequence->committed_tokens = sequence->length;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) {
+    return sequence->writes ? document_flush(written_document(sequence), error) : STATUS_OK;
+}
+
+/* ---- cutting back ---- */
+
+/* Whether pages behind `chunk` have been given to the writer. */
+static bool is_written_behind(const struct kv_sequence *sequence, uint64_t chunk) {
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        if (sequence->written[layer] > chunk) return true;
+    return false;
+}
+
+static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_tier *tier = sequence->cache->tier;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
+                void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
+                if (*entry != NULL) tier_slot_free(tier, tier_slot_at(tier, *entry));
+            }
+}
+
+/* Pages behind a cut would be written a second time: what was written stays a source up to the cut, and what comes is
+ * written elsewhere. */
+static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
+    while (sequence->source_count > 0) {
+        struct kv_source *last = &sequence->sources[sequence->source_count - 1];
+        if (last->chunk_first < chunk) {
+            if (last->chunk_end > chunk) last->chunk_end = chunk;
+            break;
+        }
+        document_close(last->document);
+        sequence->source_count--;
+    }
+    sequence->writes = sequence->saved = false;
+}
+
+void kv_tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    uint64_t chunk = token_count / KV_CHUNK_TOKENS;
+    struct error error;
+    tier_drain_all(tier);
+    forget_chunks(sequence, kv_chunks_of(token_count));
+    bool partial = token_count % KV_CHUNK_TOKENS != 0;
+    for (size_t layer = 0; layer < config->layer_count && partial; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
+                kv_tier_fail(tier, &error);
+    bool committed = sequence->committed_tokens > token_count;
+    if (!sequence->writes || committed || is_written_behind(sequence, chunk)) cut_sources(sequence, chunk);
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        if (sequence->written[layer] > chunk) sequence->written[layer] = chunk;
+        if (sequence->complete[layer] > token_count) sequence->complete[layer] = token_count;
+    }
+}
+
+void kv_tier_remove(struct kv_sequence *sequence) {
+    if (sequence->written != NULL && sequence->complete != NULL) {
+        tier_drain_all(sequence->cache->tier);
+        forget_chunks(sequence, 0);
+        cut_sources(sequence, 0);
+    }
+    free(sequence->written);
+    free(sequence->complete);
+}

@@ -1,0 +1,317 @@
+/* The host tier against a model: random operations on sequences whose KV is several times the budget.  Every stored
+ * row is a number that follows from its sequence, layer, head and position; what a bring shows must be exactly those.
+ * Sequences are appended to in blocks, layer by layer, read whole and in parts, cut back, saved and opened again. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "cache/kv_cache.h"
+#include "cache/kv_tier.h"
+
+enum { SEQUENCES = 3, LAYERS = 3, HEADS = 2, CONTEXT = 4096, BLOCK = 200, METADATA = 128 };
+
+struct setting {
+    struct device *device;
+    struct store *store;
+    struct kv_cache *cache;
+    struct kv_cache_config config;
+    struct kv_backing backing;
+    struct random *random;
+};
+
+struct model_sequence {
+    struct kv_sequence *sequence; /* NULL: dead */
+    uint64_t length;
+    uint32_t rows[CONTEXT]; /* what was stored at each position; also its token */
+};
+
+static size_t bytes_per_chunk(const struct setting *setting) {
+    return kv_cache_layout(setting->cache)->chunk_bytes;
+}
+
+static void setting_open(struct setting *setting, const char *directory, uint64_t host_bytes,
+                         size_t metadata_bytes) {
+    struct error error;
+    setting->config = (struct kv_cache_config){.layer_count = LAYERS,
+                                               .kv_head_count = HEADS,
+                                               .k_dimension = 32,
+                                               .v_dimension = 64,
+                                               .k_type = KV_F16,
+                                               .v_type = KV_Q8,
+                                               .token_capacity = SEQUENCES * CONTEXT,
+                                               .sequence_capacity = SEQUENCES,
+                                               .metadata_bytes = metadata_bytes,
+                                               .metadata_layer_first = 1,
+                                               .buffer_bytes = 1 << 20,
+                                               .block_tokens = BLOCK};
+    setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_least(&setting->config);
+    assert_ok(store_open(&setting->store,
+                         &(struct store_options){.directory = directory, .staging_bytes = 1 << 20}, &error),
+              error);
+    assert_ok(kv_cache_create(&setting->cache, setting->device, &setting->config, &error), error);
+    setting->backing = (struct kv_backing){.store = setting->store,
+                                           .model = {.fingerprint = {7}, .description = "numbers"},
+                                           .layout = {.codec = "f16.32,q8.64",
+                                                      .layer_count = LAYERS,
+                                                      .kv_head_count = HEADS,
+                                                      .chunk_bytes = (uint32_t)bytes_per_chunk(setting),
+                                                      .metadata_kind = "none",
+                                                      .metadata_bytes = (uint32_t)metadata_bytes},
+                                           .name = "test"};
+    if (metadata_bytes > 0) strcpy(setting->backing.layout.metadata_kind, "numbers");
+}
+
+static void setting_close(struct setting *setting) {
+    kv_cache_destroy(setting->cache);
+    store_close(setting->store);
+}
+
+static uint32_t word_of(uint32_t value, size_t layer, size_t head) {
+    return value * 31 + (uint32_t)(layer * HEADS + head);
+}
+
+static uint8_t *row_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t position) {
+    struct kv_view view = kv_sequence_view(sequence, layer);
+    uint8_t *chunk = view.chunks[head * view.chunk_stride + position / KV_CHUNK_TOKENS];
+    assert_non_null(chunk);
+    return (uint8_t *)(uintptr_t)kv_k_row(view.layout, chunk, position % KV_CHUNK_TOKENS);
+}
+
+/* Metadata of a chunk: its first row's word. */
+static uint32_t *metadata_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    struct kv_view view = kv_sequence_view(sequence, layer);
+    return view.metadata[head * view.chunk_stride + chunk];
+}
+
+static void append_layer(struct setting *setting, struct model_sequence *model, size_t layer,
+                         uint64_t count) {
+    struct error error;
+    assert_ok(kv_sequence_open_rows(model->sequence, layer, model->length, count, &error), error);
+    for (size_t head = 0; head < HEADS; head++)
+        for (uint64_t position = model->length; position < model->length + count; position++) {
+            uint32_t word = word_of(model->rows[position], layer, head);
+            memcpy(row_address(model->sequence, layer, head, position), &word, sizeof word);
+            if (position % KV_CHUNK_TOKENS == 0 && layer >= 1 && setting->config.metadata_bytes > 0)
+                *metadata_address(model->sequence, layer, head, position / KV_CHUNK_TOKENS) = word;
+        }
+    assert_ok(kv_sequence_write(model->sequence, layer, model->length + count, &error), error);
+}
+
+static void append(struct setting *setting, struct model_sequence *model) {
+    struct error error;
+    uint64_t count = 1 + random_below(setting->random, random_below(setting->random, 3) == 0 ? 3 : BLOCK);
+    if (model->length + count > CONTEXT) return;
+    for (uint64_t i = 0; i < count; i++)
+        model->rows[model->length + i] = (uint32_t)random_below(setting->random, 1 << 20);
+    assert_ok(kv_sequence_reserve(model->sequence, model->length + count, &error), error);
+    for (size_t layer = 0; layer < LAYERS; layer++) append_layer(setting, model, layer, count);
+    model->length += count;
+    kv_sequence_set_length(model->sequence, model->length);
+}
+
+static void check_bring(struct setting *setting, const struct model_sequence *model, struct kv_bring *bring) {
+    for (size_t i = 0; i < bring->chunk_count; i++) {
+        uint64_t chunk = bring->chunks != NULL ? bring->chunks[i] : bring->chunk_first + i;
+        uint64_t end = (chunk + 1) * KV_CHUNK_TOKENS;
+        for (uint64_t position = chunk * KV_CHUNK_TOKENS; position < end && position < model->length;
+             position++) {
+            uint32_t word;
+            memcpy(&word, row_address(model->sequence, bring->layer_index, bring->kv_head, position),
+                   sizeof word);
+            assert_int_equal(word, word_of(model->rows[position], bring->layer_index, bring->kv_head));
+        }
+        if (bring->layer_index == 0 || setting->config.metadata_bytes == 0) continue;
+        assert_int_equal(*metadata_address(model->sequence, bring->layer_index, bring->kv_head, chunk),
+                         word_of(model->rows[chunk * KV_CHUNK_TOKENS], bring->layer_index, bring->kv_head));
+    }
+}
+
+/* Some heads at once, as many as there is room for, each whole or in part. */
+static void read_some(struct setting *setting, const struct model_sequence *model) {
+    struct random *random = setting->random;
+    struct error error;
+    uint32_t chunks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
+    struct kv_bring brings[2 * HEADS];
+    uint64_t stored = (model->length + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
+    size_t begun = 0, count = 1 + random_below(random, 2 * HEADS);
+    if (stored == 0) return;
+    for (size_t i = 0; i < count; i++) {
+        brings[i] = (struct kv_bring){.sequence = model->sequence,
+                                      .layer_index = random_below(random, LAYERS),
+                                      .kv_head = random_below(random, HEADS)};
+        brings[i].scan = random_below(random, 2) == 0;
+        if (brings[i].scan) {
+            brings[i].chunk_first = random_below(random, 2) * random_below(random, stored);
+            brings[i].chunk_count = stored - brings[i].chunk_first;
+            continue;
+        }
+        brings[i].chunks = chunks[i];
+        for (uint64_t chunk = 0; chunk < stored; chunk++)
+            if (random_below(random, 3) == 0) chunks[i][brings[i].chunk_count++] = (uint32_t)chunk;
+    }
+    for (size_t i = 0; i < count; i++) {
+        while (begun < count && kv_bring_begin(&brings[begun])) begun++;
+        assert_true(begun > i); /* the least budget is enough for any one head */
+        assert_ok(kv_bring_wait(&brings[i], &error), error);
+        check_bring(setting, model, &brings[i]);
+        kv_bring_release(&brings[i]);
+    }
+}
+
+static void cut(struct setting *setting, struct model_sequence *model) {
+    model->length =
+        random_below(setting->random, 4) == 0 ? 0 : random_below(setting->random, model->length + 1);
+    kv_sequence_set_length(model->sequence, model->length);
+}
+
+static void save(const struct model_sequence *model) {
+    struct error error;
+    if (!kv_sequence_is_saved(model->sequence) || model->length == 0) return;
+    int32_t *tokens = calloc(model->length, sizeof *tokens);
+    for (uint64_t i = 0; i < model->length; i++) tokens[i] = (int32_t)model->rows[i];
+    assert_ok(kv_sequence_commit(model->sequence, tokens, &error), error);
+    free(tokens);
+}
+
+static void create(struct setting *setting, struct model_sequence *model) {
+    struct error error;
+    model->length = 0;
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, &error), error);
+    kv_sequence_set_backing(model->sequence, &setting->backing);
+    if (random_below(setting->random, 3) > 0)
+        assert_ok(kv_sequence_create_document(model->sequence, CONTEXT, &error), error);
+}
+
+/* Saved, closed, and opened from a prefix. */
+static void reopen(struct setting *setting, struct model_sequence *model) {
+    struct error error;
+    struct store_match match;
+    save(model);
+    bool was_saved = kv_sequence_is_saved(model->sequence);
+    assert_ok(kv_sequence_flush(model->sequence, &error), error);
+    kv_sequence_destroy(model->sequence);
+    int32_t *tokens = calloc(model->length + 1, sizeof *tokens);
+    for (uint64_t i = 0; i < model->length; i++) tokens[i] = (int32_t)model->rows[i];
+    uint64_t wanted = model->length == 0 ? 0
+                                         : model->length - random_below(setting->random, 2) *
+                                                               random_below(setting->random, model->length);
+    assert_ok(store_find(setting->store, &setting->backing.model, &setting->backing.layout, tokens, wanted,
+                         &match, &error),
+              error);
+    free(tokens);
+    if (was_saved && wanted >= KV_CHUNK_TOKENS) assert_int_equal(match.prefix_tokens, wanted);
+    if (match.document == 0) {
+        create(setting, model);
+        return;
+    }
+    model->length = match.prefix_tokens;
+    bool writable = match.prefix_tokens == match.token_count;
+    struct document *document;
+    assert_ok(document_open(&document, setting->store, match.document, &setting->backing.model,
+                            &setting->backing.layout, writable ? DOCUMENT_APPEND : DOCUMENT_READ, CONTEXT,
+                            &error),
+              error);
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, &error), error);
+    kv_sequence_set_backing(model->sequence, &setting->backing);
+    assert_ok(kv_sequence_open_document(model->sequence, document, match.prefix_tokens, writable, &error),
+              error);
+    uint64_t chunk = model->length / KV_CHUNK_TOKENS; /* what is not full is built anew */
+    if (model->length % KV_CHUNK_TOKENS == 0 || setting->config.metadata_bytes == 0) return;
+    for (size_t layer = 1; layer < LAYERS; layer++)
+        for (size_t head = 0; head < HEADS; head++)
+            *metadata_address(model->sequence, layer, head, chunk) =
+                word_of(model->rows[chunk * KV_CHUNK_TOKENS], layer, head);
+}
+
+static void run(struct setting *setting, size_t steps) {
+    static struct model_sequence models[SEQUENCES];
+    memset(models, 0, sizeof models);
+    for (size_t i = 0; i < SEQUENCES; i++) create(setting, &models[i]);
+    for (size_t step = 0; step < steps; step++) {
+        struct model_sequence *model = &models[random_below(setting->random, SEQUENCES)];
+        switch (random_below(setting->random, 16)) {
+        case 0: cut(setting, model); break;
+        case 1: save(model); break;
+        case 2: reopen(setting, model); break;
+        case 3:
+            if (random_below(setting->random, 4) > 0) break;
+            kv_sequence_destroy(model->sequence);
+            create(setting, model);
+            break;
+        default:
+            if (random_below(setting->random, 2) == 0)
+                append(setting, model);
+            else
+                read_some(setting, model);
+        }
+        assert_true(kv_tier_statistics(setting->cache).host_bytes <= setting->config.host_bytes);
+    }
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        read_some(setting, &models[i]);
+        kv_sequence_destroy(models[i].sequence);
+    }
+    assert_true(kv_tier_statistics(setting->cache).misses > 0); /* or nothing was tested */
+    assert_int_equal(kv_cache_used_bytes(setting->cache), 0);
+}
+
+static struct device *make_device(void) {
+    struct device *device;
+    struct error error;
+    const struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    assert_ok(device_cpu_create(&device, &options, &error), error);
+    return device;
+}
+
+static void test_against_a_model(void **state) {
+    (void)state;
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    struct device *device = make_device();
+    for (size_t round = 0; round < 6; round++) {
+        struct random random;
+        random_init(&random, seed + round);
+        print_message("LOAM_TEST_SEED=%llu\n", (unsigned long long)(seed + round));
+        struct scratch scratch;
+        scratch_create(&scratch, random_below(&random, 4) == 0 ? SCRATCH_DISK : SCRATCH_MEMORY);
+        struct setting setting = {.device = device, .random = &random};
+        setting_open(&setting, scratch.path, 0, random_below(&random, 2) * METADATA);
+        run(&setting, 300);
+        setting_close(&setting);
+        scratch_destroy(&scratch);
+    }
+    device_destroy(device);
+}
+
+static void test_too_small_a_budget_is_refused(void **state) {
+    (void)state;
+    struct device *device = make_device();
+    struct error error;
+    struct kv_cache *cache;
+    struct kv_cache_config config = {.layer_count = LAYERS,
+                                     .kv_head_count = HEADS,
+                                     .k_dimension = 32,
+                                     .v_dimension = 64,
+                                     .token_capacity = CONTEXT,
+                                     .sequence_capacity = 1,
+                                     .block_tokens = BLOCK};
+    config.host_bytes = kv_tier_bytes_least(&config) - 1;
+    assert_int_equal(kv_cache_create(&cache, device, &config, &error), STATUS_MEMORY);
+    assert_non_null(strstr(error.message, "--kv-host"));
+    config.host_bytes++;
+    assert_ok(kv_cache_create(&cache, device, &config, &error), error);
+    kv_cache_destroy(cache);
+    device_destroy(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_a_model),
+        cmocka_unit_test(test_too_small_a_budget_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
