@@ -17,11 +17,15 @@ struct select {
     struct metadata_layout layout;
     uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
     size_t layer_weights, weights_bytes;
+    uint32_t weights_digest;
     const char *fallback;
     size_t row_capacity;
-    struct tree_density *densities; /* owned, [layer]; NULL: no tree */
-    struct attend_item *dense;      /* owned, [row_capacity]: rows that attend to everything */
-    struct select_item *chosen;     /* owned, [row_capacity] */
+    struct tree_density *densities;     /* owned, [layer]; NULL: no tree */
+    struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
+    struct select_item *chosen;         /* owned, [row_capacity] */
+    size_t *dense_items, *chosen_items; /* owned, [row_capacity]: the operation's item each is of */
+    uint32_t *lists;                    /* owned; rows of choices made apart; NULL until there are some */
+    size_t lists_capacity;              /* entries */
     struct select_statistics statistics;
     select_observer *observer;
     void *observer_context;
@@ -170,6 +174,12 @@ enum status select_options_metadata_bytes(const struct select_options *options,
 
 /* ---- life ---- */
 
+static uint32_t digest_of(const uint16_t *weights, size_t count) {
+    uint64_t digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (size_t i = 0; i < count; i++) digest = (digest ^ weights[i]) * UINT64_C(0x100000001b3);
+    return (uint32_t)(digest >> 32);
+}
+
 static enum status load_weights(struct select *select, const struct select_calibration *calibration,
                                 struct error *error) {
     const struct select_method *method = select->options.method;
@@ -191,6 +201,7 @@ static enum status load_weights(struct select *select, const struct select_calib
         status = method->weights((uint16_t *)host + (layer - first) * select->layer_weights, layer,
                                  &select->shape, &select->options, calibration, &select->fallback, error);
     if (status == STATUS_OK) {
+        select->weights_digest = digest_of(host, select->weights_bytes / sizeof(uint16_t));
         operations->copy(stream, weights, host, select->weights_bytes);
         status = operations->stream_synchronize(stream, error);
     }
@@ -207,7 +218,10 @@ static enum status init(struct select *select, const struct select_calibration *
     select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
     bool has_tree = select->layout.kind == METADATA_TREE;
     if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
-    if (select->dense == NULL || select->chosen == NULL || (has_tree && select->densities == NULL))
+    select->dense_items = calloc(select->row_capacity, sizeof *select->dense_items);
+    select->chosen_items = calloc(select->row_capacity, sizeof *select->chosen_items);
+    if (select->dense == NULL || select->chosen == NULL || select->dense_items == NULL ||
+        select->chosen_items == NULL || (has_tree && select->densities == NULL))
         return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
     return STATUS_OK;
 }
@@ -237,12 +251,24 @@ void select_destroy(struct select *select) {
     free(select->densities);
     free(select->dense);
     free(select->chosen);
+    free(select->dense_items);
+    free(select->chosen_items);
+    free(select->lists);
     free(select->event_rows);
     free(select);
 }
 
 const struct select_options *select_get_options(const struct select *select) { return &select->options; }
 size_t select_metadata_bytes(const struct select *select) { return select->layout.bytes; }
+
+void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
+    const struct select_options *options = &select->options;
+    size_t parameter = select->layout.kind == METADATA_HASH ? options->bits : select->layout.unit_tokens;
+    if (select->layout.kind == METADATA_PARTIAL) parameter = select->layout.columns;
+    snprintf(kind, SELECT_KIND_BYTES, "%s.%zu.%zu-%08" PRIx32, options->method->name, parameter,
+             options->dense_layers, select->weights_digest);
+}
+
 const char *select_fallback(const struct select *select) { return select->fallback; }
 
 void select_set_observer(struct select *select, select_observer *observer, void *context) {
@@ -326,11 +352,13 @@ static void plan_rows(struct select *select, const struct attend_operation *oper
             struct select_item chosen = {.view = item->view, .row = item->row_first + row};
             select->statistics.visible += (position + 1) * heads;
             if (plan_row(select, rules[i], position, &chosen)) {
+                select->chosen_items[*chosen_count] = i;
                 select->chosen[(*chosen_count)++] = chosen;
                 select->statistics.kept += select_item_kept(&chosen) * heads;
                 continue;
             }
             select->statistics.kept += (position + 1) * heads;
+            select->dense_items[*dense_count] = i;
             select->dense[(*dense_count)++] = (struct attend_item){.view = item->view,
                                                                    .row_first = item->row_first + row,
                                                                    .row_count = 1,
@@ -398,19 +426,86 @@ static void attend_chosen(struct select *select, struct stream *stream, size_t l
     tree_counts_add(&select->statistics.tree, &counts);
 }
 
+/* Rows of a layer that everybody attends to. */
+static void count_dense(struct select *select, const struct attend_operation *operation) {
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        for (size_t row = 0; row < item->row_count; row++) {
+            uint64_t seen = (item->position_first + row + 1) * operation->kv_head_count;
+            select->statistics.visible += seen;
+            select->statistics.kept += seen;
+        }
+    }
+}
+
+static bool lists_reserve(struct select *select, size_t entries) {
+    if (entries <= select->lists_capacity) return true;
+    free(select->lists);
+    select->lists_capacity = entries + entries / 4;
+    select->lists = calloc(select->lists_capacity, sizeof *select->lists);
+    if (select->lists == NULL) select->lists_capacity = 0;
+    return select->lists != NULL;
+}
+
+enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation, const struct select_rule *const *rules,
+                          struct select_choice *choice, struct error *error) {
+    if (operation->window != 0 || !layer_selects(select, layer_index)) {
+        count_dense(select, operation);
+        *choice = (struct select_choice){.everything = true};
+        return STATUS_OK;
+    }
+    *choice = (struct select_choice){.dense = select->dense,
+                                     .dense_items = select->dense_items,
+                                     .chosen = select->chosen,
+                                     .chosen_items = select->chosen_items};
+    plan_rows(select, operation, rules, &choice->dense_count, &choice->chosen_count);
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        choice->row_stride = max_size(choice->row_stride, (size_t)select_item_kept(&choice->chosen[i]));
+    size_t entries = choice->chosen_count * operation->kv_head_count * choice->row_stride;
+    if (!lists_reserve(select, entries))
+        return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", entries);
+    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
+    selected.out = NULL;
+    selected.mass_weight = 0;
+    selected.items = select->chosen;
+    selected.item_count = choice->chosen_count;
+    selected.chosen = select->lists;
+    selected.chosen_stride = choice->row_stride;
+    if (choice->chosen_count > 0) attend_chosen(select, stream, layer_index, &selected, false);
+    choice->rows = select->lists;
+    return select->device->operations->stream_synchronize(stream, error);
+}
+
+void select_attend_chosen(struct select *select, struct stream *stream,
+                          const struct attend_operation *operation, const struct select_choice *choice,
+                          size_t index, size_t kv_head_first, size_t kv_head_count) {
+    const struct select_item *item = &choice->chosen[index];
+    size_t group = operation->head_count / operation->kv_head_count;
+    size_t k_dimension = item->view.layout->k_dimension, v_dimension = item->view.layout->v_dimension;
+    struct select_item heads = *item;
+    heads.view.chunks += kv_head_first * item->view.chunk_stride;
+    struct attend_selected_operation selected =
+        selected_operation(select, select->options.dense_layers, operation);
+    selected.q += kv_head_first * group * k_dimension;
+    selected.out += kv_head_first * group * v_dimension;
+    selected.head_count = group * kv_head_count;
+    selected.kv_head_count = kv_head_count;
+    selected.weights = NULL;
+    selected.mass_weight = 0;
+    selected.items = &heads;
+    selected.item_count = 1;
+    selected.given = choice->rows + (index * operation->kv_head_count + kv_head_first) * choice->row_stride;
+    selected.chosen_stride = choice->row_stride;
+    select->device->operations->attend_selected(stream, &selected);
+}
+
 void select_attend(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, const struct select_rule *const *rules) {
     const struct device_operations *operations = select->device->operations;
     uint64_t began = clock_ns();
     if (operation->window != 0 || !layer_selects(select, layer_index)) {
-        for (size_t i = 0; i < operation->item_count; i++) {
-            const struct attend_item *item = &operation->items[i];
-            for (size_t row = 0; row < item->row_count; row++) {
-                uint64_t seen = (item->position_first + row + 1) * operation->kv_head_count;
-                select->statistics.visible += seen;
-                select->statistics.kept += seen;
-            }
-        }
+        count_dense(select, operation);
         operations->attend(stream, operation);
         select->statistics.dense_ns += clock_ns() - began;
         return;

@@ -114,6 +114,10 @@ void select_destroy(struct select *select); /* NULL allowed */
 const struct select_options *select_get_options(const struct select *select);
 /* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
 size_t select_metadata_bytes(const struct select *select);
+/* What the metadata depend on beside the keys, as a word for a saved document's layout (cache/store/store.h):
+ * method, parameters, a digest of the weights. */
+enum { SELECT_KIND_BYTES = 48 };
+void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYTES]);
 /* The same before there is a select.  STATUS_USAGE: a parameter of the method is out of bounds. */
 enum status select_options_metadata_bytes(const struct select_options *options,
                                           const struct select_shape *shape, size_t *bytes,
@@ -130,6 +134,30 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
  * what a row chooses from ends before its window. */
 void select_attend(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, const struct select_rule *const *rules);
+
+/* The same in two parts, for KV of which only a part is in memory (tiered.h): first what each row attends to, by
+ * metadata alone, then the attention, KV head by KV head as their rows arrive.  Together they give what select_attend
+ * gives, bit for bit. */
+struct select_choice {
+    bool everything; /* no row chooses in this layer: dense_attend is to be used, and the rest is not set */
+    const struct attend_item *dense; /* [dense_count] one row each: these see everything */
+    const size_t *dense_items;       /* [dense_count] the item of the operation each is of */
+    size_t dense_count;
+    const struct select_item *chosen;
+    const size_t *chosen_items;
+    size_t chosen_count;
+    const uint32_t
+        *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept rows each, ascending */
+    size_t row_stride;
+};
+/* The choice is valid until the next call. */
+enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation, const struct select_rule *const *rules,
+                          struct select_choice *choice, struct error *error) STATUS_CHECKED;
+/* Attention of some KV heads of choice->chosen[index], whose rows are in memory. */
+void select_attend_chosen(struct select *select, struct stream *stream,
+                          const struct attend_operation *operation, const struct select_choice *choice,
+                          size_t index, size_t kv_head_first, size_t kv_head_count);
 
 /* The method wants select_watch_prefill with every row of a prompt. */
 bool select_watches_prefill(const struct select *select);

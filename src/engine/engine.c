@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "engine/documents.h"
 #include "model/calibration.h"
 
 static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
@@ -21,12 +22,17 @@ enum {
     FILL_ROWS = 256,
     Q8_GRANULE = 32
 };
+static const uint64_t BUFFER_BYTES_LEAST = 2 << 20, BUFFER_BYTES_MOST = 8 << 20; /* write-behind */
 
 struct sequence {
     struct engine *engine;
     struct kv_sequence *kv; /* owned */
     struct select_rule rule;
     struct sequence *next, *previous; /* of the engine's list */
+    int32_t *tokens;                  /* owned; [context_size], of what is stored; NULL: nothing is saved */
+    bool attached;                    /* to a document: the first prefill has begun */
+    uint64_t reused;
+    struct error notice;
 };
 
 struct engine {
@@ -42,6 +48,8 @@ struct engine {
     struct select *select; /* owned; NULL: everything is attended to */
     struct stream *stream; /* owned; for metadata built outside of a step */
     struct sequence *sequences;
+    struct tiered *tiered;       /* owned; NULL: all KV is in memory */
+    struct documents *documents; /* owned; NULL: nothing is saved */
 };
 
 /* ---- selection ---- */
@@ -57,13 +65,17 @@ static struct select_rule default_rule(const struct engine *engine) {
     return select_rule_of(select_get_options(engine->select));
 }
 
+static struct select_shape select_shape_of(const struct model *model) {
+    const struct model_config *config = &model->config;
+    return (struct select_shape){.layer_count = config->layer_count,
+                                 .head_count = config->head_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension};
+}
+
 static enum status make_select(struct engine *engine, const struct select_options *options,
                                struct error *error) {
-    const struct model_config *config = &engine->model->config;
-    const struct select_shape shape = {.layer_count = config->layer_count,
-                                       .head_count = config->head_count,
-                                       .kv_head_count = config->kv_head_count,
-                                       .k_dimension = config->k_dimension};
+    const struct select_shape shape = select_shape_of(engine->model);
     if (options->method == NULL || options->method == &select_all) return STATUS_OK;
     struct calibration *file = NULL;
     char *path = NULL; /* where the file would be */
@@ -107,6 +119,8 @@ static enum status replace_select(struct engine *engine, const struct select_opt
 
 enum status engine_set_select(struct engine *engine, const struct select_options *options,
                               struct error *error) {
+    if (engine->tiered != NULL)
+        return error_set(error, STATUS_UNSUPPORTED, "another selection of KV that is partly on disk");
     drop_select(engine);
     enum status status = replace_select(engine, options, error);
     if (status != STATUS_OK) drop_select(engine);
@@ -140,24 +154,80 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
 
 /* ---- life ---- */
 
-static enum status engine_init(struct engine *engine, const struct engine_options *options,
-                               struct error *error) {
-    const struct model_config *config = &engine->model->config;
-    engine->kv = (struct kv_cache_config){.layer_count = config->layer_count,
-                                          .kv_head_count = config->kv_head_count,
-                                          .k_dimension = config->k_dimension,
-                                          .v_dimension = config->v_dimension,
-                                          .k_type = options->k_type,
-                                          .v_type = options->v_type,
-                                          .sequence_capacity = engine->sequence_capacity};
+static uint64_t buffer_bytes_of(const struct engine_options *options) {
+    if (options->disk_directory == NULL) return 0;
+    uint64_t bytes = options->host_bytes / 16;
+    if (bytes < BUFFER_BYTES_LEAST) return BUFFER_BYTES_LEAST;
+    return bytes > BUFFER_BYTES_MOST ? BUFFER_BYTES_MOST : bytes;
+}
+
+/* The cache that the options mean; metadata as far as they are known. */
+static enum status cache_config(const struct model *model, const struct engine_options *options,
+                                struct kv_cache_config *kv, struct error *error) {
+    const struct model_config *config = &model->config;
+    uint64_t context = options->context_size != 0 ? options->context_size : config->context_length;
+    *kv = (struct kv_cache_config){
+        .layer_count = config->layer_count,
+        .kv_head_count = config->kv_head_count,
+        .k_dimension = config->k_dimension,
+        .v_dimension = config->v_dimension,
+        .k_type = options->k_type,
+        .v_type = options->v_type,
+        .sequence_capacity = options->sequence_capacity,
+        .host_bytes = options->host_bytes,
+        .buffer_bytes = buffer_bytes_of(options),
+        .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
     uint64_t per_sequence, bytes;
-    if (!checked_align(engine->context_size, KV_CHUNK_TOKENS, &per_sequence) ||
-        !checked_multiply(per_sequence, engine->sequence_capacity, &engine->kv.token_capacity) ||
-        !checked_multiply(engine->kv.token_capacity, kv_cache_bytes_per_token(&engine->kv), &bytes) ||
+    if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
+        !checked_multiply(per_sequence, options->sequence_capacity, &kv->token_capacity) ||
+        !checked_multiply(kv->token_capacity, kv_cache_bytes_per_token(kv), &bytes) ||
         bytes > (uint64_t)1 << 46)
         return error_set(error, STATUS_MEMORY,
                          "a context of %llu tokens for %zu sequences does not fit any memory",
-                         (unsigned long long)engine->context_size, engine->sequence_capacity);
+                         (unsigned long long)context, options->sequence_capacity);
+    return STATUS_OK;
+}
+
+enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
+                                    uint64_t *bytes, struct error *error) {
+    struct kv_cache_config kv;
+    const struct select_shape shape = select_shape_of(model);
+    TRY(cache_config(model, options, &kv, error));
+    if (options->select.method != NULL)
+        TRY(select_options_metadata_bytes(&options->select, &shape, &kv.metadata_bytes, error));
+    kv.metadata_layer_first = options->select.dense_layers;
+    *bytes = kv_tier_bytes_least(&kv);
+    return STATUS_OK;
+}
+
+static enum status before_layer(void *context, const struct forward_layer *layer, struct error *error) {
+    return tiered_begin_layer(context, layer->layer_index, layer->sequences, layer->items, layer->item_count,
+                              error);
+}
+
+static enum status after_layer(void *context, const struct forward_layer *layer, struct error *error) {
+    return tiered_end_layer(context, layer->layer_index, layer->sequences, layer->items, layer->item_count,
+                            error);
+}
+
+/* Attention over a cache whose chunks come and go, and where they go to. */
+static enum status make_tiered(struct engine *engine, const struct engine_options *options,
+                               struct error *error) {
+    if (options->host_bytes == 0) return STATUS_OK;
+    size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
+    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, rows, error));
+    forward_set_tiered(engine->forward, engine->tiered);
+    forward_set_hooks(
+        engine->forward,
+        &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});
+    if (options->disk_directory == NULL) return STATUS_OK;
+    return documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
+                          engine->select, engine->kv.buffer_bytes, error);
+}
+
+static enum status engine_init(struct engine *engine, const struct engine_options *options,
+                               struct error *error) {
+    TRY(cache_config(engine->model, options, &engine->kv, error));
     TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
@@ -170,7 +240,8 @@ static enum status engine_init(struct engine *engine, const struct engine_option
     for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
     struct device *device = engine->model->device;
     TRY(device->operations->stream_create(device, &engine->stream, error));
-    return replace_select(engine, &options->select, error);
+    TRY(replace_select(engine, &options->select, error));
+    return make_tiered(engine, options, error);
 }
 
 /* Whole blocks, so that blocks are cut where they would be without segments. */
@@ -198,6 +269,13 @@ static enum status options_check(const struct model_config *config, const struct
         return error_set(error, STATUS_USAGE,
                          "q8 KV needs head dimensions in multiples of 32, not %zu and %zu",
                          config->k_dimension, config->v_dimension);
+    if (options->disk_directory != NULL && options->host_bytes == 0)
+        return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
+    if (options->host_bytes > 0 && options->select.method != NULL && options->select.method->watches_prefill)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "select=%s with KV on disk: what it sums up changes with every token and is not saved",
+            options->select.method->name);
     if (!config->has_rope && options->context_size > config->context_length)
         return error_set(
             error, STATUS_USAGE, "a context of %llu tokens: this model has learned positions for %llu only",
@@ -229,9 +307,11 @@ void engine_destroy(struct engine *engine) {
     if (engine == NULL) return;
     ASSERT(engine->sequence_count == 0);
     drop_select(engine);
+    tiered_destroy(engine->tiered);
     forward_destroy(engine->forward);
     if (engine->stream != NULL) engine->model->device->operations->stream_destroy(engine->stream);
     if (engine->cache != NULL) kv_cache_destroy(engine->cache);
+    documents_close(engine->documents);
     free(engine->positions);
     free(engine->logit_rows);
     free(engine);
@@ -244,8 +324,14 @@ enum status sequence_create(struct sequence **sequence, struct engine *engine, s
     struct sequence *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a sequence");
     made->engine = engine;
+    if (engine->documents != NULL) made->tokens = calloc((size_t)engine->context_size, sizeof *made->tokens);
+    if (engine->documents != NULL && made->tokens == NULL) {
+        free(made);
+        return error_set(error, STATUS_MEMORY, "no memory for the tokens of a sequence");
+    }
     enum status status = kv_sequence_create(&made->kv, engine->cache, engine->context_size, error);
     if (status != STATUS_OK) {
+        free(made->tokens);
         free(made);
         return status;
     }
@@ -268,6 +354,7 @@ void sequence_destroy(struct sequence *sequence) {
     else
         sequence->engine->sequences = sequence->next;
     kv_sequence_destroy(sequence->kv);
+    free(sequence->tokens);
     free(sequence);
 }
 
@@ -306,6 +393,69 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
     }
     return STATUS_OK;
 }
+
+/* ---- tiers and documents ---- */
+
+/* A pass over KV that may be partly on disk: afterwards nothing is pinned, and after a failure nothing of it is left. */
+static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
+                             struct error *error) {
+    enum status status = forward_run(engine->forward, batch, logits, error);
+    if (engine->tiered == NULL) return status;
+    tiered_end_step(engine->tiered);
+    for (size_t i = 0; i < batch->item_count && status != STATUS_OK; i++)
+        kv_sequence_set_length(batch->sequences[i], kv_sequence_length(batch->sequences[i]));
+    return status;
+}
+
+/* The rows behind the last full chunk have their metadata built again: those are not saved. */
+static enum status build_tail_metadata(struct engine *engine, struct sequence *sequence,
+                                       struct error *error) {
+    uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
+         layer++) {
+        struct attend_item item = {.view = kv_sequence_view(sequence->kv, layer),
+                                   .row_count = length - first,
+                                   .position_first = first};
+        select_append(engine->select, engine->stream, layer, &item, 1);
+    }
+    return engine->model->device->operations->stream_synchronize(engine->stream, error);
+}
+
+/* The first prefill of a sequence: what a saved document has of it is not computed. */
+static enum status attach(struct engine *engine, struct sequence *sequence,
+                          const struct prefill_request *request, struct error *error) {
+    if (engine->documents == NULL || sequence->attached || sequence_length(sequence) > 0) return STATUS_OK;
+    sequence->attached = true;
+    if (request->each != NULL || request->selects) /* every row is wanted: nothing may be left out */
+        return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
+    TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
+                         engine->context_size, &sequence->reused, &sequence->notice, error));
+    return build_tail_metadata(engine, sequence, error);
+}
+
+/* Makes a prompt durable, segment by segment. */
+static enum status save(const struct engine *engine, struct sequence *sequence, uint64_t length_before,
+                        bool last, struct error *error) {
+    uint64_t length = sequence_length(sequence), segment = engine->segment_size;
+    if (sequence->tokens == NULL || (!last && length / segment == length_before / segment)) return STATUS_OK;
+    return kv_sequence_commit(sequence->kv, sequence->tokens, error);
+}
+
+static void note_tokens(struct sequence *sequence, const int32_t *tokens, size_t count) {
+    uint64_t length = sequence_length(sequence);
+    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[length + i] = tokens[i];
+}
+
+uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
+const char *sequence_notice(const struct sequence *sequence) { return sequence->notice.message; }
+enum status sequence_flush(struct sequence *sequence, struct error *error) {
+    return sequence->engine->tiered != NULL ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
+}
+struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
+    return kv_tier_statistics(engine->cache);
+}
+
+/* ---- work ---- */
 
 /* A segment on its way, for progress. */
 struct prefill_segment {
@@ -355,10 +505,12 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .rules = request->selects ? &rule : NULL,
                                   .progress = reports ? segment_progress : NULL,
                                   .progress_context = &segment};
-    enum status status = forward_run(engine->forward, &batch, logits, error);
+    note_tokens(sequence, request->tokens + first, count);
+    enum status status = run_batch(engine, &batch, logits, error);
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK) return status;
     kv_sequence_set_length(sequence->kv, length + count);
+    TRY(save(engine, sequence, length, last, error));
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
 
@@ -373,9 +525,12 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
         if (request->tokens[i] < 0 || (size_t)request->tokens[i] >= engine->model->config.vocabulary_size)
             return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
                              request->tokens[i], engine->model->config.vocabulary_size - 1);
-    TRY(sequence_grow(sequence, request->token_count, error));
+    bool fresh = sequence_length(sequence) == 0;
+    TRY(attach(engine, sequence, request, error));
+    size_t reused = fresh ? (size_t)sequence->reused : 0;
+    TRY(sequence_grow(sequence, request->token_count - reused, error));
     size_t most = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
-    for (size_t done = 0; done < request->token_count;) {
+    for (size_t done = reused; done < request->token_count;) {
         struct prefill_segment segment = {
             .request = request, .first = done, .count = min_size(request->token_count - done, most)};
         TRY(run_segment(engine, sequence, segment, logits, error));
@@ -402,6 +557,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         kv[i] = sequences[i]->kv;
         rules[i] = &sequences[i]->rule;
         engine->positions[i] = sequence_length(sequences[i]);
+        note_tokens(sequences[i], &tokens[i], 1);
         items[i] =
             (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
     }
@@ -414,7 +570,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                                   .logit_rows = engine->logit_rows,
                                   .logit_row_count = count,
                                   .rules = rules};
-    TRY(forward_run(engine->forward, &batch, logits, error));
+    TRY(run_batch(engine, &batch, logits, error));
     for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
     return STATUS_OK;
 }
@@ -446,11 +602,12 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
     size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
     fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
     operations->copy(fill->stream, fill->rows, fill->host, count * (k_stride + v_stride) * sizeof(float));
+    struct engine *engine = fill->engine;
     for (size_t layer = 0; layer < kv->layer_count; layer++) {
-        struct attend_item item = {.view = kv_sequence_view(fill->sequence->kv, layer),
-                                   .row_first = 0,
-                                   .row_count = count,
-                                   .position_first = position};
+        struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
+        if (engine->tiered != NULL)
+            TRY(tiered_begin_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
+        item.view = kv_sequence_view(fill->sequence->kv, layer);
         operations->append(fill->stream,
                            &(struct append_operation){.k = fill->rows,
                                                       .v = (float *)fill->rows + count * k_stride,
@@ -459,16 +616,13 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
                                                       .kv_head_count = kv->kv_head_count,
                                                       .items = &item,
                                                       .item_count = 1});
+        if (engine->select != NULL) select_append(engine->select, fill->stream, layer, &item, 1);
+        TRY(operations->stream_synchronize(fill->stream,
+                                           error)); /* host is filled again, chunks are written */
+        if (engine->tiered != NULL)
+            TRY(tiered_end_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
     }
-    TRY(operations->stream_synchronize(fill->stream, error)); /* host is filled again */
-    struct engine *engine = fill->engine;
-    for (size_t layer = 0; layer < kv->layer_count && engine->select != NULL; layer++) {
-        struct attend_item item = {.view = kv_sequence_view(fill->sequence->kv, layer),
-                                   .row_count = count,
-                                   .position_first = position};
-        select_append(engine->select, engine->stream, layer, &item, 1);
-    }
-    return operations->stream_synchronize(engine->stream, error);
+    return STATUS_OK;
 }
 
 static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
@@ -491,6 +645,10 @@ static enum status fill_run(struct fill *fill, uint64_t token_count, struct erro
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) {
     ASSERT(sequence->engine == engine);
+    if (engine->documents != NULL && !sequence->attached) {
+        sequence->attached = true;
+        TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));
+    }
     TRY(sequence_grow(sequence, token_count, error));
     struct fill fill = {.engine = engine, .sequence = sequence};
     random_init(&fill.random, seed);

@@ -28,6 +28,11 @@ struct engine_options {
     size_t segment_size;
     enum kv_type k_type, v_type;
     struct select_options select; /* method NULL: all */
+    /* RAM for KV and all that belongs to it, beyond which it lies on disk (cache/kv_tier.h); 0: it all lies in RAM. */
+    uint64_t host_bytes;
+    const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
+    uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
+    const char *document_name;  /* of what is saved, for people */
 };
 
 /* select: a calibration is looked for beside the model (model/calibration.h). */
@@ -90,6 +95,18 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
  * prefill would take too long.  Says so in its name. */
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
+
+/* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
+uint64_t sequence_reused_tokens(const struct sequence *sequence);
+/* Why a saved document was not used; "" when there is nothing to say. */
+const char *sequence_notice(const struct sequence *sequence);
+/* Waits until what a prefill saved is durable. */
+enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
+/* Zeros without host_bytes. */
+struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
+/* The least host_bytes that options need; for messages and tests. */
+enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
+                                    uint64_t *bytes, struct error *error) STATUS_CHECKED;
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */

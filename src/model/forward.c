@@ -53,10 +53,11 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->items = calloc(rows, sizeof *forward->items);
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
+    forward->narrow_kv = calloc(wanted, sizeof(struct kv_sequence *));
     forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
     forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
     if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
-        forward->narrow_positions == NULL || forward->narrow_rows == NULL)
+        forward->narrow_kv == NULL || forward->narrow_positions == NULL || forward->narrow_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     return STATUS_OK;
 }
@@ -98,6 +99,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->items);
     free(forward->narrow_items);
     free(forward->narrow_sequences);
+    free(forward->narrow_kv);
     free(forward->narrow_positions);
     free(forward->narrow_rows);
     free(forward->observed);
@@ -115,6 +117,7 @@ void forward_set_hooks(struct forward *forward, const struct forward_hooks *hook
 }
 
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
+void forward_set_tiered(struct forward *forward, struct tiered *tiered) { forward->tiered = tiered; }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
     forward->attention_observer = observer;
@@ -162,6 +165,7 @@ static void narrow_prepare(struct forward *forward, const struct forward_batch *
         while (row >= batch->items[item].row_first + batch->items[item].row_count) item++;
         forward->narrow_rows[i] = (uint32_t)(batch->block_rows != 0 ? row % batch->block_rows : row);
         forward->narrow_sequences[i] = item;
+        forward->narrow_kv[i] = batch->sequences[item];
         forward->narrow_positions[i] = batch->positions[row];
     }
 }

@@ -29,6 +29,7 @@ struct forward {
     struct attend_item *items;        /* owned, [block_capacity]: the block's, with this layer's views */
     struct attend_item *narrow_items; /* owned, [logit_row_capacity]: one row each */
     size_t *narrow_sequences;         /* owned, [logit_row_capacity]: index of the item a row belongs to */
+    struct kv_sequence **narrow_kv;   /* owned, [logit_row_capacity]: the sequence */
     uint64_t *narrow_positions;       /* owned, [logit_row_capacity] */
     uint32_t *narrow_rows;            /* owned, [logit_row_capacity]: counted from the row's block */
     size_t kept_row_count;            /* rows of hidden that forward_logits may ask for; 0: none */
@@ -36,6 +37,7 @@ struct forward {
     void *observer_context;
     float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
     struct select *select; /* borrowed; NULL: none */
+    struct tiered *tiered; /* borrowed; NULL: all KV is in memory */
     attention_observer *attention_observer;
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */

@@ -155,6 +155,12 @@ static void attend(struct layer_pass *pass) {
         .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
         .items = pass->narrow ? narrow_items : forward->items,
         .item_count = pass->narrow ? pass->row_count : pass->batch->item_count};
+    if (forward->tiered != NULL) {
+        tiered_attend(forward->tiered, forward->stream, pass->layer_index, &operation,
+                      pass->narrow ? forward->narrow_kv + pass->narrow_first : pass->batch->sequences,
+                      forward->select, pass->batch->rules);
+        return;
+    }
     if (forward->select != NULL && pass->batch->rules != NULL) {
         select_attend(forward->select, forward->stream, pass->layer_index, &operation, pass->batch->rules);
         return;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "attention/select.h"
+#include "attention/tiered.h"
 #include "base/arena.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
@@ -123,6 +124,9 @@ typedef void forward_observer(void *context, size_t layer_index,
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
 /* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
 void forward_set_select(struct forward *forward, struct select *select);
+/* Attention over a cache whose chunks come and go; the hooks below are to begin and end its layers.  Borrowed, NULL:
+ * all of it is in memory. */
+void forward_set_tiered(struct forward *forward, struct tiered *tiered);
 
 /* A layer about to run over a block of a batch, or just run: for who brings K and V and takes them away.  A decode
  * step is one block of one row per sequence. */

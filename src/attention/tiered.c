@@ -1,0 +1,346 @@
+#include "attention/tiered.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+
+/* One KV head of one row or item. */
+struct job {
+    struct kv_bring bring;
+    size_t index; /* of the item, or of the choice */
+};
+
+struct jobs {
+    struct job *list; /* owned; [capacity] */
+    size_t count, begun, done;
+    size_t layer_index;
+    uint32_t *chunks; /* owned; the lists that brings borrow */
+    size_t chunks_capacity, chunks_used;
+};
+
+struct tiered {
+    struct device *device;  /* borrowed */
+    struct kv_cache *cache; /* borrowed */
+    size_t layer_count, kv_head_count, job_capacity;
+    struct jobs now;  /* the layer's */
+    struct jobs next; /* of the next layer, begun ahead; count 0: none */
+    bool failed;
+    struct error failure;
+};
+
+enum status tiered_create(struct tiered **result, struct device *device, struct kv_cache *cache,
+                          size_t item_capacity, struct error *error) {
+    struct tiered *tiered = calloc(1, sizeof *tiered);
+    *result = tiered;
+    if (tiered == NULL) return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+    const struct kv_cache_config *config = kv_cache_get_config(cache);
+    *tiered = (struct tiered){.device = device,
+                              .cache = cache,
+                              .layer_count = config->layer_count,
+                              .kv_head_count = config->kv_head_count,
+                              .job_capacity = item_capacity * config->kv_head_count};
+    tiered->now.list = calloc(tiered->job_capacity, sizeof *tiered->now.list);
+    tiered->next.list = calloc(tiered->job_capacity, sizeof *tiered->next.list);
+    if (tiered->now.list != NULL && tiered->next.list != NULL) return STATUS_OK;
+    tiered_destroy(tiered);
+    *result = NULL;
+    return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+}
+
+void tiered_destroy(struct tiered *tiered) {
+    if (tiered == NULL) return;
+    tiered_end_step(tiered);
+    free(tiered->now.list);
+    free(tiered->next.list);
+    free(tiered->now.chunks);
+    free(tiered->next.chunks);
+    free(tiered);
+}
+
+static void fail(struct tiered *tiered, const struct error *error) {
+    if (tiered->failed) return;
+    tiered->failed = true;
+    tiered->failure = *error;
+}
+
+static enum status failure(struct tiered *tiered, struct error *error) {
+    TRY(kv_tier_failure(tiered->cache, error));
+    if (!tiered->failed) return STATUS_OK;
+    if (error != NULL) *error = tiered->failure;
+    return tiered->failure.status;
+}
+
+/* ---- jobs ---- */
+
+static void jobs_drop(struct jobs *jobs) {
+    for (size_t i = jobs->done; i < jobs->count; i++) kv_bring_release(&jobs->list[i].bring);
+    jobs->count = jobs->begun = jobs->done = 0;
+    jobs->chunks_used = 0;
+}
+
+void tiered_end_step(struct tiered *tiered) {
+    jobs_drop(&tiered->now);
+    jobs_drop(&tiered->next);
+    tiered->failed = false;
+}
+
+static struct job *job_add(struct tiered *tiered, struct jobs *jobs, struct kv_sequence *sequence,
+                           size_t index, size_t kv_head) {
+    ASSERT(jobs->count < tiered->job_capacity);
+    struct job *job = &jobs->list[jobs->count++];
+    *job =
+        (struct job){.index = index,
+                     .bring = {.sequence = sequence, .layer_index = jobs->layer_index, .kv_head = kv_head}};
+    return job;
+}
+
+/* All chunks that rows [first, end) lie in. */
+static void bring_all(struct kv_bring *bring, uint64_t first, uint64_t end) {
+    bring->chunk_first = first / KV_CHUNK_TOKENS;
+    bring->chunk_count = (size_t)((end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - bring->chunk_first);
+    bring->scan = true;
+}
+
+/* The oldest jobs have slots before the younger ones get any. */
+static void begin_jobs(struct jobs *jobs) {
+    while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring)) jobs->begun++;
+}
+
+/* Jobs [*first, *end) of one item, of neighbouring heads, whose chunks are here; waits for at least one. */
+static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
+    struct error error;
+    size_t first = jobs->done;
+    begin_jobs(jobs);
+    if (jobs->begun == jobs->count) begin_jobs(&tiered->next);
+    if (jobs->begun == first) { /* what holds the slots is ahead of its time */
+        jobs_drop(&tiered->next);
+        begin_jobs(jobs);
+    }
+    if (jobs->begun == first) {
+        if (kv_tier_failure(tiered->cache, &error) == STATUS_OK)
+            (void)error_set(&error, STATUS_MEMORY,
+                            "KV tier: one head's chunks do not fit: give more --kv-host");
+        fail(tiered, &error);
+        return false;
+    }
+    if (kv_bring_wait(&jobs->list[first].bring, &error) != STATUS_OK) {
+        fail(tiered, &error);
+        return false;
+    }
+    *end = first + 1;
+    while (*end < jobs->begun && jobs->list[*end].index == jobs->list[first].index &&
+           kv_bring_is_ready(&jobs->list[*end].bring))
+        ++*end;
+    return true;
+}
+
+static void release(struct jobs *jobs, size_t end) {
+    for (; jobs->done < end; jobs->done++) kv_bring_release(&jobs->list[jobs->done].bring);
+}
+
+/* ---- everything ---- */
+
+static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {
+    uint64_t position = item->position_first;
+    return operation->window > 0 && position + 1 > operation->window ? position + 1 - operation->window : 0;
+}
+
+static void plan_dense(struct tiered *tiered, struct jobs *jobs, size_t layer_index,
+                       const struct attend_operation *operation, struct kv_sequence *const *sequences) {
+    jobs->layer_index = layer_index;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t head = 0; head < tiered->kv_head_count; head++) {
+            const struct attend_item *item = &operation->items[i];
+            uint64_t end = item->position_first + item->row_count;
+            bring_all(&job_add(tiered, jobs, sequences[i], i, head)->bring, first_row(operation, item), end);
+        }
+}
+
+/* The next layer's rows are not there yet: their chunk is in memory when it is attended to, and not before. */
+static void plan_ahead(struct tiered *tiered, size_t layer_index, const struct attend_operation *operation,
+                       struct kv_sequence *const *sequences) {
+    if (layer_index + 1 >= tiered->layer_count || tiered->next.count > 0 || operation->window > 0) return;
+    for (size_t i = 0; i < operation->item_count;
+         i++) /* later blocks of a prompt: the next layer has not come so far */
+        if (operation->items[i].row_count != 1 ||
+            operation->items[i].position_first != kv_sequence_length(sequences[i]))
+            return;
+    plan_dense(tiered, &tiered->next, layer_index + 1, operation, sequences);
+    for (size_t i = 0; i < tiered->next.count; i++) {
+        struct kv_bring *bring = &tiered->next.list[i].bring;
+        bring->chunk_count =
+            (size_t)(operation->items[tiered->next.list[i].index].position_first / KV_CHUNK_TOKENS);
+    }
+}
+
+/* Attention of heads [head_first, head_first + head_count) of one item. */
+static void attend_heads(struct stream *stream, const struct device *device,
+                         const struct attend_operation *operation, size_t index, size_t head_first,
+                         size_t head_count) {
+    struct attend_operation part = *operation;
+    struct attend_item item = operation->items[index];
+    size_t group = operation->head_count / operation->kv_head_count;
+    item.view.chunks += head_first * item.view.chunk_stride;
+    part.q += head_first * group * item.view.layout->k_dimension;
+    part.out += head_first * group * item.view.layout->v_dimension;
+    part.head_count = group * head_count;
+    part.kv_head_count = head_count;
+    part.items = &item;
+    part.item_count = 1;
+    device->operations->attend(stream, &part);
+}
+
+/* What was begun ahead becomes the layer's, and is completed by the chunk that has the new row. */
+static void take_over(struct tiered *tiered, size_t layer_index, const struct attend_operation *operation) {
+    struct jobs finished = tiered->now;
+    tiered->now = tiered->next;
+    tiered->next = finished;
+    ASSERT(tiered->now.layer_index == layer_index && tiered->now.done == 0);
+    for (size_t i = 0; i < tiered->now.count; i++) {
+        const struct attend_item *item = &operation->items[tiered->now.list[i].index];
+        tiered->now.list[i].bring.chunk_count = kv_chunks_of(item->position_first + item->row_count);
+    }
+    tiered->now.begun = 0; /* begun once more, for the last chunk */
+}
+
+static void attend_dense(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                         bool ahead) {
+    struct jobs *jobs = &tiered->now;
+    jobs_drop(jobs);
+    if (tiered->next.count > 0 && tiered->next.layer_index == layer_index)
+        take_over(tiered, layer_index, operation);
+    else {
+        jobs_drop(&tiered->next);
+        plan_dense(tiered, jobs, layer_index, operation, sequences);
+    }
+    if (ahead) plan_ahead(tiered, layer_index, operation, sequences);
+    while (jobs->done < jobs->count) {
+        size_t end, first = jobs->done;
+        if (!take_ready(tiered, jobs, &end)) return;
+        attend_heads(stream, tiered->device, operation, jobs->list[first].index,
+                     jobs->list[first].bring.kv_head, end - first);
+        release(jobs, end);
+    }
+}
+
+/* ---- a choice ---- */
+
+static bool chunks_reserve(struct jobs *jobs, size_t entries) {
+    if (entries <= jobs->chunks_capacity) return true;
+    free(jobs->chunks);
+    jobs->chunks_capacity = entries + entries / 4;
+    jobs->chunks = calloc(jobs->chunks_capacity, sizeof *jobs->chunks);
+    if (jobs->chunks == NULL) jobs->chunks_capacity = 0;
+    return jobs->chunks != NULL;
+}
+
+/* The chunks that rows lie in, without repetition. */
+static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t *rows, size_t count) {
+    uint32_t *chunks = jobs->chunks + jobs->chunks_used;
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
+        if (used == 0 || chunks[used - 1] != chunk) chunks[used++] = chunk;
+    }
+    bring->chunks = chunks;
+    bring->chunk_count = used;
+    jobs->chunks_used += used;
+}
+
+static enum status plan_chosen(struct tiered *tiered, size_t layer_index, const struct select_choice *choice,
+                               struct kv_sequence *const *sequences, struct error *error) {
+    struct jobs *jobs = &tiered->now;
+    size_t entries = 0;
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        entries += tiered->kv_head_count * min_size((size_t)select_item_kept(&choice->chosen[i]),
+                                                    kv_chunks_of(choice->chosen[i].position + 1));
+    if (!chunks_reserve(jobs, entries))
+        return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+    jobs->layer_index = layer_index;
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        for (size_t head = 0; head < tiered->kv_head_count; head++) {
+            struct job *job = job_add(tiered, jobs, sequences[choice->chosen_items[i]], i, head);
+            bring_rows(jobs, &job->bring,
+                       choice->rows + (i * tiered->kv_head_count + head) * choice->row_stride,
+                       (size_t)select_item_kept(&choice->chosen[i]));
+        }
+    return STATUS_OK;
+}
+
+static enum status attend_chosen(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                                 const struct attend_operation *operation,
+                                 struct kv_sequence *const *sequences, struct select *select,
+                                 const struct select_choice *choice, struct error *error) {
+    struct jobs *jobs = &tiered->now;
+    jobs_drop(jobs);
+    TRY(plan_chosen(tiered, layer_index, choice, sequences, error));
+    while (jobs->done < jobs->count) {
+        size_t end, first = jobs->done;
+        if (!take_ready(tiered, jobs, &end)) return failure(tiered, error);
+        select_attend_chosen(select, stream, operation, choice, jobs->list[first].index,
+                             jobs->list[first].bring.kv_head, end - first);
+        release(jobs, end);
+    }
+    return STATUS_OK;
+}
+
+static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                                   const struct attend_operation *operation,
+                                   struct kv_sequence *const *sequences, struct select *select,
+                                   const struct select_rule *const *rules, struct error *error) {
+    struct select_choice choice;
+    TRY(select_choose(select, stream, layer_index, operation, rules, &choice, error));
+    if (choice.everything) {
+        attend_dense(tiered, stream, layer_index, operation, sequences, false);
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < choice.dense_count; i++) { /* short contexts, mostly */
+        struct attend_operation part = *operation;
+        part.items = &choice.dense[i];
+        part.item_count = 1;
+        attend_dense(tiered, stream, layer_index, &part, &sequences[choice.dense_items[i]], false);
+    }
+    return attend_chosen(tiered, stream, layer_index, operation, sequences, select, &choice, error);
+}
+
+/* ---- a layer ---- */
+
+enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
+                               struct kv_sequence *const *sequences, const struct attend_item *items,
+                               size_t item_count, struct error *error) {
+    for (size_t i = 0; i < item_count; i++) {
+        enum status status = kv_sequence_open_rows(sequences[i], layer_index, items[i].position_first,
+                                                   items[i].row_count, error);
+        if (status == STATUS_MEMORY && tiered->next.count > 0) { /* the slots that were taken ahead */
+            jobs_drop(&tiered->next);
+            status = kv_sequence_open_rows(sequences[i], layer_index, items[i].position_first,
+                                           items[i].row_count, error);
+        }
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                   const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                   struct select *select, const struct select_rule *const *rules) {
+    struct error error;
+    if (select == NULL || rules == NULL) {
+        attend_dense(tiered, stream, layer_index, operation, sequences, select == NULL);
+        return;
+    }
+    if (attend_selected(tiered, stream, layer_index, operation, sequences, select, rules, &error) !=
+        STATUS_OK)
+        fail(tiered, &error);
+}
+
+enum status tiered_end_layer(struct tiered *tiered, size_t layer_index, struct kv_sequence *const *sequences,
+                             const struct attend_item *items, size_t item_count, struct error *error) {
+    TRY(failure(tiered, error));
+    for (size_t i = 0; i < item_count; i++)
+        TRY(kv_sequence_write(sequences[i], layer_index, items[i].position_first + items[i].row_count,
+                              error));
+    return STATUS_OK;
+}

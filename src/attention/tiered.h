@@ -1,0 +1,42 @@
+/* tiered: attention over KV of which only a part is in RAM (cache/kv_tier.h).
+ *
+ * A layer of a step is jobs, one per sequence and KV head: bring the chunks that the head attends to, compute its
+ * partials, release them.  All jobs of a layer are begun as early as there are slots; heads whose chunks are here are
+ * computed while those of others are on their way, and where every layer attends to everything the next layer's
+ * are begun as well (the layer-ahead prefetch of FlexGen).  Each head's result is that of dense_attend or
+ * select_attend bit for bit: ranges and their order follow from lengths alone.
+ *
+ *   tiered_begin_layer    room for the layer's new rows
+ *   tiered_attend         its attention
+ *   tiered_end_layer      chunks that are full go to the disk behind the computation
+ *
+ * A failure of the tier (disk, checksum, no room) inside tiered_attend is returned by tiered_end_layer; what was
+ * computed is not to be used.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_TIERED_H
+#define LOAM_ATTENTION_TIERED_H
+
+#include "attention/select.h"
+#include "cache/kv_tier.h"
+
+struct tiered;
+
+/* item_capacity: sequences of a step, and rows of a block that select each for itself. */
+enum status tiered_create(struct tiered **tiered, struct device *device, struct kv_cache *cache,
+                          size_t item_capacity, struct error *error) STATUS_CHECKED;
+void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
+/* items: rows and positions; sequences [item_count]. */
+enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
+                               struct kv_sequence *const *sequences, const struct attend_item *items,
+                               size_t item_count, struct error *error) STATUS_CHECKED;
+/* sequences: [operation->item_count].  select NULL or rules NULL: everything is attended to. */
+void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                   const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                   struct select *select, const struct select_rule *const *rules);
+enum status tiered_end_layer(struct tiered *tiered, size_t layer_index, struct kv_sequence *const *sequences,
+                             const struct attend_item *items, size_t item_count, struct error *error)
+    STATUS_CHECKED;
+/* No chunk is pinned afterwards: to be called when a step has failed or is over. */
+void tiered_end_step(struct tiered *tiered);
+
+#endif

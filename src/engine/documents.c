@@ -1,0 +1,106 @@
+#include "engine/documents.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { REFUSALS_MOST = 16 }; /* documents that are opened in vain before the prompt is computed */
+
+struct documents {
+    struct store *store;       /* owned */
+    struct kv_backing backing; /* name: owned */
+    char *name;
+};
+
+static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
+
+enum status documents_open(struct documents **result, const struct engine_options *options,
+                           const struct model *model, const struct kv_layout *layout, struct select *select,
+                           uint64_t buffer_bytes, struct error *error) {
+    struct documents *documents = calloc(1, sizeof *documents);
+    *result = documents;
+    if (documents == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
+    const struct store_options store_options = {.directory = options->disk_directory,
+                                                .limit_bytes = options->disk_bytes,
+                                                .staging_bytes = (size_t)buffer_bytes};
+    TRY(store_open(&documents->store, &store_options, error));
+    struct kv_backing *backing = &documents->backing;
+    documents->name = strdup(options->document_name != NULL ? options->document_name : "");
+    if (documents->name == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
+    backing->store = documents->store;
+    backing->name = documents->name;
+    backing->model.description = model->config.name;
+    for (uint32_t i = 0; i < model->gguf.file_count; i++)
+        store_fingerprint_add(backing->model.fingerprint, model->gguf.maps[i].data,
+                              model->gguf.maps[i].size_bytes);
+    backing->layout = (struct store_layout){.layer_count = (uint32_t)model->config.layer_count,
+                                            .kv_head_count = (uint32_t)model->config.kv_head_count,
+                                            .chunk_bytes = (uint32_t)layout->chunk_bytes};
+    snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
+             layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
+    snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
+    if (select != NULL && select_metadata_bytes(select) > 0) {
+        select_metadata_kind(select, backing->layout.metadata_kind);
+        backing->layout.metadata_bytes = (uint32_t)select_metadata_bytes(select);
+    }
+    return STATUS_OK;
+}
+
+void documents_close(struct documents *documents) {
+    if (documents == NULL) return;
+    store_close(documents->store);
+    free(documents->name);
+    free(documents);
+}
+
+/* All of it is wanted: it goes on where the document ends.  Else it is only read. */
+static enum status open_match(struct documents *documents, const struct store_match *match,
+                              uint64_t token_capacity, struct document **document, bool *writable,
+                              struct error *error) {
+    const struct kv_backing *backing = &documents->backing;
+    *writable = match->prefix_tokens == match->token_count;
+    if (*writable) {
+        enum status status = document_open(document, documents->store, match->document, &backing->model,
+                                           &backing->layout, DOCUMENT_APPEND, token_capacity, error);
+        if (status != STATUS_FULL) return status;
+        *writable = false; /* another process goes on with it, or there is no room for more */
+    }
+    return document_open(document, documents->store, match->document, &backing->model, &backing->layout,
+                         DOCUMENT_READ, 0, error);
+}
+
+enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
+                             uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
+                             struct error *notice, struct error *error) {
+    const struct kv_backing *backing = &documents->backing;
+    *reused = 0;
+    notice->message[0] = '\0';
+    kv_sequence_set_backing(sequence, backing);
+    for (size_t refusals = 0; refusals < REFUSALS_MOST; refusals++) {
+        struct store_match match;
+        struct document *document;
+        bool writable;
+        TRY(store_find(documents->store, &backing->model, &backing->layout, tokens, token_count, &match,
+                       error));
+        if (match.document == 0) break;
+        enum status status = open_match(documents, &match, token_capacity, &document, &writable, error);
+        if (status == STATUS_OK)
+            status = kv_sequence_open_document(sequence, document, match.prefix_tokens, writable, error);
+        if (status == STATUS_OK) {
+            *reused = match.prefix_tokens;
+            return STATUS_OK;
+        }
+        kv_sequence_set_length(sequence, 0); /* closes what was opened */
+        if (status != STATUS_DOCUMENT) return status;
+        *notice = *error; /* it has been flagged and will not be found again */
+    }
+    return kv_sequence_create_document(sequence, token_capacity, error);
+}
+
+enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
+                                      uint64_t token_capacity, struct error *error) {
+    kv_sequence_set_backing(sequence, &documents->backing);
+    return kv_sequence_create_document(sequence, token_capacity, error);
+}

@@ -1,0 +1,32 @@
+/* documents: an engine's saved documents: found by the tokens of a prompt, opened without loading, and saved.
+ *
+ *   engine_create -> documents_open            the store, and what identifies this model's KV
+ *   first prefill -> documents_attach          the longest saved prefix becomes the sequence's, or a new document
+ *   later blocks  -> kv_sequence_commit        what is computed becomes durable segment by segment
+ *
+ * A document belongs to the bytes of the model file, the types of K and V, and the selection's metadata, weights
+ * included.  Thread: the engine's.
+ */
+#ifndef LOAM_ENGINE_DOCUMENTS_H
+#define LOAM_ENGINE_DOCUMENTS_H
+
+#include "engine/engine.h"
+
+struct documents;
+
+/* select NULL: no metadata. */
+enum status documents_open(struct documents **documents, const struct engine_options *options,
+                           const struct model *model, const struct kv_layout *layout, struct select *select,
+                           uint64_t buffer_bytes, struct error *error) STATUS_CHECKED;
+void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */
+
+/* For an empty sequence.  *reused: how many of the tokens it now has.  A document that is damaged, or being written
+ * by another process, costs time and is no error: *notice says why, empty if there was nothing. */
+enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
+                             uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
+                             struct error *notice, struct error *error) STATUS_CHECKED;
+/* For a sequence whose KV is not computed from tokens: it may go to the disk, and nobody will find it. */
+enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
+                                      uint64_t token_capacity, struct error *error) STATUS_CHECKED;
+
+#endif

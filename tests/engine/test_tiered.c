@@ -1,0 +1,260 @@
+/* KV in tiers against KV in RAM, on tiny random models: the same logits, bit for bit, at any budget, for attention over
+ * everything and for every selection; a prompt that was saved is opened and not computed; what is damaged is computed
+ * anew. */
+#include "testing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+
+enum { PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 5, BLOCK = 96 };
+
+static const struct select_method *const methods[METHODS] = {&select_all, &select_window, &select_quest,
+                                                             &select_meanstd, &select_hash};
+
+struct rig {
+    struct device *device;
+    struct model *model;
+    int32_t tokens[SEQUENCES][PROMPT + STEPS]; /* of each sequence its own */
+    size_t width;
+    struct error error;
+};
+
+static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
+    char path[64];
+    struct random random;
+    struct tiny_model tiny = tiny_model_default(architecture);
+    tiny.head_dimension = 32; /* what q8 needs */
+    tiny_model_write(&tiny, tiny_model_path("tiered", path, sizeof path));
+    const struct device_options device = {.thread_count = 1, .mask = mask};
+    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
+    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
+    unlink(path);
+    rig->width = tiny.vocabulary_size;
+    random_init(&random, 99);
+    for (size_t s = 0; s < SEQUENCES; s++)
+        for (size_t i = 0; i < PROMPT + STEPS; i++)
+            rig->tokens[s][i] = (int32_t)random_below(&random, tiny.vocabulary_size);
+}
+
+static void rig_close(struct rig *rig) {
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+static struct engine_options options_of(const struct select_method *method, enum kv_type type) {
+    struct engine_options options = {.context_size = CONTEXT,
+                                     .sequence_capacity = SEQUENCES,
+                                     .batch_size = BLOCK,
+                                     .k_type = type,
+                                     .v_type = type,
+                                     .select = select_options_default()};
+    options.select.method = method;
+    options.select.dense_layers = 1;
+    options.select.recent = 32;
+    if (method != &select_all) options.select.keep = (struct select_keep){.tokens = 160};
+    return options;
+}
+
+static struct engine *make_engine(struct rig *rig, const struct engine_options *options) {
+    struct engine *engine;
+    assert_ok(engine_create(&engine, rig->model, options, &rig->error), rig->error);
+    return engine;
+}
+
+static struct sequence *prefilled(struct rig *rig, struct engine *engine, size_t index, size_t count) {
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig->tokens[index], .token_count = count};
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    return sequence;
+}
+
+/* Sequences of the given lengths decode together: [STEPS][count][width]; the caller frees. */
+static float *decode(struct rig *rig, struct engine *engine, const size_t *lengths, size_t count) {
+    struct sequence *sequences[SEQUENCES];
+    float *all = calloc(STEPS * count * rig->width, sizeof *all);
+    for (size_t i = 0; i < count; i++) sequences[i] = prefilled(rig, engine, i, lengths[i]);
+    for (size_t step = 0; step < STEPS; step++) {
+        int32_t tokens[SEQUENCES];
+        const float *logits;
+        for (size_t i = 0; i < count; i++) tokens[i] = rig->tokens[i][lengths[i] + step];
+        assert_ok(engine_step(engine, sequences, tokens, count, &logits, &rig->error), rig->error);
+        memcpy(all + step * count * rig->width, logits, count * rig->width * sizeof *all);
+    }
+    for (size_t i = 0; i < count; i++) sequence_destroy(sequences[i]);
+    return all;
+}
+
+static void same_logits_at_any_budget(void **state) {
+    (void)state;
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("LOAM_TEST_SEED=%llu\n", (unsigned long long)seed);
+    struct random random;
+    random_init(&random, seed);
+    for (size_t round = 0; round < 4 * METHODS; round++) {
+        struct rig rig = {0};
+        struct scratch scratch;
+        rig_open(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama", round % 2 == 0 ? cpu_features() : 0);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct engine_options options =
+            options_of(methods[round % METHODS], random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
+        size_t lengths[SEQUENCES], count = 1 + random_below(&random, SEQUENCES);
+        for (size_t i = 0; i < count; i++) lengths[i] = 1 + random_below(&random, PROMPT);
+        struct engine *engine = make_engine(&rig, &options);
+        float *expected = decode(&rig, engine, lengths, count);
+        engine_destroy(engine);
+
+        uint64_t least;
+        options.disk_directory = scratch.path;
+        assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
+        options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
+        engine = make_engine(&rig, &options);
+        float *found = decode(&rig, engine, lengths, count);
+        assert_memory_equal(found, expected, STEPS * count * rig.width * sizeof *found);
+        assert_true(engine_tier_statistics(engine).host_bytes <= options.host_bytes);
+        engine_destroy(engine);
+        free(expected);
+        free(found);
+        scratch_destroy(&scratch);
+        rig_close(&rig);
+    }
+}
+
+static size_t likeliest(const float *logits, size_t width) {
+    size_t best = 0;
+    for (size_t i = 1; i < width; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* The prompt again, and another one that begins like it, in a new engine each. */
+static void a_saved_prompt_is_opened(void **state) {
+    (void)state;
+    for (size_t round = 0; round < METHODS; round++) {
+        struct rig rig = {0};
+        struct scratch scratch;
+        rig_open(&rig, "llama", cpu_features());
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct engine_options options = options_of(methods[round], KV_F16);
+        options.disk_directory = scratch.path;
+        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        static const size_t lengths[] = {1000, 1000, 1300, 700, 1300, 900};
+        static const uint64_t reused[] = {0, 999, 1000, 699, 1299, 899};
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            struct engine *engine = make_engine(&rig, &options);
+            struct sequence *sequence = prefilled(&rig, engine, 0, lengths[i]);
+            assert_int_equal(sequence_reused_tokens(sequence), reused[i]);
+            assert_string_equal(sequence_notice(sequence), "");
+            sequence_destroy(sequence);
+            float *found = decode(&rig, engine, &lengths[i], 1);
+            engine_destroy(engine);
+
+            struct engine_options plain = options_of(methods[round], KV_F16);
+            engine = make_engine(&rig, &plain);
+            float *expected = decode(&rig, engine, &lengths[i], 1);
+            engine_destroy(engine);
+            for (size_t step = 0; step < STEPS; step++) /* other blocks: other rounding */
+                assert_int_equal(likeliest(found + step * rig.width, rig.width),
+                                 likeliest(expected + step * rig.width, rig.width));
+            free(found);
+            free(expected);
+        }
+        scratch_destroy(&scratch);
+        rig_close(&rig);
+    }
+}
+
+static void flip_byte(const struct scratch *scratch, const char *ending, double where) {
+    DIR *folder = opendir(scratch->path);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot == NULL || strcmp(dot, ending) != 0) continue;
+        int file = open(scratch_name(scratch, entry->d_name), O_RDWR);
+        unsigned char byte;
+        uint64_t offset = (uint64_t)(where * (double)lseek(file, 0, SEEK_END));
+        assert_int_equal(pread(file, &byte, 1, (off_t)offset), 1);
+        byte ^= 0x10;
+        assert_int_equal(pwrite(file, &byte, 1, (off_t)offset), 1);
+        close(file);
+    }
+    closedir(folder);
+}
+
+/* A page that is not what was written is never attended to, and the next prefill computes it anew. */
+static void a_damaged_page_is_refused(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct scratch scratch;
+    rig_open(&rig, "llama", cpu_features());
+    scratch_create(&scratch, SCRATCH_DISK);
+    struct engine_options options = options_of(&select_all, KV_F16);
+    options.disk_directory = scratch.path;
+    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    struct engine *engine = make_engine(&rig, &options);
+    sequence_destroy(prefilled(&rig, engine, 0, 1000));
+    engine_destroy(engine);
+    flip_byte(&scratch, ".pages", 0.5);
+
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig.tokens[0], .token_count = 1000};
+    engine = make_engine(&rig, &options);
+    assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+    assert_int_equal(engine_prefill(engine, sequence, &request, NULL, &rig.error), STATUS_DOCUMENT);
+    assert_non_null(strstr(rig.error.message, "damaged"));
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+
+    engine = make_engine(&rig, &options);
+    sequence = prefilled(&rig, engine, 0, 1000);
+    assert_int_equal(sequence_reused_tokens(sequence), 0);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    scratch_destroy(&scratch);
+    rig_close(&rig);
+}
+
+/* Without a disk the budget is all there is. */
+static void a_budget_without_a_disk_holds(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    rig_open(&rig, "llama", cpu_features());
+    struct engine_options options = options_of(&select_all, KV_F16);
+    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    struct engine *engine = make_engine(&rig, &options);
+    struct sequence *sequences[2];
+    enum status status = STATUS_OK;
+    const struct prefill_request request = {.tokens = rig.tokens[0], .token_count = PROMPT};
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(sequence_create(&sequences[i], engine, &rig.error), rig.error);
+        if (status == STATUS_OK) status = engine_prefill(engine, sequences[i], &request, NULL, &rig.error);
+    }
+    assert_int_equal(status, STATUS_MEMORY);
+    assert_non_null(strstr(rig.error.message, "--kv-host"));
+    for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
+    engine_destroy(engine);
+    options.host_bytes--;
+    assert_int_equal(engine_create(&engine, rig.model, &options, &rig.error), STATUS_MEMORY);
+    rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_logits_at_any_budget),
+        cmocka_unit_test(a_saved_prompt_is_opened),
+        cmocka_unit_test(a_damaged_page_is_refused),
+        cmocka_unit_test(a_budget_without_a_disk_holds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
