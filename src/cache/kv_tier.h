@@ -69,8 +69,8 @@ struct kv_backing {
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
- * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew.  writable: opened to be appended to, and
- * token_count is all of it. */
+ * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew.  writable:
+ * opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)
     STATUS_CHECKED;

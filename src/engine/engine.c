@@ -396,7 +396,7 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
 
 /* ---- tiers and documents ---- */
 
-/* A pass over KV that may be partly on disk: afterwards nothing is pinned, and after a failure nothing of it is left. */
+/* A pass over KV that may be partly on disk: afterwards nothing is pinned, after a failure nothing of it is left. */
 static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error) {
     enum status status = forward_run(engine->forward, batch, logits, error);
