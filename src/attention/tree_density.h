@@ -6,7 +6,7 @@
  * importance.  rho_i grows with the level.
  * Differs from [leoam]: Eq. 2, f(m) = m sum (2 rho)^i, has one density for all levels; a node twice as large is then
  * no likelier to hold an important token, so the sum shrinks faster than m does and, for every rho < 1/2, the
- * cheapest start is one node (trap T9; tests/engine/test_tree_density.c shows both).
+ * cheapest start is one node (tests/engine/test_tree_density.c shows both).
  *
  * Measured as an exponential average over a layer's steps: a search from level s opens every node of the levels up to
  * s that any search would, so it measures these; the levels above are measured by a probe from the top every

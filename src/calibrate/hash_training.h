@@ -1,5 +1,5 @@
 /* hash_training: learning a KV head's hash weights W, [dimension][bits], as HATA does (arXiv 2506.02572 and its
- * training script; ALGORITHMS of docs/calibration.md has every constant).
+ * training script; docs/calibration.md has every constant).
  *
  * Relaxed code h(x) = 2 sigmoid(slope x W) - 1.  Over N pairs of a query and an earlier key with labels s:
  *

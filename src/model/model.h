@@ -101,7 +101,7 @@ struct forward_batch {
     const uint64_t *positions; /* [row_count] */
     size_t row_count;
     /* The batch goes through each layer in blocks of so many rows, then through the next layer: one layer's K and V at
-     * a time (DESIGN.md 5).  Bit-equal to the blocks as batches of their own, in order.  0: one block; else
+     * a time (docs/decisions/0009).  Bit-equal to the blocks as batches of their own, in order.  0: one block; else
      * item_count must be 1. */
     size_t block_rows;
     struct kv_sequence *const *sequences; /* [item_count] */

@@ -1,4 +1,4 @@
-/* presets: the axes of a decode step, and the named rows of choices on them (DESIGN section 4).
+/* presets: the axes of a decode step, and the named rows of choices on them.
  *
  * A preset is a starting point: --set AXIS=METHOD changes one axis of it, --keep what it keeps.  Rows of methods that
  * this build does not have are in the table too, so that asking for one is answered with what is missing.

@@ -1,4 +1,4 @@
-/* Damage (TRUST T6): every bit of a document's rows, thousands of flips in pages and metadata and in the
+/* Damage: every bit of a document's rows, thousands of flips in pages and metadata and in the
  * catalog's file, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign, another
  * model, other versions.  The outcome is always the same: refused with a reason, or right to the last byte
  * (store_sample compares), and the document beside it unharmed.

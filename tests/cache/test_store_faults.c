@@ -1,5 +1,5 @@
 /* Every call to the system that a save, an extension, a reading and a removal make, page files and catalog alike,
- * fails once and for ever (TRUST T7): n is raised until the whole scenario passes.  After each the store is
+ * fails once and for ever: n is raised until the whole scenario passes.  After each the store is
  * opened without faults: the document saved before is whole, and of the new one exactly what was said to be
  * durable, or a later commit, can be used.  LOAM_TEST_FUZZ=1: every n instead of every eighth. */
 #include "testing.h"

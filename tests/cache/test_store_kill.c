@@ -1,4 +1,4 @@
-/* Processes that die while they save, and several at once (TRUST T11).
+/* Processes that die while they save, and several at once.
  *
  * A child saves documents and reports each flush that returned; SIGKILL ends it before its n-th call to the
  * system, for every n, and at random moments.  Then: the document saved before is whole, of each new one there is

@@ -562,7 +562,7 @@ static void layouts_are_as_promised(void **state) {
     (void)state;
     struct kv_layout layout;
     kv_layout_init(&layout, KV_F16, KV_F16, 128, 128);
-    assert_int_equal(layout.block_bytes, 4096); /* DESIGN: the smallest unit read from disk */
+    assert_int_equal(layout.block_bytes, 4096); /* the smallest unit read from disk */
     for (size_t d = 32; d <= 256; d += 32)
         for (int type = 0; type < 4; type++) {
             kv_layout_init(&layout, type & 1 ? KV_Q8 : KV_F16, type >> 1 ? KV_Q8 : KV_F16, d, 64);

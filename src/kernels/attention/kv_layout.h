@@ -1,7 +1,7 @@
 /* kv_layout: where the rows of a chunk are.
  *
  * A chunk is 64 consecutive tokens of one KV head of one layer: 8 blocks, each 8 tokens' K rows, then
- * their V rows (DESIGN: at head_dim 128 in f16 a block is exactly 4 KiB, the smallest unit read from
+ * their V rows (at head_dim 128 in f16 a block is exactly 4 KiB, the smallest unit read from
  * disk).  The same bytes lie in GPU memory, RAM and on disk, so that a read lands where attention
  * reads it.  Row t of a chunk: block t / 8, row t % 8 in it.
  *

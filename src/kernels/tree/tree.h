@@ -21,7 +21,7 @@
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
  * KV; at dimension 128 twice that, of 32 KiB): leaf 8: 4096, 16: 2048, 32: 1024, 64: 512.
  * Differs from [leoam]: inner nodes are stored, not computed from keys that lie in memory, so abstracts of KV on disk
- * split as well (trap T10); runs are merged where they lie, once, not anew for every query.
+ * split as well; runs are merged where they lie, once, not anew for every query.
  */
 #ifndef LOAM_KERNELS_TREE_H
 #define LOAM_KERNELS_TREE_H
