@@ -23,6 +23,13 @@ int bench_matmul(const struct bench_options *options); /* inputs 1: 8, 32, 512 a
 int bench_attention(const struct bench_options *options);
 int bench_selection(const struct bench_options *options); /* type: how the case's name begins */
 
+struct pool;
+/* Calls run with a pool of one thread and with one of all, or with one of --threads.  1, and a line on standard
+ * error: there is none. */
+int bench_pools(const struct bench_options *options,
+                void (*run)(const struct bench_options *options, struct pool *pool, void *context),
+                void *context);
+
 double median(double *values, size_t count); /* sorts them */
 
 #endif

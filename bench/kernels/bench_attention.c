@@ -114,36 +114,42 @@ static size_t chunks_fill(struct attention_run *run, char *buffer, size_t bytes)
     return count;
 }
 
-int bench_attention(const struct bench_options *options) {
-    static const size_t dimensions[] = {64, 128}, groups[] = {1, 2, 4, 8};
-    size_t bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20;
-    char *buffer = aligned_alloc(4096, bytes);
+struct attention_bench {
     struct attention_kernels kernels;
-    struct attention_run run = {.kernels = &kernels, .chunks = malloc(bytes / 1024 * sizeof *run.chunks)};
-    struct error error;
-    if (buffer == NULL || run.chunks == NULL) return 5;
-    attention_kernels_init(&kernels, options->mask);
-    size_t most = options->threads ? options->threads : cpu_count();
-    for (size_t threads = options->threads ? most : 1; threads <= most;
-         threads = threads < most ? most : most + 1) {
-        struct pool *pool;
-        if (pool_create(&pool, threads, &error) != STATUS_OK) return 5;
-        for (size_t c = 0; c < 16; c++) {
-            enum kv_type type = c & 1 ? KV_Q8 : KV_F16;
-            const char *name = c & 1 ? "q8" : "f16";
-            if (options->type != NULL && strcmp(options->type, name) != 0) continue;
-            kv_layout_init(&run.layout, type, type, dimensions[c >> 1 & 1], dimensions[c >> 1 & 1]);
-            run.group = groups[c >> 2];
-            run.query_count = 0;
-            run.chunk_count = chunks_fill(&run, buffer, bytes);
-            measure(options, pool, &run, buffer, run.chunk_count * run.layout.chunk_bytes, name);
-            run.query_count = kernels.prefill_query_block;
-            run.chunk_count = min_size(run.chunk_count, PREFILL_TOKENS / KV_CHUNK_TOKENS);
-            if (run.group == 1 || run.group == 4) measure(options, pool, &run, buffer, bytes, name);
-        }
-        pool_destroy(pool);
+    struct attention_run run;
+    char *buffer;
+    size_t bytes;
+};
+
+static void bench_shapes(const struct bench_options *options, struct pool *pool, void *context) {
+    static const size_t dimensions[] = {64, 128}, groups[] = {1, 2, 4, 8};
+    struct attention_bench *bench = context;
+    struct attention_run *run = &bench->run;
+    for (size_t c = 0; c < 16; c++) {
+        enum kv_type type = c & 1 ? KV_Q8 : KV_F16;
+        const char *name = c & 1 ? "q8" : "f16";
+        if (options->type != NULL && strcmp(options->type, name) != 0) continue;
+        kv_layout_init(&run->layout, type, type, dimensions[c >> 1 & 1], dimensions[c >> 1 & 1]);
+        run->group = groups[c >> 2];
+        run->query_count = 0;
+        run->chunk_count = chunks_fill(run, bench->buffer, bench->bytes);
+        measure(options, pool, run, bench->buffer, run->chunk_count * run->layout.chunk_bytes, name);
+        run->query_count = bench->kernels.prefill_query_block;
+        run->chunk_count = min_size(run->chunk_count, PREFILL_TOKENS / KV_CHUNK_TOKENS);
+        if (run->group == 1 || run->group == 4)
+            measure(options, pool, run, bench->buffer, bench->bytes, name);
     }
-    free(run.chunks);
-    free(buffer);
-    return 0;
+}
+
+int bench_attention(const struct bench_options *options) {
+    struct attention_bench bench = {.bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20};
+    bench.buffer = aligned_alloc(4096, bench.bytes);
+    bench.run.kernels = &bench.kernels;
+    bench.run.chunks = malloc(bench.bytes / 1024 * sizeof *bench.run.chunks);
+    if (bench.buffer == NULL || bench.run.chunks == NULL) return 5;
+    attention_kernels_init(&bench.kernels, options->mask);
+    int code = bench_pools(options, bench_shapes, &bench);
+    free(bench.run.chunks);
+    free(bench.buffer);
+    return code;
 }

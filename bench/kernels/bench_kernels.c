@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "platform/pool.h"
+
 static void usage(void) {
     fprintf(stderr, "usage: bench_kernels [--op matvec|matmul|attention|selection] [--type T] [--threads N] "
                     "[--inputs N] [--mask WORD]\n"
@@ -22,6 +24,24 @@ static void usage(void) {
 static const char *argument(int argc, char **argv, int *i) {
     if (*i + 1 >= argc) usage();
     return argv[++*i];
+}
+
+int bench_pools(const struct bench_options *options,
+                void (*run)(const struct bench_options *options, struct pool *pool, void *context),
+                void *context) {
+    size_t first = options->threads ? options->threads : 1,
+           last = options->threads ? options->threads : cpu_count();
+    for (size_t threads = first; threads <= last; threads = threads < last ? last : last + 1) {
+        struct pool *pool;
+        struct error error;
+        if (pool_create(&pool, threads, &error) != STATUS_OK) {
+            fprintf(stderr, "%s\n", error.message);
+            return 1;
+        }
+        run(options, pool, context);
+        pool_destroy(pool);
+    }
+    return 0;
 }
 
 int main(int argc, char **argv) {

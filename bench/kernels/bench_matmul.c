@@ -114,25 +114,17 @@ static void bench_type(const struct bench_options *options, const struct matmul_
                        is_one_count ? options->inputs : input_counts[n]);
 }
 
+static void bench_types(const struct bench_options *options, struct pool *pool, void *context) {
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
+        if (options->type == NULL || strcasecmp(options->type, tensor_type_info(types[t])->name) == 0)
+            bench_type(options, context, pool, types[t]);
+}
+
 int bench_matmul(const struct bench_options *options) {
     static struct matmul_kernels kernels;
     matmul_kernels_init(&kernels, options->mask);
     if (options->csv)
         printf("op,type,rows,columns,inputs,threads,gop_s,float_peak,ratio,gop_s_best,float_peak_best,ratio_"
                "best\n");
-    size_t first = options->threads ? options->threads : 1,
-           last = options->threads ? options->threads : cpu_count();
-    for (size_t threads = first; threads <= last; threads = threads < last ? last : last + 1) {
-        struct pool *pool;
-        struct error error;
-        if (pool_create(&pool, threads, &error) != STATUS_OK) {
-            fprintf(stderr, "%s\n", error.message);
-            return 1;
-        }
-        for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
-            if (options->type == NULL || strcasecmp(options->type, tensor_type_info(types[t])->name) == 0)
-                bench_type(options, &kernels, pool, types[t]);
-        pool_destroy(pool);
-    }
-    return 0;
+    return bench_pools(options, bench_types, &kernels);
 }

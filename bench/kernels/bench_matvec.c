@@ -128,38 +128,38 @@ static void bench_shape(const struct bench_options *options, const struct matvec
     free(y), free(x), free(inputs);
 }
 
+struct matvec_bench {
+    struct matvec_kernels kernels;
+    char *buffer;
+};
+
+static void bench_types(const struct bench_options *options, struct pool *pool, void *context) {
+    struct matvec_bench *bench = context;
+    double peak = machine_multiply_add_peak(pool) * 1e-9;
+    if (options->csv)
+        printf("machine,fma,,,,%zu,,,,,,,%.1f\n", pool_thread_count(pool), peak);
+    else
+        printf("threads %zu: fused multiply-add %.1f GFLOP/s\n", pool_thread_count(pool), peak);
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        if (options->type && strcasecmp(options->type, tensor_type_info(types[t])->name) != 0) continue;
+        for (size_t s = 0; s < (options->rows ? 1 : sizeof shapes / sizeof shapes[0]); s++)
+            bench_shape(options, &bench->kernels, pool, types[t],
+                        options->rows ? options->rows : shapes[s].rows,
+                        options->rows ? options->columns : shapes[s].columns, bench->buffer);
+    }
+}
+
 int bench_matvec(const struct bench_options *options) {
     if (options->inputs < 1 || options->inputs > MATVEC_INPUTS_MOST) return 2;
     if (options->buffer_mib) buffer_bytes = options->buffer_mib << 20;
-    struct matvec_kernels kernels;
-    matvec_kernels_init(&kernels, options->mask);
-    char *buffer = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (buffer == MAP_FAILED) return 5;
+    struct matvec_bench bench;
+    matvec_kernels_init(&bench.kernels, options->mask);
+    bench.buffer = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bench.buffer == MAP_FAILED) return 5;
     if (options->csv)
         printf("op,type,rows,columns,inputs,threads,gb_s,read_gb_s,ratio,gb_s_best,read_gb_s_best,ratio_best,"
                "gflop_s\n");
-    size_t first = options->threads ? options->threads : 1,
-           last = options->threads ? options->threads : cpu_count();
-    for (size_t threads = first; threads <= last; threads = threads < last ? last : last + 1) {
-        struct pool *pool;
-        struct error error;
-        if (pool_create(&pool, threads, &error) != STATUS_OK) {
-            fprintf(stderr, "%s\n", error.message);
-            return 1;
-        }
-        double peak = machine_multiply_add_peak(pool) * 1e-9;
-        if (options->csv)
-            printf("machine,fma,,,,%zu,,,,,,,%.1f\n", threads, peak);
-        else
-            printf("threads %zu: fused multiply-add %.1f GFLOP/s\n", threads, peak);
-        for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
-            if (options->type && strcasecmp(options->type, tensor_type_info(types[t])->name) != 0) continue;
-            for (size_t s = 0; s < (options->rows ? 1 : sizeof shapes / sizeof shapes[0]); s++)
-                bench_shape(options, &kernels, pool, types[t], options->rows ? options->rows : shapes[s].rows,
-                            options->rows ? options->columns : shapes[s].columns, buffer);
-        }
-        pool_destroy(pool);
-    }
-    munmap(buffer, buffer_bytes);
-    return 0;
+    int code = bench_pools(options, bench_types, &bench);
+    munmap(bench.buffer, buffer_bytes);
+    return code;
 }

@@ -296,44 +296,50 @@ static void inputs_fill(struct selection_run *run, uint16_t *buffer, size_t byte
     for (size_t i = 0; i < run->tokens; i++) run->rows[KEEP + i] = (uint32_t)i;
 }
 
-int bench_selection(const struct bench_options *options) {
-    static const size_t lengths[] = {32768, 131072};
-    size_t bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20, most_tokens = lengths[1];
-    struct kernels kernels;
-    struct error error;
-    kernels_init(&kernels, options->mask);
-    struct selection_run run = {.kernels = &kernels,
-                                .chunks = malloc(128 * (most_tokens / 64) * sizeof(void *))};
-    char *buffer = aligned_alloc((size_t)2 << 20, bytes);
-    run.q = malloc(GROUP_MOST * 2 * DIMENSION_MOST * sizeof(float));
-    run.codes = malloc(GROUP_MOST * 32);
-    run.scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
-    run.rows = malloc((KEEP + most_tokens) * sizeof(uint32_t));
-    if (buffer == NULL || run.chunks == NULL || !run.q || !run.codes || !run.scores || !run.rows) return 5;
-    (void)madvise(buffer, bytes, MADV_HUGEPAGE); /* as the engine's KV memory */
-    size_t most = options->threads ? options->threads : cpu_count();
-    for (size_t threads = options->threads ? most : 1; threads <= most;
-         threads = threads < most ? most : most + 1) {
-        struct pool *pool;
-        if (pool_create(&pool, threads, &error) != STATUS_OK) return 5;
-        for (size_t n = 0; n < 2; n++) {
-            run.tokens = lengths[n];
-            inputs_fill(&run, (uint16_t *)(void *)buffer, bytes);
-            for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-                if (options->type != NULL &&
-                    strncmp(cases[i].name, options->type, strlen(options->type)) != 0)
-                    continue;
-                run.c = &cases[i];
-                measure(options, pool, &run, buffer, bytes);
-            }
+struct selection_bench {
+    struct selection_run run;
+    char *buffer;
+    size_t bytes;
+};
+
+static const size_t lengths[] = {32768, 131072};
+
+static void bench_cases(const struct bench_options *options, struct pool *pool, void *context) {
+    struct selection_bench *bench = context;
+    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
+        bench->run.tokens = lengths[n];
+        inputs_fill(&bench->run, (uint16_t *)(void *)bench->buffer, bench->bytes);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            if (options->type != NULL && strncmp(cases[i].name, options->type, strlen(options->type)) != 0)
+                continue;
+            bench->run.c = &cases[i];
+            measure(options, pool, &bench->run, bench->buffer, bench->bytes);
         }
-        pool_destroy(pool);
     }
-    free(run.chunks);
-    free(run.q);
-    free(run.codes);
-    free(run.scores);
-    free(run.rows);
-    free(buffer);
-    return 0;
+}
+
+int bench_selection(const struct bench_options *options) {
+    size_t most_tokens = lengths[1];
+    struct kernels kernels;
+    kernels_init(&kernels, options->mask);
+    struct selection_bench bench = {.bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20};
+    struct selection_run *run = &bench.run;
+    run->kernels = &kernels;
+    run->chunks = malloc(128 * (most_tokens / 64) * sizeof(void *));
+    bench.buffer = aligned_alloc((size_t)2 << 20, bench.bytes);
+    run->q = malloc(GROUP_MOST * 2 * DIMENSION_MOST * sizeof(float));
+    run->codes = malloc(GROUP_MOST * 32);
+    run->scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
+    run->rows = malloc((KEEP + most_tokens) * sizeof(uint32_t));
+    if (bench.buffer == NULL || run->chunks == NULL || !run->q || !run->codes || !run->scores || !run->rows)
+        return 5;
+    (void)madvise(bench.buffer, bench.bytes, MADV_HUGEPAGE); /* as the engine's KV memory */
+    int code = bench_pools(options, bench_cases, &bench);
+    free(run->chunks);
+    free(run->q);
+    free(run->codes);
+    free(run->scores);
+    free(run->rows);
+    free(bench.buffer);
+    return code;
 }

@@ -101,4 +101,23 @@ static inline size_t check_levels(struct check_level levels[6]) {
     return count;
 }
 
+enum { CHECK_LEVELS_MOST = 8 };
+
+/* struct level, the table of an operation's kernels at a level, and levels_known, which fills those of this processor;
+ * a test may add emulated ones. */
+#define CHECK_LEVELS_OF(operation)                                       \
+    struct level {                                                       \
+        const char *name;                                                \
+        struct operation##_kernels kernels;                              \
+    };                                                                   \
+    static size_t levels_known(struct level levels[CHECK_LEVELS_MOST]) { \
+        struct check_level known[6];                                     \
+        size_t count = check_levels(known);                              \
+        for (size_t i = 0; i < count; i++) {                             \
+            levels[i].name = known[i].name;                              \
+            operation##_kernels_init(&levels[i].kernels, known[i].mask); \
+        }                                                                \
+        return count;                                                    \
+    }
+
 #endif

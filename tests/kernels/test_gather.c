@@ -11,18 +11,10 @@
 enum { CHUNKS = 20, TOKENS = CHUNKS * 64, HEADS_MOST = 16, DIMENSION_MOST = 256 };
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct attention_kernels kernels;
-};
+CHECK_LEVELS_OF(attention)
 
 static size_t levels_init(struct level levels[8]) {
-    struct check_level known[6];
-    size_t count = check_levels(known);
-    for (size_t i = 0; i < count; i++) {
-        levels[i].name = known[i].name;
-        attention_kernels_init(&levels[i].kernels, known[i].mask);
-    }
+    size_t count = levels_known(levels);
 #if defined(LOAM_EMULATED)
     if ((cpu_features() & CPU_AVX2) != 0) {
         levels[count].name = "avx512 emulated";

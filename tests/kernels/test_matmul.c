@@ -11,30 +11,12 @@
 #include "kernels/matmul/matmul.h"
 
 #include "base/checked.h"
-#include "kernels/check.h"
-#include "kernels/convert/convert.h"
 #include "kernels/matmul/matmul_internal.h"
-#include "kernels/weights.h"
+#include "kernels/multiply.h"
 #include "tensor/half.h"
 #if defined(LOAM_EMULATED)
 #include "kernels/matmul_emulated.h"
 #endif
-
-static const enum tensor_type weight_types[] = {
-    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
-    TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
-    TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
-};
-enum { WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
-
-enum input_kind { INPUT_NORMAL, INPUT_LARGEST, INPUT_SPARSE, INPUT_KINDS };
-
-struct test_case {
-    enum tensor_type type;
-    size_t rows, columns, input_count, row_begin, row_end;
-    enum weight_kind weight;
-    enum input_kind input;
-};
 
 /* A set of variants to test: what a mask gives here, then what is emulated. */
 struct variant {
@@ -71,15 +53,6 @@ struct fixture {
     struct random random;
 };
 
-static void fill_input(struct random *random, enum input_kind kind, float *x, size_t count) {
-    for (size_t i = 0; i < count; i++) switch (kind) {
-        case INPUT_NORMAL: x[i] = (float)random_normal(random); break;
-        case INPUT_LARGEST: x[i] = random_next(random) % 8 ? 1000 : -1000; break; /* codes 127 and -127 */
-        case INPUT_SPARSE: x[i] = i / 32 % 3 == 1 ? (float)random_normal(random) : 0; break;
-        case INPUT_KINDS: break;
-        }
-}
-
 /* What the variant's form keeps of x. */
 static void input_round(int form, const float *x, size_t columns, float *rounded) {
     if (form == MATMUL_FORM_BF16) {
@@ -100,33 +73,6 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
             assert_true(fabsf(rounded[c] - x[c]) <= scale * 0.5001f);
         }
     }
-}
-
-/* magnitude[c] = the largest that element c of the row can be, whatever its code. */
-static void row_magnitudes(const struct fixture *fixture, enum tensor_type type, const void *row,
-                           size_t columns, float *magnitude) {
-    const struct tensor_type_info *info = tensor_type_info(type);
-    const struct block_layout *layout = block_layout_find(type);
-    size_t bytes = columns / info->block_elements * info->block_bytes;
-    uint8_t *copy = malloc(bytes);
-    float *value = malloc(columns * sizeof *value);
-    memset(magnitude, 0, columns * sizeof *magnitude);
-    static const uint8_t fills[4] = {0x00, 0xff, 0x80, 0x7f};
-    for (size_t f = 0; f < (layout ? 4 : 1); f++) {
-        memcpy(copy, row, bytes);
-        for (size_t b = 0; layout && b < columns / info->block_elements; b++) {
-            uint8_t *block = copy + b * info->block_bytes;
-            memset(block + layout->codes_begin, fills[f], (size_t)(layout->codes_end - layout->codes_begin));
-            block[layout->d + 1] &= 0x7f; /* d positive, and what is added or subtracted too */
-            if (layout->m >= 0 && info->block_elements == 32) block[layout->m + 1] &= 0x7f;
-            if (layout->m >= 0 && info->block_elements == 256) block[layout->m + 1] |= 0x80;
-        }
-        fixture->convert.dequantize[type](copy, value, columns);
-        for (size_t c = 0; c < columns; c++)
-            magnitude[c] = fmaxf(magnitude[c], fabsf(value[c]) * (layout ? 3 : 1));
-    }
-    free(value);
-    free(copy);
 }
 
 static double error_bound(const struct test_case *test, int form, const float *magnitude, const float *x) {
@@ -183,7 +129,7 @@ static void compare(const struct fixture *fixture, const struct variant *variant
         const char *name = tensor_type_info(test->type)->name;
         bool is_wanted = row >= test->row_begin && row < test->row_end;
         const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
-        if (is_wanted) row_magnitudes(fixture, test->type, data, test->columns, magnitude);
+        if (is_wanted) row_magnitudes(&fixture->convert, test->type, data, test->columns, magnitude);
         for (size_t i = 0; i < test->input_count; i++) {
             float value = g[i * stride + row];
             if (!is_wanted && !isnan(value)) fail_msg("%s %s: wrote row %zu", variant->name, name, row);

@@ -8,26 +8,8 @@
  * kernels that subtract an offset (8 of Q4_0, 32 of Q6_K) apart from the rest. */
 #include "kernels/matvec/matvec.h"
 
-#include "kernels/check.h"
-#include "kernels/convert/convert.h"
 #include "kernels/matvec_emulated.h"
-#include "kernels/weights.h"
-
-static const enum tensor_type weight_types[] = {
-    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
-    TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
-    TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
-};
-enum { WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
-
-enum input_kind { INPUT_NORMAL, INPUT_LARGEST, INPUT_SPARSE, INPUT_KINDS };
-
-struct test_case {
-    enum tensor_type type;
-    size_t rows, columns, input_count, row_begin, row_end;
-    enum weight_kind weight;
-    enum input_kind input;
-};
+#include "kernels/multiply.h"
 
 /* A table of kernels under test. */
 struct variant {
@@ -63,41 +45,6 @@ struct fixture {
     struct random random;
 };
 
-static void fill_input(struct random *random, enum input_kind kind, float *x, size_t count) {
-    for (size_t i = 0; i < count; i++) switch (kind) {
-        case INPUT_NORMAL: x[i] = (float)random_normal(random); break;
-        case INPUT_LARGEST: x[i] = random_next(random) % 8 ? 1000 : -1000; break; /* codes 127 and -127 */
-        case INPUT_SPARSE: x[i] = i / 32 % 3 == 1 ? (float)random_normal(random) : 0; break;
-        case INPUT_KINDS: break;
-        }
-}
-
-/* bound[c] = the largest magnitude that element c of the row can have, whatever its code. */
-static void row_magnitudes(const struct fixture *fixture, enum tensor_type type, const void *row,
-                           size_t columns, float *bound) {
-    const struct tensor_type_info *info = tensor_type_info(type);
-    const struct block_layout *layout = block_layout_find(type);
-    size_t bytes = columns / info->block_elements * info->block_bytes;
-    uint8_t *copy = malloc(bytes);
-    float *value = malloc(columns * sizeof *value);
-    memset(bound, 0, columns * sizeof *bound);
-    static const uint8_t fills[4] = {0x00, 0xff, 0x80, 0x7f};
-    for (size_t f = 0; f < (layout ? 4 : 1); f++) {
-        memcpy(copy, row, bytes);
-        for (size_t b = 0; layout && b < columns / info->block_elements; b++) {
-            uint8_t *block = copy + b * info->block_bytes;
-            memset(block + layout->codes_begin, fills[f], (size_t)(layout->codes_end - layout->codes_begin));
-            block[layout->d + 1] &= 0x7f; /* d positive, and what is added or subtracted too */
-            if (layout->m >= 0 && info->block_elements == 32) block[layout->m + 1] &= 0x7f;
-            if (layout->m >= 0 && info->block_elements == 256) block[layout->m + 1] |= 0x80;
-        }
-        fixture->convert.dequantize[type](copy, value, columns);
-        for (size_t c = 0; c < columns; c++) bound[c] = fmaxf(bound[c], fabsf(value[c]) * (layout ? 3 : 1));
-    }
-    free(value);
-    free(copy);
-}
-
 /* What the outputs should be, and by how much rounding may move them. */
 struct expected {
     size_t stride, count; /* of the outputs */
@@ -111,7 +58,7 @@ static void expected_bounds(const struct fixture *fixture, const struct test_cas
     double additions = (double)test->columns / (tensor_type_info(test->type)->block_elements == 1 ? 8 : 32);
     for (size_t row = test->row_begin; row < test->row_end; row++) {
         const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes;
-        row_magnitudes(fixture, test->type, data, test->columns, magnitude);
+        row_magnitudes(&fixture->convert, test->type, data, test->columns, magnitude);
         for (size_t i = 0; i < test->input_count; i++) {
             const float *input = x + i * test->columns;
             float largest = 0;

@@ -10,22 +10,14 @@
 
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct norm_kernels kernels;
-};
+CHECK_LEVELS_OF(norm)
 
 #if defined(LOAM_EMULATED)
 void emulated_norm_avx512_install(struct norm_kernels *kernels);
 #endif
 
 static size_t levels_init(struct level levels[8]) {
-    struct check_level known[6];
-    size_t count = check_levels(known);
-    for (size_t i = 0; i < count; i++) {
-        levels[i].name = known[i].name;
-        norm_kernels_init(&levels[i].kernels, known[i].mask);
-    }
+    size_t count = levels_known(levels);
 #if defined(LOAM_EMULATED)
     if ((cpu_features() & CPU_AVX2) != 0) {
         levels[count].name = "avx512 emulated";

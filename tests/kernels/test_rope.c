@@ -7,20 +7,7 @@ static const double eps = 0x1p-24;
 
 __extension__ typedef unsigned __int128 wide;
 
-struct level {
-    const char *name;
-    struct rope_kernels kernels;
-};
-
-static size_t levels_init(struct level levels[8]) {
-    struct check_level known[6];
-    size_t count = check_levels(known);
-    for (size_t i = 0; i < count; i++) {
-        levels[i].name = known[i].name;
-        rope_kernels_init(&levels[i].kernels, known[i].mask);
-    }
-    return count;
-}
+CHECK_LEVELS_OF(rope)
 
 /* cos and sin of position * frequency, reduced without libm's help: the product is an exact integer times
  * a power of two, and its remainder by 2 pi is found in turns with 1 / (2 pi) to 192 bits. */
@@ -61,7 +48,7 @@ static void exact_angle(uint64_t position, float frequency, double *cosine, doub
 static void angles_are_exact(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count = levels_init(levels);
+    size_t level_count = levels_known(levels);
     float frequency[64];
     for (size_t j = 0; j < 64; j++) frequency[j] = (float)pow(500000.0, -(double)j / 64);
     uint64_t positions[] = {0,        1,          2,          1000,       131071,     1000003,
@@ -88,7 +75,7 @@ static void angles_are_exact(void **state) {
 static void rotations_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count = levels_init(levels);
+    size_t level_count = levels_known(levels);
     struct random random;
     random_init(&random, 31);
     size_t pairs[] = {1, 3, 4, 8, 12, 20, 32, 40, 64, 128};
