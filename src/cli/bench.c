@@ -201,6 +201,7 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
                                             .v_type = settings.v_type,
                                             .select = bench->plan.select};
     TRY(reserve_tokens(bench, list, &engine_options, error));
+    TRY(plan_tiers(&bench->plan, bench->session.model, "bench", &engine_options, error));
     TRY(session_create_engine(&bench->session, &engine_options, error));
     settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
     struct bench_test *test = malloc(sizeof *test); /* its samples are too many for the stack */
@@ -302,6 +303,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         }
         destroy_sequences(bench);
         session_close(&bench->session);
+        plan_deinit(&bench->plan);
         free(bench->tokens);
     }
     if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */

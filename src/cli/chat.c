@@ -257,6 +257,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
                                             .select = chat->plan.select};
     TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
                      error));
+    TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));
     TRY(session_create_engine(&chat->session, &engine_options, error));
     chat->generation = (struct generation){.session = &chat->session,
                                            .token_most = option_integer(options, OPTION_PREDICT),
@@ -284,6 +285,7 @@ enum status chat_command(const struct options *options, struct error *error) {
     line_reader_destroy(chat->reader);
     answer_destroy(&chat->answer);
     session_close(&chat->session);
+    plan_deinit(&chat->plan);
     messages_cut(chat, 0);
     free(chat->messages);
     token_list_deinit(&chat->stored);

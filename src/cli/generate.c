@@ -130,7 +130,9 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
     enum status status =
         engine_prefill(generation->session->engine, answer->sequence, &request, &logits, error);
     generation->prefill_seconds += clock_seconds() - began;
-    generation->prefill_tokens += sequence_length(answer->sequence) - length;
+    if (length == 0) length = sequence_reused_tokens(answer->sequence);
+    if (sequence_length(answer->sequence) > length) /* not after a failure */
+        generation->prefill_tokens += sequence_length(answer->sequence) - length;
     progress_end(&progress);
     if (status == STATUS_OK && interrupt_requested())
         status = error_set(error, STATUS_INTERRUPTED, "interrupted");

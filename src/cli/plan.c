@@ -75,6 +75,12 @@ enum status plan_read_axes(struct plan *plan, const char *preset_name, const cha
     plan->preset = preset->name;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
+    if (plan->disk.directory != NULL && strcmp(plan->preset, "leoam") == 0) {
+        /* Whole chunks are what is read, and finer metadata would take the budget; layers that read everything would
+         * take the disk. */
+        plan->select.leaf = KV_CHUNK_TOKENS;
+        plan->select.dense_layers = 0;
+    }
     if (set != NULL) TRY(read_set(plan, set, error));
     plan->select.method = select_method_find(method_text(plan, AXIS_SELECT, name, sizeof name));
     TRY(select_keep_parse(&plan->select.keep, keep != NULL ? keep : preset->keep, error));
@@ -90,11 +96,10 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
     *plan = (struct plan){0};
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+    if (option_given(options, OPTION_KV_DISK))
+        TRY(kv_disk_parse(&plan->disk, option_text(options, OPTION_KV_DISK), error));
     TRY(plan_read_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
                        option_text(options, OPTION_KEEP), error));
-    if (option_given(options, OPTION_KV_DISK))
-        return error_set(error, STATUS_USAGE,
-                         "--kv-disk: the presets of this build keep the context in memory");
     static const enum option_id budgets[] = {OPTION_KV_DEVICE, OPTION_KV_HOST};
     for (size_t i = 0; i < 2; i++) {
         if (!option_given(options, budgets[i])) continue;
@@ -125,7 +130,7 @@ enum status plan_context(const struct plan *plan, const struct options *options,
     TRY(cache_config(plan, config, &cache, error));
     uint64_t wanted = option_count(options, OPTION_CONTEXT);
     *context_size = wanted != 0 ? wanted : config->context_length;
-    if (!plan->has_budget) return STATUS_OK;
+    if (!plan->has_budget || plan->disk.directory != NULL) return STATUS_OK;
     /* The cache hands out whole chunks. */
     uint64_t chunk_bytes = kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS * sequence_count;
     uint64_t fitting = plan->budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
@@ -157,9 +162,36 @@ static uint64_t available_bytes(void) {
     return bytes;
 }
 
+void plan_deinit(struct plan *plan) {
+    kv_disk_deinit(&plan->disk);
+    *plan = (struct plan){0};
+}
+
+enum status plan_tiers(const struct plan *plan, const struct model *model, const char *name,
+                       struct engine_options *engine_options, struct error *error) {
+    struct kv_cache_config cache;
+    uint64_t least, all;
+    if (plan->disk.directory == NULL) return STATUS_OK;
+    engine_options->disk_directory = plan->disk.directory;
+    engine_options->disk_bytes = plan->disk.limit_bytes;
+    engine_options->document_name = name;
+    engine_options->host_bytes = plan->budget_bytes;
+    if (plan->has_budget) return STATUS_OK;
+    TRY(cache_config(plan, &model->config, &cache, error));
+    TRY(engine_host_bytes_least(model, engine_options, &least, error));
+    if (__builtin_mul_overflow(kv_cache_bytes_per_token(&cache), engine_options->context_size, &all) ||
+        __builtin_mul_overflow(all, engine_options->sequence_capacity, &all) ||
+        __builtin_add_overflow(all, least, &all))
+        all = UINT64_MAX;
+    uint64_t half = available_bytes() / 2, wanted = all < half ? all : half;
+    engine_options->host_bytes = wanted > least ? wanted : least;
+    return STATUS_OK;
+}
+
 enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
                               uint64_t token_count, struct error *error) {
     struct kv_cache_config cache;
+    if (plan->disk.directory != NULL) return STATUS_OK; /* the engine says what it needs */
     TRY(cache_config(plan, config, &cache, error));
     uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = available_bytes();
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;

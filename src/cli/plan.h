@@ -9,7 +9,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "cli/kv_disk.h"
 #include "cli/option.h"
+#include "engine/engine.h"
 #include "kernels/attention/kv_layout.h"
 #include "model/model.h"
 #include "plan/presets.h"
@@ -21,9 +23,11 @@ struct plan {
     struct select_options select;
     bool has_budget;
     uint64_t budget_bytes; /* of KV, device and host together: one memory on a CPU */
+    struct kv_disk disk;   /* of --kv-disk; directory NULL: all KV lies in RAM */
 };
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+void plan_deinit(struct plan *plan); /* safe on a zeroed one */
 /* The same from texts: preset NULL is full; set and keep NULL: not given. */
 enum status plan_read_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
                            struct error *error) STATUS_CHECKED;
@@ -35,6 +39,11 @@ const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes
 enum status plan_context(const struct plan *plan, const struct options *options,
                          const struct model_config *config, size_t sequence_count, uint64_t *context_size,
                          struct error *error) STATUS_CHECKED;
+
+/* With --kv-disk: the engine's budget in RAM (without --kv-host half of what the system has to give, or all that the
+ * context needs) and its directory; name is what a saved document is called.  Borrowed from the plan. */
+enum status plan_tiers(const struct plan *plan, const struct model *model, const char *name,
+                       struct engine_options *engine_options, struct error *error) STATUS_CHECKED;
 
 /* STATUS_MEMORY when the KV of so many tokens is more than the system has to give now: said before the work,
  * not by the kernel in the middle of it. */

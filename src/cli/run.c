@@ -20,7 +20,7 @@ struct run {
     struct generation generation;
     struct answer answers[ENGINE_SEQUENCES_MOST];
     size_t answer_count;
-    uint64_t kv_bytes_peak;
+    uint64_t seed, kv_bytes_peak, reused_tokens;
     char last_byte; /* written to standard output */
 };
 
@@ -87,11 +87,22 @@ static enum status create_engine(struct run *run, struct error *error) {
     if (run->generation.token_most < 0) asked = 1; /* open-ended: as far as it goes */
     if (asked < wanted - run->prompt.count) wanted = run->prompt.count + asked;
     TRY(plan_check_memory(&run->plan, &run->session.model->config, wanted * run->answer_count, error));
+    if (run->plan.disk.directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
+        run->generation.token_most >= 0)
+        engine_options.context_size = wanted; /* metadata of what is never used would take the budget */
+    TRY(plan_tiers(&run->plan, run->session.model, option_text(run->options, OPTION_FILE), &engine_options,
+                   error));
     if (engine_options.context_size > run->session.model->config.context_length && !run->generation.quiet)
         fprintf(stderr, "loam: note: a context of %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)engine_options.context_size,
                 (unsigned long long)run->session.model->config.context_length);
     return session_create_engine(&run->session, &engine_options, error);
+}
+
+static enum status create_answers(struct run *run, struct error *error) {
+    for (size_t i = 0; i < run->answer_count; i++)
+        TRY(answer_create(&run->answers[i], &run->generation, run->options, run->seed + i, error));
+    return STATUS_OK;
 }
 
 static enum status open_run(struct run *run, struct error *error) {
@@ -112,22 +123,58 @@ static enum status open_run(struct run *run, struct error *error) {
     TRY(open_tokenizer(run, error));
     TRY(read_prompt(run, error));
     TRY(create_engine(run, error));
-    uint64_t seed = session_seed(options);
-    for (size_t i = 0; i < run->answer_count; i++)
-        TRY(answer_create(&run->answers[i], &run->generation, options, seed + i, error));
-    return STATUS_OK;
+    run->seed = session_seed(options);
+    return create_answers(run, error);
 }
 
 /* ---- the work ---- */
 
-static enum status generate(struct run *run, struct error *error) {
+static enum status prefill(struct run *run, struct error *error) {
     for (size_t i = 0; i < run->answer_count; i++) {
         enum status status =
             generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
+        const char *notice = sequence_notice(run->answers[i].sequence);
+        if (notice[0] != '\0' && !run->generation.quiet)
+            fprintf(stderr, "loam: note: %s; computed anew\n", notice);
         for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
             run->answers[j].stop = STOP_INTERRUPTED;
         TRY(status);
+        run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
     }
+    return STATUS_OK;
+}
+
+/* A saved document that turns out to be damaged while the prompt is read costs time, not the answer: it has been
+ * flagged, so the prompt is computed. */
+static enum status prefill_again(struct run *run, const struct error *reason, struct error *error) {
+    if (!run->generation.quiet) fprintf(stderr, "loam: note: %s; computed anew\n", reason->message);
+    for (size_t i = 0; i < run->answer_count; i++) {
+        answer_sink *sink = run->answers[i].sink;
+        void *context = run->answers[i].sink_context;
+        bool streams = run->answers[i].streams;
+        answer_destroy(&run->answers[i]);
+        run->answers[i] = (struct answer){.sink = sink, .sink_context = context, .streams = streams};
+    }
+    TRY(create_engine(run, error));
+    struct answer kept[ENGINE_SEQUENCES_MOST];
+    memcpy(kept, run->answers, sizeof kept);
+    TRY(create_answers(run, error));
+    for (size_t i = 0; i < run->answer_count; i++) {
+        run->answers[i].sink = kept[i].sink;
+        run->answers[i].sink_context = kept[i].sink_context;
+        run->answers[i].streams = kept[i].streams;
+    }
+    run->reused_tokens = 0;
+    return prefill(run, error);
+}
+
+static enum status generate(struct run *run, struct error *error) {
+    enum status status = prefill(run, error);
+    if (status == STATUS_DOCUMENT) {
+        struct error reason = *error;
+        status = prefill_again(run, &reason, error);
+    }
+    TRY(status);
     return generation_decode(&run->generation, run->answers, run->answer_count, error);
 }
 
@@ -194,13 +241,15 @@ static uint64_t output_token_count(const struct run *run) {
 static void print_timings(const struct run *run) {
     if (option_flag(run->options, OPTION_QUIET)) return;
     const struct generation *g = &run->generation;
-    char rss[32], kv[32];
+    char rss[32], kv[32], reused[64] = "";
+    if (run->reused_tokens > 0)
+        snprintf(reused, sizeof reused, "; %llu more were saved", (unsigned long long)run->reused_tokens);
     fprintf(stderr,
-            "%sloam: prompt %llu tokens in %.2f s (%.1f t/s), answer %llu tokens in %.2f s (%.1f t/s), "
+            "%sloam: prompt %llu tokens in %.2f s (%.1f t/s%s), answer %llu tokens in %.2f s (%.1f t/s), "
             "load %.2f s, KV %s, peak memory %s\n",
             output_can_draw() ? "\n" : "", (unsigned long long)g->prefill_tokens, g->prefill_seconds,
-            generation_prefill_rate(g), (unsigned long long)output_token_count(run), g->decode_seconds,
-            generation_decode_rate(g), run->session.load_seconds,
+            generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
+            g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
 }
 
@@ -238,6 +287,20 @@ static json_t *selection_json(struct engine *engine) {
     return json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
 }
 
+static void tiers_json(const struct run *run, json_t *root) {
+    struct kv_tier_statistics tier = engine_tier_statistics(run->session.engine);
+    json_t *kv = json_object(), *io = json_object();
+    json_add_uint(kv, "device_bytes_peak", 0);
+    json_add_uint(kv, "host_bytes_peak", run->kv_bytes_peak);
+    json_add_uint(kv, "disk_bytes", tier.write_bytes);
+    json_add_uint(io, "read_bytes", tier.read_bytes);
+    json_add_uint(io, "read_ops", tier.read_pages);
+    json_add_uint(io, "write_bytes", tier.write_bytes);
+    json_add(io, "wait_seconds", json_real((double)tier.wait_ns * 1e-9));
+    json_add(root, "kv", kv);
+    json_add(root, "io", io);
+}
+
 /* The contract's fields.  What preset full does not do is 0 where nothing was moved and null where there
  * is nothing to measure; it selects everything, so kept_ratio and recall are 1 by definition. */
 static json_t *run_json(const struct run *run) {
@@ -246,7 +309,7 @@ static json_t *run_json(const struct run *run) {
     char kernels[128];
     json_t *root = json_object(), *plan = plan_json(&run->plan);
     json_t *prefill = phase_json(g->prefill_tokens, g->prefill_seconds, generation_prefill_rate(g));
-    json_add_uint(prefill, "reused_tokens", 0);
+    json_add_uint(prefill, "reused_tokens", run->reused_tokens);
     json_add(plan, "device", json_string(session->device->name));
     json_add(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
     json_add_uint(plan, "threads", session->thread_count);
@@ -261,12 +324,7 @@ static json_t *run_json(const struct run *run) {
     json_add(root, "prefill", prefill);
     json_add(root, "decode",
              phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
-    json_add(root, "kv",
-             json_pack("{s:i, s:I, s:i}", "device_bytes_peak", 0, "host_bytes_peak",
-                       (json_int_t)run->kv_bytes_peak, "disk_bytes", 0));
-    json_add(root, "io",
-             json_pack("{s:i, s:i, s:i, s:f}", "read_bytes", 0, "read_ops", 0, "write_bytes", 0,
-                       "wait_seconds", 0.0));
+    tiers_json(run, root);
     json_add(root, "selection", selection_json(session->engine));
     json_add(root, "reuse", json_pack("{s:n}", "hit_ratio"));
     json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());
@@ -281,6 +339,8 @@ static json_t *run_json(const struct run *run) {
 
 static enum status report(struct run *run, enum status status, struct error *error) {
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
+    if (run->plan.disk.directory != NULL)
+        run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
     print_timings(run);
     const char *path = option_text(run->options, OPTION_JSON_FILE);
     if (path != NULL) {
@@ -306,6 +366,7 @@ enum status run_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
     session_close(&run->session);
+    plan_deinit(&run->plan);
     token_list_deinit(&run->prompt);
     free(run);
     return status;

@@ -14,19 +14,19 @@ const struct axis_info axis_table[AXIS_COUNT] = {
     [AXIS_SCHEDULE] = {"schedule", "row", "column"},
 };
 
-/* The axes after select are the same in every row that is built: there is one tier yet. */
-#define IN_MEMORY "none", "none", "even", "direct", "f16", "none", "row"
-#define LATER     {NULL}, NULL
+/* The axes after select are the same in every row that is built. */
+#define FIXED_AXES "none", "none", "even", "direct", "f16", "none", "row"
+#define LATER      {NULL}, NULL
 
 const struct preset preset_table[] = {
-    {"full", "everything, exactly", {"all", IN_MEMORY}, "100%"},
-    {"streaming", "the first and the last tokens (StreamingLLM)", {"window", IN_MEMORY}, "2048"},
-    {"quest", "pages by the bound of their keys (Quest)", {"quest", IN_MEMORY}, "2048"},
-    {"hata", "tokens by hash codes (HATA)", {"hash", IN_MEMORY}, "2048"},
-    {"h2o", "tokens by the attention they received (H2O)", {"h2o", IN_MEMORY}, "20%"},
-    {"infinigen", "tokens by skewed partial keys (InfiniGen)", {"lowrank", IN_MEMORY}, "20%"},
-    {"leoam", "leaves of a tree of bounds (LeoAM; all in memory yet)", {"tree", IN_MEMORY}, "10%"},
-    {"flexgen", "everything, exactly, from slower tiers (FlexGen)", LATER},
+    {"full", "everything, exactly", {"all", FIXED_AXES}, "100%"},
+    {"streaming", "the first and the last tokens (StreamingLLM)", {"window", FIXED_AXES}, "2048"},
+    {"quest", "pages by the bound of their keys (Quest)", {"quest", FIXED_AXES}, "2048"},
+    {"hata", "tokens by hash codes (HATA)", {"hash", FIXED_AXES}, "2048"},
+    {"h2o", "tokens by the attention they received (H2O)", {"h2o", FIXED_AXES}, "20%"},
+    {"infinigen", "tokens by skewed partial keys (InfiniGen)", {"lowrank", FIXED_AXES}, "20%"},
+    {"leoam", "leaves of a tree of bounds (LeoAM; all in memory yet)", {"tree", FIXED_AXES}, "10%"},
+    {"flexgen", "everything, exactly, from slower tiers (FlexGen)", {"all", FIXED_AXES}, "100%"},
     {"retroinfer", "clusters and an estimate of the rest (RetroInfer)", LATER},
     {"pqcache", "product-quantised keys (PQCache)", LATER},
     {"clo", "selections kept by query similarity (CLO)", LATER},
