@@ -265,8 +265,9 @@ void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYT
     const struct select_options *options = &select->options;
     size_t parameter = select->layout.kind == METADATA_HASH ? options->bits : select->layout.unit_tokens;
     if (select->layout.kind == METADATA_PARTIAL) parameter = select->layout.columns;
-    snprintf(kind, SELECT_KIND_BYTES, "%s.%zu.%zu-%08" PRIx32, options->method->name, parameter,
-             options->dense_layers, select->weights_digest);
+    bool spreads = select->layout.kind == METADATA_TREE && options->rank == TREE_MEAN_DEVIATION;
+    snprintf(kind, SELECT_KIND_BYTES, "%s%s.%zu.%zu-%08" PRIx32, options->method->name,
+             spreads ? "-meanstd" : "", parameter, options->dense_layers, select->weights_digest);
 }
 
 const char *select_fallback(const struct select *select) { return select->fallback; }
@@ -422,7 +423,7 @@ static void attend_chosen(struct select *select, struct stream *stream, size_t l
     else
         select->device->operations->attend_selected(stream, operation);
     if (counts.searches == 0) return;
-    tree_density_add(&select->densities[layer_index], leaf, operation->tree_start, &counts);
+    tree_density_add(&select->densities[layer_index], leaf, layer_index, operation->tree_start, &counts);
     tree_counts_add(&select->statistics.tree, &counts);
 }
 

@@ -1,35 +1,42 @@
 #include "attention/tree_density.h"
 
-/* Of a new step in the average: some ten steps are remembered; of a probe, which is rare: the last few. */
+/* Of a new step in the average: some ten steps are remembered; of a level that only probes measure, the last few. */
 static const double STEP_SHARE = 0.125, PROBE_SHARE = 0.5;
-/* An evaluation that a search asks for, in those of nodes that follow each other in memory. */
-static const double SCATTERED_COST = 1.0;
 
-double tree_density_cost(const struct tree_density *density, enum tree_level leaf, enum tree_level start) {
+double tree_density_cost(const struct tree_density *density, enum tree_level leaf, enum tree_level start,
+                         double scattered_cost) {
     double cost = 1 / (double)tree_tokens(start);
     for (enum tree_level level = start; level > leaf; level--)
         cost +=
-            SCATTERED_COST * (double)tree_children(level) * density->rho[level] / (double)tree_tokens(level);
+            scattered_cost * (double)tree_children(level) * density->rho[level] / (double)tree_tokens(level);
     return cost;
 }
 
-static bool is_probe(const struct tree_density *density) {
-    return density->steps >= TREE_FINE_STEPS && (density->steps - TREE_FINE_STEPS) % TREE_PROBE_STEPS == 0;
+/* The cheapest of the levels that are known. */
+static enum tree_level cheapest(const struct tree_density *density, enum tree_level leaf) {
+    enum tree_level best = leaf;
+    for (enum tree_level level = leaf + 1; level <= density->measured; level++)
+        if (tree_density_cost(density, leaf, level, TREE_SCATTERED_COST) <
+            tree_density_cost(density, leaf, best, TREE_SCATTERED_COST))
+            best = level;
+    return best;
+}
+
+static bool is_probe(const struct tree_density *density, size_t layer_index) {
+    return density->steps >= TREE_FINE_STEPS &&
+           (density->steps - TREE_FINE_STEPS) % TREE_PROBE_STEPS == layer_index % TREE_PROBE_STEPS;
 }
 
 enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf,
                                    size_t layer_index) {
     if (layer_index < TREE_FINE_LAYERS || density->steps < TREE_FINE_STEPS) return leaf;
-    if (is_probe(density)) return TREE_RUN;
-    enum tree_level best = leaf;
-    for (enum tree_level level = leaf + 1; level <= density->measured; level++)
-        if (tree_density_cost(density, leaf, level) < tree_density_cost(density, leaf, best)) best = level;
-    return best;
+    enum tree_level best = cheapest(density, leaf);
+    return is_probe(density, layer_index) && best < TREE_RUN ? best + 1 : best;
 }
 
-void tree_density_add(struct tree_density *density, enum tree_level leaf, enum tree_level start,
-                      const struct tree_counts *counts) {
-    double share = is_probe(density) ? PROBE_SHARE : STEP_SHARE;
+void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,
+                      enum tree_level start, const struct tree_counts *counts) {
+    bool probe = is_probe(density, layer_index);
     density->steps++;
     for (enum tree_level level = leaf + 1; level <= start; level++) {
         if (counts->nodes[level] == 0) return; /* too short for more */
@@ -38,6 +45,7 @@ void tree_density_add(struct tree_density *density, enum tree_level leaf, enum t
             density->measured = level;
             density->rho[level] = rho;
         }
-        density->rho[level] += share * (rho - density->rho[level]);
+        density->rho[level] +=
+            (probe && level == start ? PROBE_SHARE : STEP_SHARE) * (rho - density->rho[level]);
     }
 }

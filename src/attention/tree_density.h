@@ -8,17 +8,21 @@
  * no likelier to hold an important token, so the sum shrinks faster than m does and, for every rho < 1/2, the
  * cheapest start is one node (tests/engine/test_tree_density.c shows both).
  *
+ * What is minimised is that in time: an evaluation that a search asks for takes TREE_SCATTERED_COST of one in a row.
+ *
  * Measured as an exponential average over a layer's steps: a search from level s opens every node of the levels up to
- * s that any search would, so it measures these; the levels above are measured by a probe from the top every
- * TREE_PROBE_STEPS steps.  As in the paper the first steps start from the leaves, and layers 0 and 1 always do (where
- * they select at all).  What is chosen does not depend on any of this, only what it costs.
+ * s that any search would, so it measures these; every TREE_PROBE_STEPS steps, each layer in another one, a probe
+ * starts one level higher, to measure that (rho grows with the level, so the cheapest start is found by climbing).
+ * As in the paper the first steps start from the leaves, and layers 0 and 1 always do (where they select at all).
+ * What is chosen does not depend on any of this, only what it costs.
  */
 #ifndef LOAM_ATTENTION_TREE_DENSITY_H
 #define LOAM_ATTENTION_TREE_DENSITY_H
 
 #include "kernels/tree/tree.h"
 
-enum { TREE_FINE_LAYERS = 2, TREE_FINE_STEPS = 4, TREE_PROBE_STEPS = 64 };
+enum { TREE_FINE_LAYERS = 2, TREE_FINE_STEPS = 4, TREE_PROBE_STEPS = 128 };
+#define TREE_SCATTERED_COST 2.0 /* tree_search.c has the figures */
 
 struct tree_density { /* of one layer; zero: nothing known */
     uint64_t steps;
@@ -26,13 +30,14 @@ struct tree_density { /* of one layer; zero: nothing known */
     double rho[TREE_LEVEL_COUNT]; /* [above the leaves]; opened / nodes */
 };
 
-/* Expected evaluations per token of the candidates. */
-double tree_density_cost(const struct tree_density *density, enum tree_level leaf, enum tree_level start);
+/* Expected evaluations per token of the candidates, those that the search asks for times scattered_cost. */
+double tree_density_cost(const struct tree_density *density, enum tree_level leaf, enum tree_level start,
+                         double scattered_cost);
 /* The level for the layer's next step. */
 enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf,
                                    size_t layer_index);
 /* What a step from `start` has counted. */
-void tree_density_add(struct tree_density *density, enum tree_level leaf, enum tree_level start,
-                      const struct tree_counts *counts);
+void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,
+                      enum tree_level start, const struct tree_counts *counts);
 
 #endif

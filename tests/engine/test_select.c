@@ -41,11 +41,13 @@ static struct select_options small(const struct select_method *method, uint64_t 
     return select;
 }
 
-static void rig_open(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select) {
+static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select,
+                            size_t layer_count) {
     char path[64];
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
     struct engine_options options = options_of(select);
+    tiny.layer_count = layer_count;
     tiny_model_write(&tiny, tiny_model_path("select", path, sizeof path));
     const struct device_options device = {.thread_count = threads, .mask = mask};
     assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
@@ -55,6 +57,10 @@ static void rig_open(struct rig *rig, cpu_mask mask, size_t threads, struct sele
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
     for (size_t i = 0; i < PROMPT; i++) rig->tokens[i] = (int32_t)random_below(&random, tiny.vocabulary_size);
+}
+
+static void rig_open(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select) {
+    rig_open_layers(rig, mask, threads, select, 2);
 }
 
 static void rig_close(struct rig *rig) {
@@ -362,6 +368,36 @@ static void less_is_different(void **state) {
     rig_close(&rig);
 }
 
+/* Leaves of 16 tokens by their bounds are the pages that quest ranks, from whatever level the search starts (layers
+ * from 2 on change it as they go). */
+static void a_tree_of_pages_is_quest(void **state) {
+    (void)state;
+    enum { FIRST = 250, COUNT = 140, LAYERS = 4 };
+    struct select_options quest = small(&select_quest, 100), tree = small(&select_tree, 100);
+    tree.leaf = quest.page = 16;
+    struct rig rig = {0};
+    rig_open_layers(&rig, cpu_features(), 2, quest, LAYERS);
+    float *expected = decode(&rig, FIRST, COUNT);
+    assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
+    float *found = decode(&rig, FIRST, COUNT);
+    assert_memory_equal(found, expected, COUNT * rig.width * sizeof *found);
+    struct tree_counts counts = select_statistics(engine_select(rig.engine)).tree;
+    uint64_t opened = 0;
+    for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) opened += counts.opened[level];
+    assert_true(counts.searches > 0 && counts.leaves > 0 && opened > 0);
+    char kinds[2][SELECT_KIND_BYTES]; /* metadata of one rank are not taken for those of the other */
+    select_metadata_kind(engine_select(rig.engine), kinds[0]);
+    tree.rank = TREE_MEAN_DEVIATION;
+    assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
+    select_metadata_kind(engine_select(rig.engine), kinds[1]);
+    assert_string_not_equal(kinds[0], kinds[1]);
+    free(found);
+    found = decode(&rig, FIRST, COUNT);
+    assert_true(difference(found, expected, COUNT * rig.width) > 1e-6); /* another rank */
+    free(found), free(expected);
+    rig_close(&rig);
+}
+
 static void filled_rows_have_metadata(void **state) {
     (void)state;
     for (size_t m = 1; m < METHODS; m++) {
@@ -422,6 +458,7 @@ int main(void) {
         cmocka_unit_test(h2o_learns_from_steps),
         cmocka_unit_test(a_block_that_selects_equals_steps),
         cmocka_unit_test(less_is_different),
+        cmocka_unit_test(a_tree_of_pages_is_quest),
         cmocka_unit_test(filled_rows_have_metadata),
         cmocka_unit_test(keeps_are_read),
     };

@@ -93,27 +93,29 @@ static void the_model_predicts_what_is_counted(void **state) {
         struct keys keys;
         struct tree_density density = {0};
         keys_create(&keys, cases[i].period, cases[i].noise);
-        double counted[TREE_LEVEL_COUNT], least = INFINITY;
+        double counted, cost[TREE_LEVEL_COUNT], least = INFINITY;
         struct tree_counts probe = {0};
         for (size_t n = 0; n < SEARCHES; n++) {
             struct tree_counts one = {0};
             search(&keys, TREE_RUN, cases[i].k, &one);
-            tree_density_add(&density, TREE_8, TREE_RUN, &one);
+            tree_density_add(&density, TREE_8, 5, TREE_RUN, &one);
             tree_counts_add(&probe, &one);
         }
         for (enum tree_level start = TREE_8; start <= TREE_RUN; start++) {
             struct tree_counts counts = {0};
             for (size_t n = 0; n < SEARCHES; n++) search(&keys, start, cases[i].k, &counts);
-            counted[start] = evaluations(&counts) / SEARCHES;
-            double expected = tree_density_cost(&density, TREE_8, start) * TOKENS;
+            counted = evaluations(&counts) / SEARCHES;
+            double expected = tree_density_cost(&density, TREE_8, start, 1) * TOKENS;
+            double in_row = (double)(TOKENS / tree_tokens(start));
             printf("period %zu: from %zu tokens %.1f evaluations, %.1f expected\n", cases[i].period,
-                   (size_t)tree_tokens(start), counted[start], expected);
-            assert_true(fabs(expected - counted[start]) <= 0.1 * counted[start]);
-            least = fmin(least, counted[start]);
+                   (size_t)tree_tokens(start), counted, expected);
+            assert_true(fabs(expected - counted) <= 0.1 * counted);
+            cost[start] = in_row + TREE_SCATTERED_COST * (counted - in_row);
+            least = fmin(least, cost[start]);
         }
         density.steps = TREE_FINE_STEPS + 1;
         chosen[i] = tree_density_start(&density, TREE_8, 5);
-        assert_true(counted[chosen[i]] <= 1.05 * least);
+        assert_true(cost[chosen[i]] <= 1.05 * least);
         keys_destroy(&keys);
     }
     assert_int_equal(chosen[0], TREE_8); /* both ends occur */
@@ -156,26 +158,31 @@ static void steps_and_layers_start_as_said(void **state) {
     (void)state;
     struct tree_density density = {0};
     struct tree_counts counts = {.nodes = {80, 40, 20, 10, 2}};
-    for (size_t step = 0; step < 3 * TREE_PROBE_STEPS; step++) {
-        enum tree_level start = tree_density_start(&density, TREE_8, 7);
-        if (step < TREE_FINE_STEPS)
-            assert_int_equal(start, TREE_8);
-        else if ((step - TREE_FINE_STEPS) % TREE_PROBE_STEPS == 0)
-            assert_int_equal(start, TREE_RUN);
-        else
-            assert_int_equal(start, step < TREE_FINE_STEPS + TREE_PROBE_STEPS ? TREE_32 : TREE_RUN);
+    enum {
+        LAYER = 7,
+        FIRST = TREE_FINE_STEPS + LAYER,
+        CLIMB = FIRST + 3 * TREE_PROBE_STEPS,
+        DESERT = CLIMB + 4 * TREE_PROBE_STEPS
+    };
+    for (size_t step = 0; step < DESERT + 2 * TREE_PROBE_STEPS; step++) {
+        enum tree_level start = tree_density_start(&density, TREE_8, LAYER);
+        bool probe = step >= FIRST && (step - FIRST) % TREE_PROBE_STEPS == 0;
+        if (step < FIRST) assert_int_equal(start, TREE_8);
+        if (step == FIRST) assert_int_equal(start, TREE_16); /* the first probe */
+        /* Up to CLIMB nodes of 64 are all opened, so the climb stops below them but for the probes. */
+        if (step > CLIMB && step < CLIMB + TREE_PROBE_STEPS) assert_int_equal(start, TREE_32);
+        if (step == CLIMB) assert_int_equal(start, TREE_64);
+        if (step > DESERT && !probe) assert_int_equal(start, TREE_RUN);
         for (size_t layer = 0; layer < TREE_FINE_LAYERS; layer++)
             assert_int_equal(tree_density_start(&density, TREE_8, layer), TREE_8);
-        /* first 64s and runs are all opened, later nothing is */
-        bool desert = step >= TREE_FINE_STEPS + 2;
         for (enum tree_level level = TREE_16; level < TREE_LEVEL_COUNT; level++)
-            counts.opened[level] = level > start || desert || level < TREE_64 ? 0 : counts.nodes[level];
-        tree_density_add(&density, TREE_8, start, &counts);
+            counts.opened[level] = step > CLIMB || level < TREE_64 ? 0 : counts.nodes[level];
+        tree_density_add(&density, TREE_8, LAYER, start, &counts);
     }
     /* A context without a whole run measures no runs. */
     struct tree_density small = {0};
     counts.nodes[TREE_RUN] = 0;
-    tree_density_add(&small, TREE_8, TREE_RUN, &counts);
+    tree_density_add(&small, TREE_8, LAYER, TREE_RUN, &counts);
     assert_int_equal(small.measured, TREE_64);
 }
 

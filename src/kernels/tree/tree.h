@@ -19,7 +19,7 @@
  *
  * A chunk's block: [node of 64][run, in the block of its last chunk only][2 of 32][4 of 16][8 of 8], as fine as the
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
- * KV; at dimension 128 twice that, of 32 KiB): leaf 8: 4096, 16: 2048, 32: 1024, 64: 512.
+ * KV; at dimension 128 about twice that, of 32 KiB): leaf 8: 4160, 16: 2112, 32: 1088, 64: 576.
  * Differs from [leoam]: inner nodes are stored, not computed from keys that lie in memory, so abstracts of KV on disk
  * split as well; runs are merged where they lie, once, not anew for every query.
  */
