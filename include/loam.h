@@ -54,12 +54,17 @@ struct loam_model_options {
 struct loam_session_options {
     uint64_t context_size; /* tokens; 0: the model's */
     size_t batch_size;     /* tokens of a prefill block; 0: 512 */
-    bool q8_kv;            /* K and V as int8 instead of half precision */
-    float temperature;     /* 0: greedy */
-    uint32_t top_k;        /* 0: off */
-    float top_p;           /* 1: off */
-    float min_p;           /* 0: off */
-    float repeat_penalty;  /* 1: off */
+    bool q8_kv;            /* K and V as int8 instead of half precision; or set = "codec=q8" */
+    /* What sampled tokens attend to, as the command line's options of these names (docs/command_line.md); tokens that
+     * are fed attend to everything.  The texts are not needed after loam_session_create. */
+    const char *preset;   /* "full", "streaming", "quest", "hata", "h2o", "infinigen", "leoam"; NULL: full */
+    const char *set;      /* "select=meanstd,bits=256,dense=0": axes and numbers changed; NULL: none */
+    const char *keep;     /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */
+    float temperature;    /* 0: greedy */
+    uint32_t top_k;       /* 0: off */
+    float top_p;          /* 1: off */
+    float min_p;          /* 0: off */
+    float repeat_penalty; /* 1: off */
     uint32_t repeat_last;
     uint64_t seed;
     /* True stops a feed; of a long prompt multiples of some thousand tokens stay.  NULL: none */
@@ -97,6 +102,11 @@ LOAM_API enum loam_status loam_session_feed(struct loam_session *session, const 
 /* Samples the next token and appends it.  LOAM_USAGE before anything was fed, or when the context is full. */
 LOAM_API enum loam_status loam_session_next(struct loam_session *session, int32_t *token,
                                             struct loam_error *error);
+/* Tokens read of those there were, over the layers and KV heads of the steps so far: 1 where all was read. */
+LOAM_API double loam_session_kept_ratio(const struct loam_session *session);
+/* What the selection could not have, and what was taken instead (random hash codes for want of a calibration beside the
+ * model), a line for the user; NULL: nothing. */
+LOAM_API const char *loam_session_note(const struct loam_session *session);
 LOAM_API uint64_t loam_session_length(const struct loam_session *session); /* tokens fed and sampled */
 /* Forgets the tokens from length on; feed before the next sample. */
 LOAM_API void loam_session_truncate(struct loam_session *session, uint64_t length);

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/size.h"
 #include "base/status.h"
 
 enum command_id {
@@ -193,9 +194,6 @@ uint64_t option_count(const struct options *options, enum option_id id);
 int64_t option_integer(const struct options *options, enum option_id id);
 double option_number(const struct options *options, enum option_id id);
 const struct option_value *option_list(const struct options *options, enum option_id id);
-
-/* "4K" -> 4096.  false: not a whole number with an optional K, M, G or T, or too large. */
-bool size_parse(const char *text, uint64_t *value);
 
 /* The environment's name of an option: "LOAM_ARG_CTX_SIZE". */
 const char *option_environment_name(const struct option_spec *spec, char *buffer, size_t buffer_bytes);

@@ -12,83 +12,21 @@ enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : 
 
 const char *kv_type_name(enum kv_type type) { return type == KV_F16 ? "f16" : "q8_0"; }
 
-/* A number of the select axis, "bits=256", or a word, "rank=bound". */
-static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
-                               struct error *error) {
-    char name[16], number[24];
-    uint64_t value;
-    size_t name_length = strcspn(text, "="), number_length = length - name_length - 1;
-    *found = false;
-    if (name_length >= sizeof name || number_length >= sizeof number) return STATUS_OK;
-    memcpy(name, text, name_length);
-    name[name_length] = '\0';
-    memcpy(number, text + name_length + 1, number_length);
-    number[number_length] = '\0';
-    const char *words;
-    *found = true;
-    if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
-    if (words != NULL)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
-    *found = false;
-    struct select_options unused = plan->select;
-    if (!select_option_set(&unused, name, 0)) return STATUS_OK;
-    *found = true;
-    if (!size_parse(number, &value) || value > 1 << 20)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
-                         number);
-    (void)select_option_set(&plan->select, name, value);
-    return STATUS_OK;
-}
-
-/* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
-static enum status read_set(struct plan *plan, const char *text, struct error *error) {
-    for (const char *c = text; *c != '\0';) {
-        size_t length = strcspn(c, ","), method_length;
-        if (strcspn(c, "=") >= length)
-            return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected AXIS=METHOD",
-                             (int)(length < 40 ? length : 40), c);
-        bool is_number;
-        TRY(read_number(plan, c, length, &is_number, error));
-        enum axis axis;
-        const char *method;
-        if (!is_number) {
-            TRY(axis_method_parse(c, length, &axis, &method, &method_length, error));
-            plan->methods[axis] = method;
-            if (axis == AXIS_CODEC) plan->k_type = plan->v_type = *method == 'q' ? KV_Q8 : KV_F16;
-        }
-        c += length + (c[length] == ',');
-    }
-    return STATUS_OK;
-}
-
 /* A method of the plan as a text of its own. */
 static const char *method_text(const struct plan *plan, enum axis axis, char *buffer, size_t buffer_bytes) {
-    snprintf(buffer, buffer_bytes, "%.*s", (int)strcspn(plan->methods[axis], "|"), plan->methods[axis]);
-    return buffer;
+    return axis_method_text(plan->methods[axis], buffer, buffer_bytes);
 }
 
-enum status plan_read_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
+enum status plan_read_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
                            struct error *error) {
-    const struct preset *preset;
-    char name[32];
-    TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
-    plan->preset = preset->name;
-    memcpy(plan->methods, preset->methods, sizeof plan->methods);
-    plan->select = select_options_default();
-    if (plan->disk.directory != NULL && strcmp(plan->preset, "leoam") == 0) {
-        /* Whole chunks are what is read, and finer metadata would take the budget; layers that read everything would
-         * take the disk. */
-        plan->select.leaf = KV_CHUNK_TOKENS;
-        plan->select.dense_layers = 0;
-    }
-    if (set != NULL) TRY(read_set(plan, set, error));
-    plan->select.method = select_method_find(method_text(plan, AXIS_SELECT, name, sizeof name));
-    TRY(select_keep_parse(&plan->select.keep, keep != NULL ? keep : preset->keep, error));
-    bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;
-    if (plan->select.method == &select_all && !everything)
-        return error_set(error, STATUS_USAGE,
-                         "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD",
-                         keep);
+    struct axes axes = {
+        .k_type = plan->k_type, .v_type = plan->v_type, .on_disk = plan->disk.directory != NULL};
+    TRY(axes_read(&axes, preset, set, keep, error));
+    plan->preset = axes.preset;
+    memcpy(plan->methods, axes.methods, sizeof plan->methods);
+    plan->k_type = axes.k_type;
+    plan->v_type = axes.v_type;
+    plan->select = axes.select;
     return STATUS_OK;
 }
 

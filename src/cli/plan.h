@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "kernels/attention/kv_layout.h"
 #include "model/model.h"
-#include "plan/presets.h"
+#include "plan/axes.h"
 
 struct plan {
     const char *preset;

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
+#include "plan/axes.h"
 #include "token/tokenizer.h"
 
 struct loam_model {
@@ -130,11 +131,14 @@ bool loam_token_is_end(const struct loam_model *model, int32_t token) {
 static enum status session_open(struct loam_session *session, struct error *error) {
     const struct loam_session_options *options = &session->options;
     struct model *model = session->model->model;
+    struct axes axes = {.k_type = options->q8_kv ? KV_Q8 : KV_F16, .v_type = options->q8_kv ? KV_Q8 : KV_F16};
+    TRY(axes_read(&axes, options->preset, options->set, options->keep, error));
     const struct engine_options engine = {.context_size = options->context_size,
                                           .sequence_capacity = 1,
                                           .batch_size = options->batch_size,
-                                          .k_type = options->q8_kv ? KV_Q8 : KV_F16,
-                                          .v_type = options->q8_kv ? KV_Q8 : KV_F16};
+                                          .k_type = axes.k_type,
+                                          .v_type = axes.v_type,
+                                          .select = axes.select};
     const struct sampler_options sampler = {.temperature = options->temperature,
                                             .top_k = options->top_k,
                                             .top_p = options->top_p,
@@ -157,6 +161,7 @@ enum loam_status loam_session_create(struct loam_session **session, struct loam_
     made->options = options != NULL ? *options : loam_session_options_default();
     made->pending = -1;
     enum status status = session_open(made, &reason);
+    made->options.preset = made->options.set = made->options.keep = NULL; /* borrowed until here */
     if (status == STATUS_OK)
         *session = made;
     else
@@ -221,6 +226,18 @@ static enum status next(struct loam_session *session, int32_t *token, struct err
 enum loam_status loam_session_next(struct loam_session *session, int32_t *token, struct loam_error *error) {
     struct error reason = {0};
     return report(next(session, token, &reason), &reason, error);
+}
+
+double loam_session_kept_ratio(const struct loam_session *session) {
+    const struct select *select = engine_select(session->engine);
+    if (select == NULL) return 1;
+    struct select_statistics statistics = select_statistics(select);
+    return statistics.visible > 0 ? (double)statistics.kept / (double)statistics.visible : 1;
+}
+
+const char *loam_session_note(const struct loam_session *session) {
+    const struct select *select = engine_select(session->engine);
+    return select != NULL ? select_fallback(select) : NULL;
 }
 
 uint64_t loam_session_length(const struct loam_session *session) {

@@ -70,6 +70,114 @@ static void test_generate(void **state) {
     loam_model_close(model);
 }
 
+enum { PROMPT = 600, ANSWER = 24 };
+
+struct answer {
+    int32_t tokens[ANSWER];
+    double kept;
+    bool noted;
+};
+
+/* Tokens drawn behind a prompt of random ids, under these axes; a small change of a probability shows in some. */
+static struct answer answer_with(struct loam_model *model, const char *preset, const char *set,
+                                 const char *keep, bool q8) {
+    struct loam_error error;
+    struct loam_session_options options = loam_session_options_default();
+    char texts[3][64]; /* gone once the session is there */
+    const char *given[3] = {preset, set, keep};
+    for (size_t i = 0; i < 3; i++)
+        if (given[i] != NULL) snprintf(texts[i], sizeof texts[i], "%s", given[i]);
+    options.context_size = PROMPT + ANSWER;
+    options.temperature = 2;
+    options.top_k = 0;
+    options.top_p = 1;
+    options.min_p = 0;
+    options.q8_kv = q8;
+    options.preset = preset != NULL ? texts[0] : NULL;
+    options.set = set != NULL ? texts[1] : NULL;
+    options.keep = keep != NULL ? texts[2] : NULL;
+    struct loam_session *session = start(model, &options);
+    memset(texts, 'x', sizeof texts);
+    int32_t prompt[PROMPT];
+    for (size_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 7919 % 509 + i % 2);
+    assert_int_equal(loam_session_feed(session, prompt, PROMPT, &error), LOAM_OK);
+    struct answer answer;
+    for (size_t i = 0; i < ANSWER; i++)
+        if (loam_session_next(session, &answer.tokens[i], &error) != LOAM_OK) fail_msg("%s", error.message);
+    answer.kept = loam_session_kept_ratio(session);
+    answer.noted = loam_session_note(session) != NULL;
+    loam_session_destroy(session);
+    return answer;
+}
+
+static bool same(const struct answer *a, const struct answer *b) {
+    return memcmp(a->tokens, b->tokens, sizeof a->tokens) == 0;
+}
+
+/* The axes of the command line: what keeps all is what full gives, what keeps less reads less. */
+static void test_selection(void **state) {
+    (void)state;
+    struct loam_error error;
+    struct loam_model *model;
+    if (loam_model_open(&model, path, NULL, &error) != LOAM_OK) fail_msg("%s", error.message);
+    struct answer full = answer_with(model, NULL, NULL, NULL, false);
+    assert_true(full.kept == 1 && !full.noted);
+    struct answer named = answer_with(model, "full", NULL, NULL, false);
+    assert_true(same(&full, &named));
+    static const char *const presets[] = {"streaming", "quest", "hata", "h2o", "leoam"};
+    size_t differ = 0;
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
+        struct answer all = answer_with(model, presets[i], "dense=0", "100%", false);
+        if (!same(&full, &all)) fail_msg("%s keeps 100%% and gives other tokens", presets[i]);
+        assert_true(all.kept == 1);
+        struct answer some = answer_with(model, presets[i], "dense=0,sinks=4,recent=16", "96", false);
+        if (some.kept < 80. / (PROMPT + ANSWER) || some.kept > 112. / PROMPT)
+            fail_msg("%s kept %.3f", presets[i], some.kept);
+        assert_true(some.noted == (strcmp(presets[i], "hata") == 0)); /* there is no calibration */
+        differ += !same(&full, &some);
+        struct answer tenth = answer_with(model, presets[i], "dense=0,sinks=4,recent=16", "25%", false);
+        assert_true(tenth.kept > some.kept && tenth.kept < 0.3);
+    }
+    assert_true(differ >= 3);
+    struct answer one_dense = answer_with(model, "quest", "dense=1", "96", false);
+    assert_true(one_dense.kept > 0.5 && one_dense.kept < 0.65); /* one of the two layers */
+    struct answer q8 = answer_with(model, NULL, NULL, NULL, true),
+                  codec = answer_with(model, NULL, "codec=q8", NULL, false);
+    assert_true(same(&q8, &codec));
+    loam_model_close(model);
+}
+
+static void test_selections_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset, *set, *keep, *says;
+    } cases[] = {
+        {"clo", NULL, NULL, "is not built yet; this build has full"},
+        {"fast", NULL, NULL, "no preset 'fast'"},
+        {"hata", NULL, "110%", "found '110%'"},
+        {"hata", "bits=100,dense=0", NULL, "bits=100"},
+        {"hata", "colour=red", NULL, "no axis 'colour'"},
+        {NULL, NULL, "10%", "select=all keeps 100%"},
+        {"infinigen", "dense=0", NULL, "needs skewing matrices"},
+    };
+    struct loam_error error;
+    struct loam_model *model;
+    if (loam_model_open(&model, path, NULL, &error) != LOAM_OK) fail_msg("%s", error.message);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct loam_session_options options = loam_session_options_default();
+        struct loam_session *session;
+        options.preset = cases[i].preset;
+        options.set = cases[i].set;
+        options.keep = cases[i].keep;
+        options.context_size = 128;
+        assert_int_equal(loam_session_create(&session, model, &options, &error), LOAM_USAGE);
+        if (strstr(error.message, cases[i].says) == NULL)
+            fail_msg("no '%s' in: %s", cases[i].says, error.message);
+        assert_null(session);
+    }
+    loam_model_close(model);
+}
+
 static void test_failures(void **state) {
     (void)state;
     struct loam_error error;
@@ -98,6 +206,8 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate), cmocka_unit_test(test_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate), cmocka_unit_test(test_selection),
+                                       cmocka_unit_test(test_selections_refused),
+                                       cmocka_unit_test(test_failures)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
