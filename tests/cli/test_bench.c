@@ -129,6 +129,7 @@ static void failures(void **state) {
         const char *arguments[8];
         int code;
     } cases[] = {
+        {{"bench", "-m"}, 2},
         {{"bench", "-m", "/nonexistent"}, 6},
         {{"bench", "-m", "x", "-p", "0", "-n", "0"}, 2},
         {{"bench", "-m", "x", "-pg", "1,2,3"}, 2},

@@ -88,7 +88,9 @@ static void failures(void **state) {
     (void)state;
     struct process_result nothing = LOAM("inspect"), missing = LOAM("inspect", "/nonexistent.gguf"),
                           broken = LOAM("inspect", broken_path), wrong = LOAM("inspect", "--jsn", model_path);
-    assert_int_equal(nothing.code, 2);
+    assert_int_equal(nothing.code, 0); /* the bundled model */
+    assert_non_null(strstr(nothing.complaints, "/models/loam-nano.gguf\n"));
+    assert_non_null(strstr(nothing.output, "blk.0.attn_q.weight"));
     assert_int_equal(missing.code, 6);
     assert_int_equal(broken.code, 3);
     assert_non_null(strstr(broken.complaints, "broken.gguf: "));
