@@ -105,6 +105,17 @@ static enum status set_depth(struct bench *bench, const struct bench_test *test,
     return STATUS_OK;
 }
 
+static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after,
+                                                 struct kv_tier_statistics before) {
+    return (struct kv_tier_statistics){.read_bytes = after.read_bytes - before.read_bytes,
+                                       .read_pages = after.read_pages - before.read_pages,
+                                       .write_bytes = after.write_bytes - before.write_bytes,
+                                       .hits = after.hits - before.hits,
+                                       .misses = after.misses - before.misses,
+                                       .wait_ns = after.wait_ns - before.wait_ns,
+                                       .host_bytes = after.host_bytes};
+}
+
 static enum status run_test(struct bench *bench, struct bench_test *test, struct error *error) {
     TRY(set_depth(bench, test, error));
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
@@ -115,6 +126,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     }
     struct select *select = engine_select(bench->session.engine);
     if (select != NULL) select_reset_statistics(select);
+    struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
     test->time = time(NULL);
     for (uint64_t r = 0; r < repetitions; r++) {
@@ -125,6 +137,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         TRY(check_interrupt(error));
     }
     if (select != NULL) test->select = select_statistics(select);
+    test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
     return bench_print_row(&bench->printer, test, error);
 }
 
@@ -275,6 +288,7 @@ enum status bench_command(const struct options *options, struct error *error) {
     enum status status = bench == NULL || list.tests == NULL
                              ? error_set(error, STATUS_MEMORY, "out of memory")
                              : list_tests(&list, options, error);
+    if (status == STATUS_OK) status = plan_read_budgets(&bench->plan, options, error);
     if (status == STATUS_OK)
         status = plan_read_axes(&bench->plan, option_text(options, OPTION_PRESET),
                                 option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);

@@ -195,6 +195,18 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add(row, "samples_ts", samples_json(test, true));
 }
 
+/* Of --kv-disk; sums over all repetitions. */
+static void add_tier(json_t *row, const struct bench_test *test) {
+    const struct kv_tier_statistics *tier = &test->tier;
+    if (test->plan->disk.directory == NULL) return;
+    uint64_t chunks = tier->hits + tier->misses;
+    json_add_uint(row, "kv_host_bytes", tier->host_bytes);
+    json_add_uint(row, "kv_read_bytes", tier->read_bytes);
+    json_add_uint(row, "kv_write_bytes", tier->write_bytes);
+    json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
+    json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
+}
+
 /* llama-bench's names; what loam adds comes last. */
 static json_t *row_json(const struct bench_printer *p, const struct bench_test *test) {
     const struct bench_model *model = p->model;
@@ -213,6 +225,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "version", json_string(version_number));
     json_add(row, "kernels", json_string(model->kernels));
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
+    add_tier(row, test);
     if (p->has_floor) {
         json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
         json_add_number(row, "read_bandwidth", test->bandwidth);

@@ -31,6 +31,7 @@ struct bench_test {
     uint64_t kv_bytes_per_token;     /* metadata included */
     uint64_t kv_step_bytes;          /* what a step of one sequence reads of them, at mid test */
     struct select_statistics select; /* of all repetitions */
+    struct kv_tier_statistics tier;  /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MOST];

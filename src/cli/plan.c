@@ -30,14 +30,9 @@ enum status plan_read_axes(struct plan *plan, const char *preset, const char *se
     return STATUS_OK;
 }
 
-enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {
-    *plan = (struct plan){0};
-    plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
-    plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error) {
     if (option_given(options, OPTION_KV_DISK))
         TRY(kv_disk_parse(&plan->disk, option_text(options, OPTION_KV_DISK), error));
-    TRY(plan_read_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
-                       option_text(options, OPTION_KEEP), error));
     static const enum option_id budgets[] = {OPTION_KV_DEVICE, OPTION_KV_HOST};
     for (size_t i = 0; i < 2; i++) {
         if (!option_given(options, budgets[i])) continue;
@@ -47,6 +42,15 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
             plan->budget_bytes = UINT64_MAX;
     }
     return STATUS_OK;
+}
+
+enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {
+    *plan = (struct plan){0};
+    plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
+    plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+    TRY(plan_read_budgets(plan, options, error));
+    return plan_read_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
+                          option_text(options, OPTION_KEEP), error);
 }
 
 /* The cache of one token, metadata included. */

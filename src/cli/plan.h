@@ -27,6 +27,9 @@ struct plan {
 };
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+/* --kv-device, --kv-host and --kv-disk alone; to be read before the axes. */
+enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error)
+    STATUS_CHECKED;
 void plan_deinit(struct plan *plan); /* safe on a zeroed one */
 /* The same from texts: preset NULL is full; set and keep NULL: not given. */
 enum status plan_read_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
