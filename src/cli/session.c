@@ -48,6 +48,8 @@ enum status session_create_engine(struct session *session, const struct engine_o
     session->engine = NULL;
     TRY(engine_create(&session->engine, session->model, engine_options, error));
     session->load_seconds += clock_seconds() - began;
+    const char *warning = engine_documents_warning(session->engine);
+    if (warning != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", warning);
     const struct select *select = engine_select(session->engine);
     if (select != NULL && select_fallback(select) != NULL && !session->quiet)
         fprintf(stderr, "loam: note: %s\n", select_fallback(select));

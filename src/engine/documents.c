@@ -48,6 +48,8 @@ enum status documents_open(struct documents **result, const struct engine_option
     return STATUS_OK;
 }
 
+const char *documents_warning(const struct documents *documents) { return store_warning(documents->store); }
+
 void documents_close(struct documents *documents) {
     if (documents == NULL) return;
     store_close(documents->store);

@@ -18,6 +18,8 @@ struct documents;
 enum status documents_open(struct documents **documents, const struct engine_options *options,
                            const struct model *model, const struct kv_layout *layout, struct select *select,
                            uint64_t buffer_bytes, struct error *error) STATUS_CHECKED;
+/* store_warning of the store: a line for the user, or NULL. */
+const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */
 
 /* For an empty sequence.  *reused: how many of the tokens it now has.  A document that is damaged, or being written

@@ -128,6 +128,10 @@ enum status engine_set_select(struct engine *engine, const struct select_options
     return status;
 }
 
+const char *engine_documents_warning(const struct engine *engine) {
+    return engine->documents != NULL ? documents_warning(engine->documents) : NULL;
+}
+
 struct select *engine_select(struct engine *engine) {
     return engine->select;
 }

@@ -39,6 +39,8 @@ struct engine_options {
 enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
                           struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);
+/* What is wrong in the folder of saved documents and was left alone, a line for the user; NULL: nothing. */
+const char *engine_documents_warning(const struct engine *engine);
 
 enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error)
     STATUS_CHECKED;

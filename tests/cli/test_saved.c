@@ -349,6 +349,34 @@ static void the_folder_and_its_limit_are_told_apart(void **state) {
     }
 }
 
+/* Files that the catalog does not know are left alone, and who opens the folder to write in it says so. */
+static void lost_files_are_told(void **state) {
+    (void)state;
+    struct folder folder;
+    char path[240];
+    folder_init(&folder, "lost", 1);
+    snprintf(path, sizeof path, "%s/77.pages", folder.path);
+    FILE *file = fopen(path, "w");
+    fputs("all that is left of a document", file);
+    fclose(file);
+    static const char *const commands[][12] = {
+        {"verify", "1", "--kv-disk", NULL},
+        {"run", "-p", "In the beginning", "-n", "2", "--kv-host", "64M", "--kv-disk", NULL},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        const char *arguments[13];
+        size_t count = 0;
+        for (; commands[i][count] != NULL; count++) arguments[count] = commands[i][count];
+        arguments[count] = folder.path;
+        arguments[count + 1] = NULL;
+        struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+        if (result.code != 0 || strstr(result.complaints, "77.pages: left alone") == NULL)
+            fail_msg("%s: exit %d: %s", arguments[0], result.code, result.complaints);
+        process_deinit(&result);
+        assert_int_equal(access(path, F_OK), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_listed),
@@ -359,6 +387,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_made),
         cmocka_unit_test(an_unfinished_commit_is_undone),
         cmocka_unit_test(the_folder_and_its_limit_are_told_apart),
+        cmocka_unit_test(lost_files_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
