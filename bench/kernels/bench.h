@@ -21,6 +21,7 @@ struct bench_options {
 int bench_matvec(const struct bench_options *options);
 int bench_matmul(const struct bench_options *options); /* inputs 1: 8, 32, 512 and 2048 */
 int bench_attention(const struct bench_options *options);
+int bench_codec(const struct bench_options *options);
 int bench_selection(const struct bench_options *options); /* type: how the case's name begins */
 
 struct pool;

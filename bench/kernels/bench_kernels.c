@@ -15,9 +15,10 @@
 #include "platform/pool.h"
 
 static void usage(void) {
-    fprintf(stderr, "usage: bench_kernels [--op matvec|matmul|attention|selection] [--type T] [--threads N] "
-                    "[--inputs N] [--mask WORD]\n"
-                    "                     [--shape ROWSxCOLUMNS] [--buffer MIB] [--seconds S] [--csv]\n");
+    fprintf(stderr,
+            "usage: bench_kernels [--op matvec|matmul|attention|selection|codec] [--type T] [--threads N] "
+            "[--inputs N] [--mask WORD]\n"
+            "                     [--shape ROWSxCOLUMNS] [--buffer MIB] [--seconds S] [--csv]\n");
     exit(2);
 }
 
@@ -77,6 +78,7 @@ int main(int argc, char **argv) {
     if (options.op != NULL && strcmp(options.op, "matmul") == 0) return bench_matmul(&options);
     if (options.op != NULL && strcmp(options.op, "attention") == 0) return bench_attention(&options);
     if (options.op != NULL && strcmp(options.op, "selection") == 0) return bench_selection(&options);
+    if (options.op != NULL && strcmp(options.op, "codec") == 0) return bench_codec(&options);
     if (options.op == NULL || strcmp(options.op, "matvec") == 0) return bench_matvec(&options);
     usage();
 }

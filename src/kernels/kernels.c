@@ -4,6 +4,7 @@ void kernels_init(struct kernels *kernels, cpu_mask mask) {
     abstract_kernels_init(&kernels->abstract, mask);
     activation_kernels_init(&kernels->activation, mask);
     attention_kernels_init(&kernels->attention, mask);
+    codec_kernels_init(&kernels->codec, mask);
     convert_kernels_init(&kernels->convert, mask);
     hash_kernels_init(&kernels->hash, mask);
     mass_kernels_init(&kernels->mass, mask);

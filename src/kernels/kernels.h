@@ -5,6 +5,7 @@
 #include "kernels/abstract/abstract.h"
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
+#include "kernels/codec/codec.h"
 #include "kernels/convert/convert.h"
 #include "kernels/hash/hash.h"
 #include "kernels/mass/mass.h"
@@ -20,6 +21,7 @@ struct kernels {
     struct abstract_kernels abstract;
     struct activation_kernels activation;
     struct attention_kernels attention;
+    struct codec_kernels codec;
     struct convert_kernels convert;
     struct hash_kernels hash;
     struct mass_kernels mass;

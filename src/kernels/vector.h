@@ -68,6 +68,18 @@ static inline simde__m512i vector_integer_pair(__m256i low, __m256i high) {
 #define _mm512_cvtepu16_epi32(x)                                          \
     vector_integer_pair(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), \
                         _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)))
+#undef _mm512_cvtepu8_epi32
+#define _mm512_cvtepu8_epi32(x) \
+    vector_integer_pair(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))
+static inline __m128i vector_bytes(simde__m512i x) {
+    int32_t integers[16];
+    uint8_t bytes[16];
+    memcpy(integers, &x, sizeof integers);
+    for (int i = 0; i < 16; i++) bytes[i] = (uint8_t)integers[i];
+    return _mm_loadu_si128((const __m128i *)bytes);
+}
+#undef _mm512_cvtepi32_epi8
+#define _mm512_cvtepi32_epi8(x) vector_bytes(x)
 
 #endif
 
