@@ -233,7 +233,7 @@ static void slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequenc
     *slot = (struct slot){.sequence = sequence,
                           .row = (uint32_t)row,
                           .chunk = (uint32_t)chunk,
-                          .state = state,
+                          .state = (uint8_t)state,
                           .is_victim = slot->is_victim};
     *slot_entry(tier, slot) = slot_memory(tier, slot);
 }
