@@ -353,6 +353,30 @@ static void the_search_equals_brute_force(void **state) {
     }
 }
 
+/* Boxes of random bytes, of a damaged document say: something is found, and no search goes on for ever. */
+static void broken_boxes_end(void **state) {
+    (void)state;
+    struct score_kernels kernels;
+    score_kernels_init(&kernels, cpu_features());
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct tree_case c;
+        struct search_case s;
+        case_create(&c, seed, NORMAL, (size_t)8 << seed % 4, TREE_BOUND);
+        for (size_t i = 0; i < c.chunk_count; i++)
+            if (seed % 3 == 0 || i % 3 == 0) fill_bytes(&c.random, c.blocks[i], c.layout.bytes);
+        if (search_case_init(&c, &s)) {
+            uint32_t *indices = calloc(s.k, sizeof *indices);
+            (void)search(&c, &kernels, &s, indices);
+            for (size_t i = 0; i < s.k; i++) {
+                uint64_t token = indices[i] * tree_tokens(c.layout.leaf);
+                assert_true(token >= s.begin && token < s.end && (i == 0 || indices[i] > indices[i - 1]));
+            }
+            free(indices);
+        }
+        case_destroy(&c);
+    }
+}
+
 /* Nodes that any exact search from the start opens: those within the range whose importance is above that of the k-th
  * leaf; and those that it may: not below. */
 static void must_open(const struct tree_case *c, const struct score_kernels *kernels,
@@ -431,6 +455,7 @@ int main(void) {
         cmocka_unit_test(boxes_hold_their_keys),
         cmocka_unit_test(the_search_equals_brute_force),
         cmocka_unit_test(a_desert_is_evaluated_once),
+        cmocka_unit_test(broken_boxes_end),
         cmocka_unit_test(little_more_is_opened_than_must_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,8 +5,8 @@
  *   2  capacity of a bucket: the leaves below its nodes.  No leaf lies in a bucket above its ancestors' (tree.h, 1), so
  *      where fewer than k leaves fit above a bucket, the k-th best lies in it or below: all its inner nodes are opened,
  *      as a queue ordered to the last bit would open all but those that share the bucket of the k-th leaf.
- *   3  What was opened stays opened: the lowest bucket that is open only moves down, and no bucket from it up has an
- *      inner node.  When the k-th leaf lies in it, the search ends.
+ *   3  A wave leaves no inner node in the buckets that it opens; when the k-th leaf lies in one of them, the search
+ *      ends.  Every wave opens a node, so it ends whatever the boxes hold.
  *   4  A node is taken whole, without opening it, when its leaves lie, by its lower bound, in buckets from which up
  *      there is room for at most k leaves.
  *
@@ -279,7 +279,7 @@ static size_t take_whole(struct search *search, enum tree_level level, uint64_t 
         float slack = search->slack * greatest_element(search->rows[i], 2 * args->layout->dimension);
         float least = search->scores[i] - slack;
         size_t bucket = isfinite(least) ? bucket_of(search, least) : 0;
-        if (bucket == 0 || search->room[bucket] > args->k) {
+        if (bucket == 0 || search->room[bucket] > args->k || search->whole_count + leaves > args->k) {
             nodes[kept++] = nodes[i];
             continue;
         }
@@ -314,12 +314,13 @@ static void open_piece(struct search *search, enum tree_level level, uint64_t *n
         insert(search, below, nodes[i / children] * children + i % children, search->scores[i]);
 }
 
-/* Takes the nodes of a level out of buckets [low, end); their bits are set in `edge`.  Of the best, at most PROBE, the
- * lower bounds are tried, and whether it pays to try more. */
-static void take_level(struct search *search, enum tree_level level, size_t low, size_t end, uint64_t first) {
+/* Takes the nodes of a level out of the buckets from low up; their bits are set in `edge`.  Of the best, at most PROBE,
+ * the lower bounds are tried, and whether it pays to try more. */
+static void take_level(struct search *search, enum tree_level level, size_t low, uint64_t first) {
     uint64_t best[PROBE];
     size_t best_count = 0, leaves = node_leaves(search, level);
-    for (size_t bucket = end; bucket-- > low;) {
+    for (size_t bucket = BUCKETS; bucket-- > low;) {
+        if (search->inner[bucket] == 0) continue;
         for (int32_t i = search->head[level][bucket]; i != NONE; i = search->entries[i].next) {
             uint64_t node = search->entries[i].node & (((uint32_t)1 << LEVEL_BITS) - 1);
             search->edge[(node - first) / 64] |= (uint64_t)1 << (node - first) % 64;
@@ -344,9 +345,9 @@ static void take_level(struct search *search, enum tree_level level, size_t low,
             search->edge[(tried[i] - first) / 64] &= ~((uint64_t)1 << (tried[i] - first) % 64);
 }
 
-/* Opens all inner nodes in the buckets [low, end): level by level from above, so that their children, none of which
+/* Opens all inner nodes in the buckets from low up: level by level from above, so that their children, none of which
  * lies higher than they do, are opened too; within a level in the order of memory. */
-static void open_buckets(struct search *search, size_t low, size_t end) {
+static void open_buckets(struct search *search, size_t low) {
     uint64_t nodes[PIECE];
     size_t room = 0;
     for (size_t bucket = BUCKETS; bucket-- > 0;) search->room[bucket] = room += search->capacity[bucket];
@@ -354,7 +355,7 @@ static void open_buckets(struct search *search, size_t low, size_t end) {
         uint64_t first = search->args->token_begin / tree_tokens(level);
         uint64_t end_node = search->args->token_end / tree_tokens(level);
         size_t count = 0;
-        take_level(search, level, low, end, first);
+        take_level(search, level, low, first);
         for (uint64_t word = 0; first + word * 64 < end_node; word++) {
             for (uint64_t bits = search->edge[word]; bits != 0; bits &= bits - 1) {
                 nodes[count++] = first + word * 64 + (uint64_t)__builtin_ctzll(bits);
@@ -508,14 +509,14 @@ static size_t wave_end(const struct search *search, size_t bucket, size_t above,
     return bucket;
 }
 
-/* Opens buckets [low, end); the share of the inner nodes' capacity that stays in them. */
-static double open_wave(struct search *search, size_t low, size_t end) {
+/* Opens the buckets from low up; the share of the inner nodes' capacity that stays in them. */
+static double open_wave(struct search *search, size_t low) {
     size_t before = 0, inner = 0, after = 0;
     for (size_t bucket = low; bucket < BUCKETS; bucket++) {
         before += search->capacity[bucket];
         inner += search->inner[bucket];
     }
-    open_buckets(search, low, end);
+    open_buckets(search, low);
     for (size_t bucket = low; bucket < BUCKETS; bucket++) after += search->capacity[bucket];
     double yield = after + inner > before ? (double)(after + inner - before) / (double)inner : 0;
     return yield > 0.35 ? yield : 0.35;
@@ -526,7 +527,7 @@ void tree_search(const struct score_kernels *score, const struct top_k_kernels *
     ASSERT(args->start > args->layout->leaf && args->k > 0);
     ASSERT(args->k < (args->token_end - args->token_begin) / tree_tokens(args->layout->leaf));
     struct search *search = search_begin(score, args);
-    size_t opened = BUCKETS, floor = 1; /* buckets from `opened` up have no inner nodes */
+    size_t floor = 1;
     double yield = 1;
     insert_start(search);
     for (;;) {
@@ -537,15 +538,11 @@ void tree_search(const struct score_kernels *score, const struct top_k_kernels *
             above += search->capacity[bucket];
         }
         if (inner > 0) {
-            size_t low = wave_end(search, bucket, above, inner, yield);
-            yield = open_wave(search, low, opened);
-            opened = low;
+            yield = open_wave(search, wave_end(search, bucket, above, inner, yield));
         } else if (above >= args->k) {
             finish(search, top_k, bucket);
             break;
-        } else if (spread_anew(search)) {
-            opened = BUCKETS;
-        } else {
+        } else if (!spread_anew(search)) {
             floor = 0;
         }
     }
