@@ -56,9 +56,7 @@ static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) 
     size_t dimension = run->kv->k_dimension;
     const float *q = head_query(run, &run->rows[row], head);
     uint8_t *prepared = prepared_query(run, row, head);
-    if (layout->kind == METADATA_TREE)
-        cpu_tree_prepare(run, row, head);
-    else if (layout->kind == METADATA_HASH)
+    if (layout->kind == METADATA_HASH)
         run->device->kernels.hash.encode(
             &(struct hash_encode_args){.weights = operation->weights + head * dimension * layout->hash.bits,
                                        .dimension = dimension,
@@ -335,9 +333,6 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
         run->query_bytes = align_up(run->group * operation->layout->hash.code_bytes, 64);
     if (prepares && operation->layout->kind == METADATA_PARTIAL)
         run->query_bytes = align_up(run->group * operation->layout->columns * sizeof(float), 64);
-    if (prepares && operation->layout->kind == METADATA_TREE)
-        run->query_bytes =
-            align_up(tree_query_floats(&operation->layout->tree, run->group) * sizeof(float), 64);
     run->partial_stride = align_up(run->group * (2 + run->kv->v_dimension), 16);
     run->thread_bytes = unit_scratch(run);
     size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
@@ -402,8 +397,7 @@ void cpu_attend_selected(struct stream *stream, const struct attend_selected_ope
         size_t entries = run.row_count * operation->kv_head_count;
         run.units[PHASE_CHOOSE] = operation->given == NULL ? entries : 0;
         run.units[PHASE_FINISH] = only_chooses(operation) ? 0 : entries;
-        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH ||
-                                           layout->kind == METADATA_PARTIAL || layout->kind == METADATA_TREE))
+        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL))
             run.units[PHASE_PREPARE] = entries;
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();

@@ -64,7 +64,6 @@ static inline bool tree_is_searched(const struct attend_selected_operation *oper
 size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
                             const struct select_item *item);
 size_t cpu_tree_scores(const struct attend_selected_operation *operation, const struct select_item *item);
-void cpu_tree_prepare(const struct select_run *run, size_t row, size_t kv_head);
 /* One score unit of a row's KV head. */
 void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch);
 /* The item's best leaves, pick_count / unit_tokens of them, ascending, as indices from the sequence's start. */

@@ -24,17 +24,22 @@ size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
     return max_size((nodes + per_unit - 1) / per_unit, 1);
 }
 
+static size_t query_bytes(const struct select_run *run) {
+    return align_up(tree_query_floats(layout_of(run), run->group) * sizeof(float), 64);
+}
+
 static float *scores_of(const struct select_run *run, size_t row, size_t kv_head) {
     return run->scores + (row * run->operation->kv_head_count + kv_head) * run->score_stride;
 }
 
-static const float *query_of(const struct select_run *run, size_t row, size_t kv_head) {
-    return (const float *)(const void *)prepared_query(run, row, kv_head);
-}
-
-void cpu_tree_prepare(const struct select_run *run, size_t row, size_t kv_head) {
+/* The query for boxes, in the first bytes of scratch, which it moves on.  Every unit makes its own, in less than a
+ * microsecond: a phase for it would be a barrier before any node is scored. */
+static const float *query_in(const struct select_run *run, size_t row, size_t kv_head, uint8_t **scratch) {
+    float *query = (float *)(void *)*scratch;
     tree_query(layout_of(run), head_query(run, &run->rows[row], kv_head), run->kv->k_dimension, run->group,
-               (float *)(void *)prepared_query(run, row, kv_head));
+               query);
+    *scratch += query_bytes(run);
+    return query;
 }
 
 void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch) {
@@ -46,13 +51,14 @@ void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, si
     first = begin + part * unit_nodes(run->operation);
     if (first >= end) return;
     if (end > first + unit_nodes(run->operation)) end = first + unit_nodes(run->operation);
+    const float *query = query_in(run, row, kv_head, &scratch);
     tree_score(&run->device->kernels.score,
                &(struct tree_score_args){.layout = layout_of(run),
                                          .level = level,
                                          .blocks = head_metadata(item, kv_head),
                                          .node_begin = first,
                                          .node_end = end,
-                                         .query = query_of(run, row, kv_head),
+                                         .query = query,
                                          .group = run->group,
                                          .scores = scores_of(run, row, kv_head) + (first - begin),
                                          .scratch = scratch});
@@ -61,6 +67,7 @@ void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, si
 void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
                      uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
+    const float *query = query_in(run, row, kv_head, &scratch);
     tree_search(
         &run->device->kernels.score, &run->device->kernels.top_k,
         &(struct tree_search_args){.layout = layout_of(run),
@@ -68,7 +75,7 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
                                    .token_begin = item->candidate_begin,
                                    .token_end = item->candidate_end,
                                    .k = (size_t)(item->pick_count / run->operation->layout->unit_tokens),
-                                   .query = query_of(run, row, kv_head),
+                                   .query = query,
                                    .group = run->group,
                                    .start = run->operation->tree_start,
                                    .start_scores = scores_of(run, row, kv_head),
@@ -102,5 +109,5 @@ size_t cpu_tree_scratch_bytes(const struct select_run *run) {
         bytes = max_size(bytes, tree_search_scratch_bytes(layout_of(run), &run->device->kernels.top_k,
                                                           item->candidate_end - item->candidate_begin));
     }
-    return bytes;
+    return query_bytes(run) + bytes;
 }
