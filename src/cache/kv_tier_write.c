@@ -174,14 +174,51 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
     return STATUS_OK;
 }
 
+static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_tier *tier = sequence->cache->tier;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
+                void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
+                if (*entry != NULL) tier_slot_free(tier, tier_slot_at(tier, *entry));
+            }
+}
+
+/* Pages behind a cut would be written a second time: what was written stays a source up to the cut, and what comes is
+ * written elsewhere. */
+static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
+    while (sequence->source_count > 0) {
+        struct kv_source *last = &sequence->sources[sequence->source_count - 1];
+        if (last->chunk_first < chunk) {
+            if (last->chunk_end > chunk) last->chunk_end = chunk;
+            break;
+        }
+        document_close(last->document);
+        sequence->source_count--;
+    }
+    sequence->writes = sequence->saved = false;
+}
+
+static enum status load_document(struct kv_sequence *sequence, struct document *document,
+                                 uint64_t token_count, struct error *error) {
+    TRY(add_source(sequence, document, 0, UINT64_MAX, error));
+    TRY(kv_sequence_reserve(sequence, token_count, error));
+    TRY(load_metadata(sequence, document, token_count / KV_CHUNK_TOKENS, error));
+    return load_tail(sequence, token_count, error);
+}
+
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error) {
     ASSERT(sequence->length == 0 && sequence->source_count == 0);
     ASSERT(token_count <= document_token_count(document));
-    TRY(add_source(sequence, document, 0, UINT64_MAX, error));
-    TRY(kv_sequence_reserve(sequence, token_count, error));
-    TRY(load_metadata(sequence, document, token_count / KV_CHUNK_TOKENS, error));
-    TRY(load_tail(sequence, token_count, error));
+    enum status status = load_document(sequence, document, token_count, error);
+    if (status != STATUS_OK) { /* as if it had never been */
+        tier_drain_all(sequence->cache->tier);
+        forget_chunks(sequence, 0);
+        cut_sources(sequence, 0);
+        return status;
+    }
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
         sequence->written[layer] = token_count / KV_CHUNK_TOKENS;
         sequence->complete[layer] = token_count;
@@ -229,32 +266,6 @@ static bool is_written_behind(const struct kv_sequence *sequence, uint64_t chunk
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
         if (sequence->written[layer] > chunk) return true;
     return false;
-}
-
-static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_tier *tier = sequence->cache->tier;
-    for (size_t layer = 0; layer < config->layer_count; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
-            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
-                void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
-                if (*entry != NULL) tier_slot_free(tier, tier_slot_at(tier, *entry));
-            }
-}
-
-/* Pages behind a cut would be written a second time: what was written stays a source up to the cut, and what comes is
- * written elsewhere. */
-static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
-    while (sequence->source_count > 0) {
-        struct kv_source *last = &sequence->sources[sequence->source_count - 1];
-        if (last->chunk_first < chunk) {
-            if (last->chunk_end > chunk) last->chunk_end = chunk;
-            break;
-        }
-        document_close(last->document);
-        sequence->source_count--;
-    }
-    sequence->writes = sequence->saved = false;
 }
 
 void kv_tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {

@@ -252,6 +252,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(choose_template(chat, error));
     struct engine_options engine_options = {.sequence_capacity = 1,
                                             .batch_size = session_batch_size(options),
+                                            .segment_size = option_count(options, OPTION_SEGMENT),
                                             .k_type = chat->plan.k_type,
                                             .v_type = chat->plan.v_type,
                                             .select = chat->plan.select};

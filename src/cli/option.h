@@ -59,6 +59,7 @@ enum option_id {
     OPTION_KV_DEVICE,
     OPTION_KV_HOST,
     OPTION_KV_DISK,
+    OPTION_SEGMENT,
     OPTION_PRESET,
     OPTION_SET,
     OPTION_KEEP,

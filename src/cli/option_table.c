@@ -165,6 +165,10 @@ const struct option_spec option_table[] = {
      GENERATE | BIT(BENCH), GROUP_CACHE,
      "where KV goes that --kv-host does not hold; prompts are saved there and opened again without "
      "computing"},
+    {OPTION_SEGMENT, "segment", NULL, NULL, ARGUMENT_COUNT, "N", "0", NULL, 0, 1 << 19, GENERATE, GROUP_CACHE,
+     "tokens of a prompt that are computed, and with --kv-disk become durable, together; whole prefill "
+     "blocks; 0: "
+     "up to 8K"},
     {OPTION_CACHE_K, "cache-type-k", "ctk", NULL, ARGUMENT_WORD, "TYPE", "f16", "f16|q8_0", 0, 0,
      ENGINE_USERS, GROUP_CACHE, "element type of stored keys"},
     {OPTION_CACHE_V, "cache-type-v", "ctv", NULL, ARGUMENT_WORD, "TYPE", "f16", "f16|q8_0", 0, 0,

@@ -74,6 +74,7 @@ static enum status read_prompt(struct run *run, struct error *error) {
 static enum status create_engine(struct run *run, struct error *error) {
     struct engine_options engine_options = {.sequence_capacity = run->answer_count,
                                             .batch_size = session_batch_size(run->options),
+                                            .segment_size = option_count(run->options, OPTION_SEGMENT),
                                             .k_type = run->plan.k_type,
                                             .v_type = run->plan.v_type,
                                             .select = run->plan.select};

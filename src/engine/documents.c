@@ -41,7 +41,8 @@ enum status documents_open(struct documents **result, const struct engine_option
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
     snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
-    if (select != NULL && select_metadata_bytes(select) > 0) {
+    bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
+    if (selects && select_metadata_bytes(select) > 0) {
         select_metadata_kind(select, backing->layout.metadata_kind);
         backing->layout.metadata_bytes = (uint32_t)select_metadata_bytes(select);
     }
@@ -94,7 +95,6 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
             *reused = match.prefix_tokens;
             return STATUS_OK;
         }
-        kv_sequence_set_length(sequence, 0); /* closes what was opened */
         if (status != STATUS_DOCUMENT) return status;
         *notice = *error; /* it has been flagged and will not be found again */
     }

@@ -44,13 +44,18 @@ static void write_vocabulary(struct gguf_writer *writer) {
     OK(gguf_writer_add_uint(writer, "tokenizer.ggml.unknown_token_id", 0, &error));
 }
 
+static uint32_t layers_of(const struct tiny_model *model) {
+    assert_true(model->layers <= TINY_LAYERS_MOST);
+    return model->layers != 0 ? model->layers : TINY_LAYERS;
+}
+
 static void write_keys(struct gguf_writer *writer, const struct tiny_model *model) {
     uint64_t context = model->context != 0 ? model->context : TINY_CONTEXT;
     OK(gguf_writer_add_string(writer, "general.architecture", "llama", 5, &error));
     OK(gguf_writer_add_string(writer, "general.name", "tiny", 4, &error));
     OK(gguf_writer_add_uint(writer, "llama.context_length", (uint32_t)context, &error));
     OK(gguf_writer_add_uint(writer, "llama.embedding_length", TINY_HIDDEN, &error));
-    OK(gguf_writer_add_uint(writer, "llama.block_count", TINY_LAYERS, &error));
+    OK(gguf_writer_add_uint(writer, "llama.block_count", layers_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.feed_forward_length", TINY_FFN, &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.head_count", TINY_HEADS, &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.head_count_kv", TINY_KV_HEADS, &error));
@@ -70,7 +75,7 @@ struct shape {
     uint64_t dimensions[2];
 };
 
-static size_t list_shapes(struct shape *shapes) {
+static size_t list_shapes(struct shape *shapes, uint32_t layers) {
     static const struct {
         const char *name;
         uint64_t columns, rows; /* rows 0: a vector */
@@ -87,10 +92,10 @@ static size_t list_shapes(struct shape *shapes) {
     };
     size_t count = 0;
     shapes[count++] = (struct shape){"token_embd.weight", 2, {TINY_HIDDEN, TINY_VOCABULARY}};
-    for (int l = 0; l < TINY_LAYERS; l++)
+    for (uint32_t l = 0; l < layers; l++)
         for (size_t i = 0; i < sizeof layer / sizeof layer[0]; i++) {
             struct shape *shape = &shapes[count++];
-            snprintf(shape->name, sizeof shape->name, "blk.%d.%s.weight", l, layer[i].name);
+            snprintf(shape->name, sizeof shape->name, "blk.%u.%s.weight", l, layer[i].name);
             shape->dimension_count = layer[i].rows > 0 ? 2 : 1;
             shape->dimensions[0] = layer[i].columns;
             shape->dimensions[1] = layer[i].rows > 0 ? layer[i].rows : 1;
@@ -114,8 +119,8 @@ static float weight_value(const struct tiny_model *model, const struct shape *sh
 }
 
 static void write_tensors(struct gguf_writer *writer, const struct tiny_model *model) {
-    struct shape shapes[9 * TINY_LAYERS + 3];
-    size_t count = list_shapes(shapes);
+    struct shape shapes[9 * TINY_LAYERS_MOST + 3];
+    size_t count = list_shapes(shapes, layers_of(model));
     for (size_t i = 0; i < count; i++)
         OK(gguf_writer_declare_tensor(writer, shapes[i].name, TENSOR_F32, shapes[i].dimension_count,
                                       shapes[i].dimensions, &error));

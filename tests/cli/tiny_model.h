@@ -7,6 +7,7 @@
 
 enum {
     TINY_LAYERS = 2,
+    TINY_LAYERS_MOST = 16,
     TINY_HIDDEN = 64,
     TINY_HEADS = 4,
     TINY_KV_HEADS = 2,
@@ -23,6 +24,7 @@ struct tiny_model {
     bool without_tokenizer;
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
+    uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MOST */
     bool never_ends;           /* the end token's logit is 0 everywhere, which is never the greatest of 320 */
     bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
 };

@@ -1,0 +1,410 @@
+/* --kv-disk and --kv-host of the real binary: what was read once is opened and not computed, with the same answer; a
+ * budget of an eighth holds; kill -9, damage, foreign files, two processes at once and full or wrong folders cost time
+ * or are refused in one line, and never change an answer. */
+#include "testing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MOST = 16 };
+/* KV in f16 of a token of the model with TINY_LAYERS. */
+enum { TOKEN_BYTES = TINY_LAYERS * TINY_KV_HEADS * 2 * TINY_HEAD_DIMENSION * 2 };
+
+static char model_path[160], other_path[160], deep_path[160], text_path[160], json_path[160], small_path[160];
+
+/* ---- running ---- */
+
+struct outcome {
+    int code;
+    char complaint[1024];
+    uint64_t prompt, computed, reused, read_bytes, write_bytes, host_bytes, rss_bytes;
+    int64_t tokens[TOKENS_MOST];
+    size_t token_count;
+};
+
+static uint64_t number(const json_t *root, const char *object, const char *key) {
+    const json_t *place = object != NULL ? json_object_get(root, object) : root;
+    const json_t *value = json_object_get(place, key);
+    assert_true(json_is_integer(value));
+    return (uint64_t)json_integer_value(value);
+}
+
+static void read_json(struct outcome *outcome, const char *path) {
+    json_error_t why;
+    json_t *root = json_load_file(path, 0, &why);
+    if (root == NULL) return;
+    outcome->prompt = number(root, NULL, "prompt_tokens");
+    outcome->computed = number(root, "prefill", "tokens");
+    outcome->reused = number(root, "prefill", "reused_tokens");
+    outcome->read_bytes = number(root, "io", "read_bytes");
+    outcome->write_bytes = number(root, "io", "write_bytes");
+    outcome->host_bytes = number(root, "kv", "host_bytes_peak");
+    outcome->rss_bytes = number(root, NULL, "peak_rss_bytes");
+    const json_t *tokens = json_object_get(root, "output_tokens");
+    outcome->token_count = json_array_size(tokens);
+    assert_true(outcome->token_count <= TOKENS_MOST);
+    for (size_t i = 0; i < outcome->token_count; i++)
+        outcome->tokens[i] = json_integer_value(json_array_get(tokens, i));
+    json_decref(root);
+}
+
+/* `loam run`, 8 tokens of an answer, greedily; the rest in words, ended by NULL; kill_ms 0: it may end. */
+static struct outcome run_killed(const char *model, const char *file, const char *json, unsigned kill_ms,
+                                 const char *const *more) {
+    const char *arguments[ARGUMENTS] = {"run", "-m",  model, "-f",     file, "-n",           "8",      "-t",
+                                        "1",   "-ub", "256", "--temp", "0",  "--ignore-eos", "--json", json};
+    size_t count = 16;
+    for (size_t i = 0; more[i] != NULL; i++) {
+        assert_true(count + 1 < ARGUMENTS);
+        arguments[count++] = more[i];
+    }
+    unlink(json);
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments,
+                                                                         .interrupt_signal = SIGKILL,
+                                                                         .interrupt_count = kill_ms > 0,
+                                                                         .interrupt_after_ms = kill_ms});
+    struct outcome outcome = {.code = result.code};
+    snprintf(outcome.complaint, sizeof outcome.complaint, "%s", result.complaints);
+    process_deinit(&result);
+    read_json(&outcome, json);
+    return outcome;
+}
+
+#define RUN(model, file, ...) run_killed(model, file, json_path, 0, (const char *const[]){__VA_ARGS__, NULL})
+
+static void expect_code(const struct outcome *outcome, int code, const char *says) {
+    if (outcome->code == code && strstr(outcome->complaint, says) != NULL) return;
+    fail_msg("exit code %d, expected %d; no '%s' in\n%s", outcome->code, code, says, outcome->complaint);
+}
+
+static void expect_same(const struct outcome *found, const struct outcome *expected) {
+    if (found->code != 0) fail_msg("exit code %d: %s", found->code, found->complaint);
+    assert_int_equal(found->token_count, expected->token_count);
+    assert_memory_equal(found->tokens, expected->tokens, expected->token_count * sizeof expected->tokens[0]);
+}
+
+static const char *folder(const char *name) {
+    static char paths[4][160];
+    static size_t next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s", scratch_path(name));
+    return path;
+}
+
+static void expect_verified(const char *store) {
+    struct process_result result = LOAM("verify", "--kv-disk", store);
+    if (result.code != 0) fail_msg("loam verify: %d\n%s%s", result.code, result.output, result.complaints);
+    process_deinit(&result);
+}
+
+/* Tokens of all documents that can be used. */
+static uint64_t saved_tokens(const char *store) {
+    struct process_result result = LOAM("ls", "--json", "--kv-disk", store);
+    json_error_t why;
+    uint64_t most = 0;
+    if (result.code == 0) {
+        json_t *root = json_loads(result.output, 0, &why);
+        assert_non_null(root);
+        for (size_t i = 0; i < json_array_size(root); i++) {
+            uint64_t tokens = number(json_array_get(root, i), NULL, "tokens");
+            if (tokens > most) most = tokens;
+        }
+        json_decref(root);
+    }
+    process_deinit(&result);
+    return most;
+}
+
+/* The same letters for every length, as far as they go. */
+static void write_text(const char *path, size_t bytes, const char *ending) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    uint32_t value = 17;
+    for (size_t i = 0; i < bytes; i++) {
+        value = value * 1664525 + 1013904223;
+        fputc(value >> 28 == 0 ? ' ' : 'a' + (int)(value >> 16) % 26, file);
+    }
+    fputs(ending, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* ---- saved and opened again ---- */
+
+static void a_prompt_is_read_once(void **state) {
+    (void)state;
+    const char *store = folder("once");
+    struct outcome plain = RUN(model_path, text_path, "--temp", "0");
+    expect_code(&plain, 0, "");
+    assert_int_equal(plain.reused, 0);
+    struct outcome first = RUN(model_path, text_path, "--kv-disk", store);
+    expect_same(&first, &plain);
+    assert_int_equal(first.reused, 0);
+    assert_int_equal(first.computed, first.prompt);
+    /* Whole chunks once, the last one as the tail; nothing a second time. */
+    uint64_t bytes = first.prompt * TOKEN_BYTES;
+    assert_in_range(first.write_bytes, bytes - 64 * TOKEN_BYTES, bytes + bytes / 20);
+    struct outcome second = RUN(model_path, text_path, "--kv-disk", store);
+    expect_same(&second, &plain);
+    assert_int_equal(second.reused, second.prompt - 1);
+    assert_int_equal(second.computed, 1);
+    assert_int_equal(second.write_bytes, 0);
+    expect_verified(store);
+}
+
+static void another_question_reuses_the_document(void **state) {
+    (void)state;
+    const char *store = folder("questions");
+    char asked[2][160];
+    struct outcome plain[2], saved[2];
+    for (size_t i = 0; i < 2; i++) {
+        static const char *const questions[2] = {" who was it and when", " what became of the pale ship"};
+        snprintf(asked[i], sizeof asked[i], "%s", scratch_path(i == 0 ? "asked.0" : "asked.1"));
+        write_text(asked[i], TEXT_BYTES, questions[i]);
+        plain[i] = RUN(model_path, asked[i], "--temp", "0");
+        saved[i] = RUN(model_path, asked[i], "--kv-disk", store);
+        expect_same(&saved[i], &plain[i]);
+    }
+    assert_int_equal(saved[0].reused, 0);
+    assert_in_range(saved[1].reused, TEXT_BYTES / 2, saved[1].prompt - 4);
+    assert_true(saved[1].computed < 64);
+    struct outcome again = RUN(model_path, asked[0], "--kv-disk", store);
+    expect_same(&again, &plain[0]);
+    assert_int_equal(again.computed, 1);
+    expect_verified(store);
+}
+
+/* An eighth of the KV, beside write buffers and tables, which do not shrink with it.
+ * peak_rss_bytes is the kernel's own maximum, not a sample of it. */
+static void the_budget_holds(void **state) {
+    (void)state;
+    const char *store = folder("eighth");
+    struct outcome small = RUN(deep_path, small_path, "-c", "4K");
+    struct outcome all = RUN(deep_path, text_path, "-c", "4K");
+    expect_code(&all, 0, "");
+    uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS, budget = bytes / 8 + (5 << 19);
+    char host[32];
+    snprintf(host, sizeof host, "%llu", (unsigned long long)budget);
+    static const char *const presets[] = {"full", "flexgen"};
+    for (size_t i = 0; i < 2; i++) {
+        struct outcome tiered =
+            RUN(deep_path, text_path, "--kv-disk", store, "--kv-host", host, "--preset", presets[i]);
+        expect_same(&tiered, &all);
+        assert_in_range(tiered.host_bytes, 1, budget);
+        assert_true(tiered.read_bytes > bytes / 2); /* it does not fit: decode steps read it again */
+        assert_int_equal(tiered.reused, i == 0 ? 0 : tiered.prompt - 1);
+        uint64_t base = small.rss_bytes - small.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
+        uint64_t slack = 8 << 20; /* the catalog, rings of the kernel, rows of a longer segment */
+        if (tiered.rss_bytes > base + budget + slack)
+            fail_msg("%llu bytes resident, %llu without KV, budget %llu",
+                     (unsigned long long)tiered.rss_bytes, (unsigned long long)base,
+                     (unsigned long long)budget);
+    }
+    struct outcome refused = RUN(deep_path, text_path, "--kv-disk", store, "--kv-host", "64K");
+    expect_code(&refused, 5, "this context needs at least");
+    assert_int_equal(refused.token_count, 0);
+}
+
+/* ---- kill -9, and two at once ---- */
+
+static void a_killed_prefill_goes_on(void **state) {
+    (void)state;
+    struct outcome plain = RUN(deep_path, text_path, "--segment", "256");
+    const char *timed = folder("timed");
+    struct process_result result = LOAM("run", "-q", "-m", deep_path, "-f", text_path, "-n", "1", "-t", "1",
+                                        "-ub", "256", "--segment", "256", "--kv-disk", timed);
+    assert_int_equal(result.code, 0);
+    double seconds = result.seconds;
+    process_deinit(&result);
+    size_t resumed = 0;
+    for (unsigned point = 1; point <= 5; point++) {
+        char name[24];
+        snprintf(name, sizeof name, "killed.%u", point);
+        const char *store = folder(name);
+        unsigned ms = (unsigned)(seconds * 1000 * point / 6) + 1;
+        static const char *const segment[] = {"--segment", "256", "--kv-disk"};
+        const char *more[] = {segment[0], segment[1], segment[2], store, NULL};
+        struct outcome killed = run_killed(deep_path, text_path, json_path, ms, more);
+        assert_true(killed.code == 0 || killed.code == 128 + SIGKILL);
+        uint64_t tokens = saved_tokens(store);
+        struct outcome again = run_killed(deep_path, text_path, json_path, 0, more);
+        expect_same(&again, &plain);
+        if (strstr(again.complaint, "damaged") != NULL) fail_msg("%s", again.complaint);
+        assert_int_equal(again.reused, tokens < again.prompt ? tokens : again.prompt - 1);
+        if (tokens > 0 && tokens < again.prompt) {
+            assert_int_equal(tokens % 256, 0);
+            resumed++;
+        }
+        expect_verified(store);
+    }
+    assert_true(resumed > 0);
+}
+
+struct at_once {
+    const char *store;
+    char json[160];
+    struct outcome outcome;
+};
+
+static void *run_beside(void *context) {
+    struct at_once *run = context;
+    const char *more[] = {"--segment", "256", "--kv-disk", run->store, NULL};
+    run->outcome = run_killed(model_path, text_path, run->json, 0, more);
+    return NULL;
+}
+
+static void two_at_once_answer_both(void **state) {
+    (void)state;
+    struct outcome plain = RUN(model_path, text_path, "--temp", "0");
+    struct at_once runs[2] = {{.store = folder("shared")}};
+    pthread_t threads[2];
+    for (size_t i = 0; i < 2; i++) {
+        runs[i].store = runs[0].store;
+        snprintf(runs[i].json, sizeof runs[i].json, "%s", scratch_path(i == 0 ? "once.0" : "once.1"));
+        assert_int_equal(pthread_create(&threads[i], NULL, run_beside, &runs[i]), 0);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        expect_same(&runs[i].outcome, &plain);
+    }
+    expect_verified(runs[0].store);
+    struct outcome again = RUN(model_path, text_path, "--kv-disk", runs[0].store);
+    expect_same(&again, &plain);
+    assert_int_equal(again.computed, 1);
+}
+
+/* ---- damage ---- */
+
+enum damage { FLIP_EVERYWHERE, FLIP_ONE, CUT_HALF, CUT_ALL, EXCHANGE, REMOVE, DAMAGES };
+
+static void damage_file(const char *path, enum damage damage) {
+    struct stat info;
+    if (damage == REMOVE) {
+        assert_int_equal(unlink(path), 0);
+        return;
+    }
+    int file = open(path, O_RDWR);
+    assert_true(file >= 0);
+    assert_int_equal(fstat(file, &info), 0);
+    off_t size = info.st_size, middle = size / 2 / 4096 * 4096, page = middle + 8192;
+    unsigned char byte, pages[2][8192];
+    if (damage == CUT_HALF || damage == CUT_ALL)
+        assert_int_equal(ftruncate(file, damage == CUT_ALL ? 0 : size / 2), 0);
+    if (damage == EXCHANGE) {
+        assert_int_equal(pread(file, pages[0], sizeof pages[0], middle), sizeof pages[0]);
+        assert_int_equal(pread(file, pages[1], sizeof pages[1], page), sizeof pages[1]);
+        assert_int_equal(pwrite(file, pages[1], sizeof pages[1], 0), sizeof pages[1]);
+        assert_int_equal(pwrite(file, pages[0], sizeof pages[0], page), sizeof pages[0]);
+    }
+    off_t first = damage == FLIP_ONE ? middle + 100 : 100, end = damage == FLIP_ONE ? first + 1 : size;
+    for (off_t at = first; damage <= FLIP_ONE && at < end; at += 4096) {
+        assert_int_equal(pread(file, &byte, 1, at), 1);
+        byte ^= 0x40;
+        assert_int_equal(pwrite(file, &byte, 1, at), 1);
+    }
+    close(file);
+}
+
+static void damage_costs_time_only(void **state) {
+    (void)state;
+    static const char *const presets[] = {"full", "quest"};
+    static const char *const settings[] = {"sinks=4", "dense=0"}; /* pages; and metadata of every layer */
+    for (size_t p = 0; p < 2; p++) {
+        struct outcome plain = RUN(model_path, text_path, "--preset", presets[p], "--set", settings[p]);
+        for (enum damage damage = 0; damage < DAMAGES; damage++)
+            for (size_t metadata = 0; metadata <= p; metadata++) {
+                char name[32], file[200];
+                snprintf(name, sizeof name, "damage.%zu.%d.%zu", p, (int)damage, metadata);
+                const char *store = folder(name);
+                if (metadata == 1 && damage == EXCHANGE) continue; /* too short for two pages */
+                struct outcome first = RUN(model_path, text_path, "--kv-disk", store, "--preset", presets[p],
+                                           "--set", settings[p]);
+                expect_same(&first, &plain);
+                snprintf(file, sizeof file, "%s/1.%s", store, metadata == 1 ? "metadata" : "pages");
+                damage_file(file, damage);
+                struct outcome found = RUN(model_path, text_path, "--kv-disk", store, "--preset", presets[p],
+                                           "--set", settings[p]);
+                if (found.code != 0) fail_msg("%s: exit code %d: %s", name, found.code, found.complaint);
+                expect_same(&found, &plain);
+                if (found.reused != 0 || strstr(found.complaint, "computed anew") == NULL)
+                    fail_msg("%s: %llu tokens of a damaged document; %s", name,
+                             (unsigned long long)found.reused, found.complaint);
+                struct outcome after = RUN(model_path, text_path, "--kv-disk", store, "--preset", presets[p],
+                                           "--set", settings[p]);
+                expect_same(&after, &plain);
+                assert_int_equal(after.computed, 1);
+            }
+    }
+}
+
+/* A model all of whose layers read everything keeps no metadata, whatever is asked for. */
+static void dense_layers_only(void **state) {
+    (void)state;
+    const char *store = folder("dense");
+    struct outcome plain = RUN(model_path, text_path, "--preset", "quest");
+    for (size_t i = 0; i < 2; i++) {
+        struct outcome found = RUN(model_path, text_path, "--preset", "quest", "--kv-disk", store);
+        expect_same(&found, &plain);
+        assert_int_equal(found.reused, i == 0 ? 0 : found.prompt - 1);
+    }
+}
+
+static void foreign_models_and_catalogs(void **state) {
+    (void)state;
+    const char *store = folder("foreign");
+    struct outcome plain = RUN(other_path, text_path, "--temp", "0"),
+                   first = RUN(model_path, text_path, "--kv-disk", store);
+    expect_code(&first, 0, "");
+    struct outcome other = RUN(other_path, text_path, "--kv-disk", store);
+    expect_same(&other, &plain);
+    assert_int_equal(other.reused, 0);
+    struct outcome typed = RUN(model_path, text_path, "--kv-disk", store, "-ctk", "q8_0");
+    expect_code(&typed, 0, "");
+    assert_int_equal(typed.reused, 0);
+    expect_verified(store);
+    char catalog[200];
+    snprintf(catalog, sizeof catalog, "%s/catalog.db", store);
+    damage_file(catalog, FLIP_EVERYWHERE);
+    struct outcome damaged = RUN(model_path, text_path, "--kv-disk", store);
+    if (damaged.code == 0)
+        expect_same(&damaged, &first);
+    else
+        expect_code(&damaged, 4, "catalog.db");
+    damage_file(catalog, CUT_HALF);
+    damaged = RUN(model_path, text_path, "--kv-disk", store);
+    expect_code(&damaged, 4, "catalog.db");
+}
+
+int main(void) {
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(other_path, sizeof other_path, "%s", scratch_path("other.gguf"));
+    snprintf(deep_path, sizeof deep_path, "%s", scratch_path("deep.gguf"));
+    snprintf(text_path, sizeof text_path, "%s", scratch_path("text"));
+    snprintf(json_path, sizeof json_path, "%s", scratch_path("json"));
+    tiny_model_write(model_path, &(struct tiny_model){.seed = 5, .context = 4096, .never_ends = true});
+    tiny_model_write(other_path, &(struct tiny_model){.seed = 6, .context = 4096, .never_ends = true});
+    tiny_model_write(deep_path, &(struct tiny_model){
+                                    .seed = 7, .context = 4096, .layers = DEEP_LAYERS, .never_ends = true});
+    snprintf(small_path, sizeof small_path, "%s", scratch_path("small"));
+    write_text(text_path, TEXT_BYTES, "");
+    write_text(small_path, 600, "");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_is_read_once),   cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),        cmocka_unit_test(a_killed_prefill_goes_on),
+        cmocka_unit_test(two_at_once_answer_both), cmocka_unit_test(damage_costs_time_only),
+        cmocka_unit_test(dense_layers_only),       cmocka_unit_test(foreign_models_and_catalogs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
