@@ -36,9 +36,24 @@ static uint64_t slot_cost(const struct kv_cache_config *config) {
     return slot_bytes_of(config) + sizeof(struct slot) + 2 * sizeof(uint32_t);
 }
 
+/* A 4-bit chunk; 0: pages are what slots are. */
+static size_t q4_bytes_of(const struct kv_cache_config *config) {
+    struct kv_layout layout;
+    if (!config->q4_pages) return 0;
+    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
+    return kv_q4_chunk_bytes(&layout);
+}
+
+/* Where 4-bit pages are read, and where they are made. */
+static uint64_t staging_cost(const struct kv_cache_config *config) {
+    size_t bytes = q4_bytes_of(config);
+    return align_up(bytes, IO_ALIGNMENT) * TIER_STAGING_PAGES + bytes * TIER_RUN_CHUNKS;
+}
+
 static uint64_t fixed_bytes(const struct kv_cache_config *config) {
     uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
-    return config->buffer_bytes + tables_bytes(config) + metadata + TIER_RUN_CHUNKS * config->metadata_bytes;
+    return config->buffer_bytes + tables_bytes(config) + metadata + TIER_RUN_CHUNKS * config->metadata_bytes +
+           staging_cost(config);
 }
 
 /* For every head of every layer the chunk that grows and the one before it, which is being written; for one layer what
@@ -63,16 +78,24 @@ enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     tier->slot_bytes = (size_t)slot_bytes_of(config);
     tier->slot_capacity = config->host_bytes / slot_cost(config);
     if (tier->slot_capacity >= TIER_NO_SLOT) tier->slot_capacity = TIER_NO_SLOT - 1;
-    tier->slab_bytes = max_size((size_t)tier->slot_capacity * tier->slot_bytes, SLAB_BYTES_LEAST);
+    size_t slots_bytes = (size_t)tier->slot_capacity * tier->slot_bytes;
+    tier->q4_bytes = q4_bytes_of(config);
+    tier->staging_bytes = align_up(tier->q4_bytes, IO_ALIGNMENT);
+    tier->ring_pages = tier->q4_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
+    tier->slab_bytes = max_size(slots_bytes + tier->staging_bytes * TIER_STAGING_PAGES, SLAB_BYTES_LEAST);
     void *slab;
     TRY(cache->device->operations->allocate(cache->device, MEMORY_DEVICE, tier->slab_bytes, &slab, error));
     tier->slab = slab;
+    if (tier->q4_bytes > 0) tier->staging = tier->slab + slots_bytes;
     size_t count = max_size((size_t)tier->slot_capacity, 1);
     tier->slots = calloc(count, sizeof *tier->slots);
     tier->free_slots = calloc(count, sizeof *tier->free_slots);
     tier->victims = calloc(count, sizeof *tier->victims);
-    tier->ring = calloc(TIER_RING_PAGES, sizeof *tier->ring);
-    if (tier->slots == NULL || tier->free_slots == NULL || tier->victims == NULL || tier->ring == NULL)
+    tier->ring = calloc(tier->ring_pages, sizeof *tier->ring);
+    codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
+    tier->q4_run = calloc(TIER_RUN_CHUNKS, max_size(tier->q4_bytes, 1));
+    if (tier->slots == NULL || tier->free_slots == NULL || tier->victims == NULL || tier->ring == NULL ||
+        tier->q4_run == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
                          tier->slot_capacity);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
@@ -91,6 +114,7 @@ void kv_tier_destroy(struct kv_tier *tier) {
     free(tier->free_slots);
     free(tier->victims);
     free(tier->ring);
+    free(tier->q4_run);
     free(tier->metadata_run);
     free(tier);
 }
@@ -141,7 +165,9 @@ enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) {
     size_t layers = sequence->cache->config.layer_count;
     sequence->written = calloc(layers, sizeof *sequence->written);
     sequence->complete = calloc(layers, sizeof *sequence->complete);
-    if (sequence->written != NULL && sequence->complete != NULL) return STATUS_OK;
+    sequence->rounded = calloc(layers, sizeof *sequence->rounded);
+    if (sequence->written != NULL && sequence->complete != NULL && sequence->rounded != NULL)
+        return STATUS_OK;
     return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
 }
 
@@ -261,29 +287,39 @@ static struct slot *slot_take_or_reclaim(struct kv_tier *tier) {
 
 /* ---- reads ---- */
 
-static void page_arrived(struct kv_tier *tier, struct slot *slot, const struct io_completion *completion) {
+/* memory: the slot's own, or the page's in the staging area. */
+static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
+                         const struct io_completion *completion) {
     size_t heads = tier->cache->config.kv_head_count;
     const struct page_read read = {.layer = (uint32_t)(slot->row / heads),
                                    .kv_head = (uint32_t)(slot->row % heads),
                                    .chunk = slot->chunk,
-                                   .memory = slot_memory(tier, slot)};
+                                   .memory = memory};
     struct error error;
     enum status status =
         completion->status == STATUS_OK
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
             : io_completion_error(completion, &error);
-    if (status != STATUS_OK) kv_tier_fail(tier, &error);
+    if (status != STATUS_OK)
+        kv_tier_fail(tier, &error);
+    else if (slot->staged)
+        tier->codec.q4_decode(&tier->cache->layout, memory, slot_memory(tier, slot));
     ASSERT(slot->state == SLOT_READING);
     slot->state = SLOT_CLEAN;
-    tier->reading_count--;
+    slot->staged = false;
 }
 
 static void pages_arrived(struct kv_tier *tier, const struct io_completion *completions, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        size_t pages = (completions[i].request.bytes + tier->slot_bytes - 1) / tier->slot_bytes;
-        for (size_t p = 0; p < pages; p++) {
-            uint32_t slot = tier->ring[(completions[i].request.tag + p) % TIER_RING_PAGES];
-            page_arrived(tier, &tier->slots[slot], &completions[i]);
+        uint64_t tag = completions[i].request.tag;
+        size_t page_bytes =
+            tier->slots[tier->ring[tag % tier->ring_pages]].staged ? tier->staging_bytes : tier->slot_bytes;
+        size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
+        for (size_t p = 0; p < pages; p++, tag++) {
+            uint32_t *place = &tier->ring[tag % tier->ring_pages];
+            page_arrived(tier, &tier->slots[*place],
+                         (uint8_t *)completions[i].request.memory + p * page_bytes, &completions[i]);
+            *place = TIER_NO_SLOT;
         }
         tier->statistics.read_bytes += completions[i].request.bytes;
         tier->statistics.read_pages += pages;
@@ -300,6 +336,12 @@ static void drain(struct kv_tier *tier, size_t least) {
     pages_arrived(tier, completions, count);
 }
 
+static void tags_retire(struct kv_tier *tier) {
+    while (tier->tag_oldest < tier->tag_next &&
+           tier->ring[tier->tag_oldest % tier->ring_pages] == TIER_NO_SLOT)
+        tier->tag_oldest++;
+}
+
 void tier_drain_all(struct kv_tier *tier) {
     while (io_queue_in_flight(tier->queue) > 0) drain(tier, 1);
 }
@@ -307,15 +349,19 @@ void tier_drain_all(struct kv_tier *tier) {
 struct read_batch {
     struct document *document;
     struct page_read reads[READ_BATCH];
+    struct slot *slots[READ_BATCH];
     size_t count;
 };
 
 static void batch_submit(struct kv_tier *tier, struct read_batch *batch) {
-    while (tier->reading_count + batch->count > TIER_RING_PAGES) drain(tier, 1);
-    for (size_t i = 0; i < batch->count; i++)
-        tier->ring[(tier->tag_next + i) % TIER_RING_PAGES] =
-            (uint32_t)(tier_slot_at(tier, batch->reads[i].memory) - tier->slots);
-    tier->reading_count += batch->count;
+    for (tags_retire(tier); tier->tag_next + batch->count - tier->tag_oldest > tier->ring_pages;
+         tags_retire(tier))
+        drain(tier, 1);
+    for (size_t i = 0; i < batch->count; i++) {
+        size_t place = (tier->tag_next + i) % tier->ring_pages;
+        tier->ring[place] = (uint32_t)(batch->slots[i] - tier->slots);
+        if (batch->slots[i]->staged) batch->reads[i].memory = tier->staging + place * tier->staging_bytes;
+    }
     for (size_t next = 0; next < batch->count;) {
         enum status status = document_read_pages(batch->document, tier->queue, batch->reads, batch->count,
                                                  &next, tier->tag_next);
@@ -325,17 +371,20 @@ static void batch_submit(struct kv_tier *tier, struct read_batch *batch) {
     batch->count = 0;
 }
 
-static void batch_add(struct kv_tier *tier, struct read_batch *batch, const struct slot *slot) {
+static void batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot) {
     size_t heads = tier->cache->config.kv_head_count;
     struct document *document = tier_document_of(slot->sequence, slot->chunk);
     ASSERT(document != NULL);
     if (batch->count == READ_BATCH || (batch->count > 0 && document != batch->document))
         batch_submit(tier, batch);
+    const struct page_read read = {.layer = (uint32_t)(slot->row / heads),
+                                   .kv_head = (uint32_t)(slot->row % heads),
+                                   .chunk = slot->chunk,
+                                   .memory = slot_memory(tier, slot)};
+    slot->staged = tier->q4_bytes > 0 && !document_read_is_tail(document, &read);
     batch->document = document;
-    batch->reads[batch->count++] = (struct page_read){.layer = (uint32_t)(slot->row / heads),
-                                                      .kv_head = (uint32_t)(slot->row % heads),
-                                                      .chunk = slot->chunk,
-                                                      .memory = slot_memory(tier, slot)};
+    batch->slots[batch->count] = slot;
+    batch->reads[batch->count++] = read;
 }
 
 /* ---- bringing ---- */
@@ -460,6 +509,6 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
                                  tier->slot_count);
             slot_give(tier, slot, sequence, layer_index * heads + head, chunk, SLOT_DIRTY);
         }
-    sequence->complete[layer_index] = position_first;
+    if (sequence->complete[layer_index] > position_first) sequence->complete[layer_index] = position_first;
     return STATUS_OK;
 }

@@ -18,6 +18,13 @@
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.
  *
+ * With q4_pages a page holds its chunk in 4 bits (kernels/codec): it is read into a staging area, checked and
+ * decoded into its slot.  So that what is attended to does not depend on the budget, a chunk's rows are rounded to
+ * what its page decodes to as soon as its last row has been stored and attended to, whether or not they are written
+ * and read again; the chunk that is not full yet is exact, in RAM and as the tail of a document.  Cut back into a
+ * rounded chunk, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens they bound the rounded
+ * ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
+ *
  * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
  * budget finds the rest still there the next time round; else by a clock that counts uses (access frequency,
  * LeoAM section 4.1).  Thread: the engine's.

@@ -3,11 +3,13 @@
 #define LOAM_CACHE_KV_TIER_INTERNAL_H
 
 #include "cache/kv_cache_internal.h"
+#include "kernels/codec/codec.h"
 
 #define TIER_NO_SLOT UINT32_MAX
 enum {
-    TIER_RING_PAGES = 16384, /* pages that are being read at once, at most */
-    TIER_RUN_CHUNKS = 16,    /* chunks of metadata that are copied together */
+    TIER_RING_PAGES = 16384,  /* pages that are being read at once, at most */
+    TIER_RUN_CHUNKS = 16,     /* chunks of metadata, or 4-bit pages, that are copied together */
+    TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
 };
 
 enum slot_state { SLOT_FREE, SLOT_READING, SLOT_CLEAN, SLOT_DIRTY, SLOT_QUEUED };
@@ -21,6 +23,7 @@ struct slot {
     uint8_t heat;  /* uses that the clock has not forgotten */
     bool scanned;  /* brought by a scan and not released since */
     bool is_victim;
+    bool staged; /* being read as a 4-bit page */
 };
 
 struct kv_tier {
@@ -34,10 +37,17 @@ struct kv_tier {
     uint64_t free_count, victim_count;
     uint64_t hand;          /* of the clock */
     uint64_t queued_count;  /* slots in SLOT_QUEUED */
-    uint64_t reading_count; /* slots in SLOT_READING */
     struct io_queue *queue; /* owned */
-    uint32_t *ring;         /* owned; [TIER_RING_PAGES]: the slot of a tag */
-    uint64_t tag_next;
+    uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */
+    uint64_t ring_pages;
+    uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
+    /* Of 4-bit pages; NULL and 0 without. */
+    struct codec_kernels codec;
+    uint8_t
+        *staging; /* behind the slots in the slab; [ring_pages][staging_bytes]: where a tag's page is read */
+    size_t staging_bytes; /* a 4-bit chunk, rounded up to pages */
+    uint8_t *q4_run;      /* owned; [TIER_RUN_CHUNKS][q4_bytes] */
+    size_t q4_bytes;
     uint8_t *metadata_run; /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
     struct kv_tier_statistics statistics;
     enum status failed;

@@ -45,17 +45,46 @@ static enum status write_metadata(struct kv_sequence *sequence, size_t layer, si
     return STATUS_OK;
 }
 
+/* Chunks that have become full are rounded to what their 4-bit pages decode to, written or not: what they hold must
+ * not depend on the budget.  Encoding that again gives the same bytes (kernels/codec). */
+static void round_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end) {
+    struct kv_tier *tier = sequence->cache->tier;
+    if (tier->q4_bytes == 0) return;
+    for (uint64_t chunk = sequence->rounded[layer]; chunk < chunk_end; chunk++)
+        for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++) {
+            void *rows = *kv_chunk_entry(sequence, layer, head, chunk);
+            ASSERT(rows != NULL && tier_slot_at(tier, rows)->state == SLOT_DIRTY);
+            tier->codec.q4_encode(&sequence->cache->layout, rows, tier->q4_run);
+            tier->codec.q4_decode(&sequence->cache->layout, tier->q4_run, rows);
+        }
+    if (sequence->rounded[layer] < chunk_end) sequence->rounded[layer] = chunk_end;
+}
+
+/* What the disk gets of chunks: [count] addresses. */
+static void pages_of(struct kv_tier *tier, void *const *chunks, size_t count, const void **pages) {
+    ASSERT(count <= TIER_RUN_CHUNKS);
+    for (size_t i = 0; i < count; i++) {
+        pages[i] = chunks[i];
+        if (tier->q4_bytes == 0) continue;
+        uint8_t *page = tier->q4_run + i * tier->q4_bytes;
+        tier->codec.q4_encode(&tier->cache->layout, chunks[i], page);
+        pages[i] = page;
+    }
+}
+
 static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                              size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
     void *const *chunks = kv_chunk_entry(sequence, layer, head, first);
     for (size_t i = 0; i < count; i++) ASSERT(chunks[i] != NULL);
-    WRITE(document,
-          document_write_pages(document, layer, head, first, count, (const void *const *)chunks, error));
+    ASSERT(tier->q4_bytes == 0 || first + count <= sequence->rounded[layer]);
+    const void *pages[TIER_RUN_CHUNKS];
+    pages_of(tier, chunks, count, pages);
+    WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
     if (sequence->backing.layout.metadata_bytes > 0)
         TRY(write_metadata(sequence, layer, head, first, count, error));
-    tier->statistics.write_bytes += count * tier->slot_bytes;
+    tier->statistics.write_bytes += count * store_page_bytes(&sequence->backing.layout);
     for (size_t i = 0; i < count; i++) {
         struct slot *slot = tier_slot_at(tier, chunks[i]);
         ASSERT(slot->state == SLOT_DIRTY);
@@ -85,6 +114,7 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
                               struct error *error) {
     TRY(kv_tier_failure(sequence->cache, error));
     sequence->complete[layer_index] = token_count;
+    round_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS);
     if (!sequence->writes) return STATUS_OK;
     return write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error);
 }
@@ -220,7 +250,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
         return status;
     }
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
-        sequence->written[layer] = token_count / KV_CHUNK_TOKENS;
+        sequence->written[layer] = sequence->rounded[layer] = token_count / KV_CHUNK_TOKENS;
         sequence->complete[layer] = token_count;
     }
     if (!writable) sequence->sources[0].chunk_end = token_count / KV_CHUNK_TOKENS;
@@ -285,15 +315,17 @@ void kv_tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         if (sequence->written[layer] > chunk) sequence->written[layer] = chunk;
         if (sequence->complete[layer] > token_count) sequence->complete[layer] = token_count;
+        if (sequence->rounded[layer] > chunk) sequence->rounded[layer] = chunk;
     }
 }
 
 void kv_tier_remove(struct kv_sequence *sequence) {
-    if (sequence->written != NULL && sequence->complete != NULL) {
+    if (sequence->written != NULL && sequence->complete != NULL && sequence->rounded != NULL) {
         tier_drain_all(sequence->cache->tier);
         forget_chunks(sequence, 0);
         cut_sources(sequence, 0);
     }
     free(sequence->written);
     free(sequence->complete);
+    free(sequence->rounded);
 }

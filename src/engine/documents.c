@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "kernels/codec/codec.h"
 
 enum { REFUSALS_MOST = 16 }; /* documents that are opened in vain before the prompt is computed */
 
@@ -13,6 +14,14 @@ struct documents {
     struct kv_backing backing; /* name: owned */
     char *name;
 };
+
+/* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels; the tail as it is. */
+static void set_q4(struct store_layout *store, const struct kv_layout *layout) {
+    store->chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
+    store->tail_bytes = (uint32_t)layout->chunk_bytes;
+    snprintf(store->codec, sizeof store->codec, "q4k%d.%zu,q4v%d.%zu", KV_CHUNK_TOKENS, layout->k_dimension,
+             Q4_V_GROUP, layout->v_dimension);
+}
 
 static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
 
@@ -40,6 +49,7 @@ enum status documents_open(struct documents **result, const struct engine_option
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
+    if (options->q4_pages) set_q4(&backing->layout, layout);
     snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
     if (selects && select_metadata_bytes(select) > 0) {
@@ -74,6 +84,14 @@ static enum status open_match(struct documents *documents, const struct store_ma
                          DOCUMENT_READ, 0, error);
 }
 
+/* Rows of a compressed page are rounded ones, and rows that follow must not be: of a chunk that is full in the document
+ * all rows are taken, or none. */
+static void keep_exact(const struct store_layout *layout, struct store_match *match) {
+    uint64_t full = match->token_count - match->token_count % KV_CHUNK_TOKENS;
+    if (layout->tail_bytes != 0 && match->prefix_tokens < full)
+        match->prefix_tokens -= match->prefix_tokens % KV_CHUNK_TOKENS;
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
                              uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
                              struct error *notice, struct error *error) {
@@ -88,6 +106,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         TRY(store_find(documents->store, &backing->model, &backing->layout, tokens, token_count, &match,
                        error));
         if (match.document == 0) break;
+        keep_exact(&backing->layout, &match);
         enum status status = open_match(documents, &match, token_capacity, &document, &writable, error);
         if (status == STATUS_OK)
             status = kv_sequence_open_document(sequence, document, match.prefix_tokens, writable, error);

@@ -179,6 +179,7 @@ static enum status cache_config(const struct model *model, const struct engine_o
         .v_type = options->v_type,
         .sequence_capacity = options->sequence_capacity,
         .host_bytes = options->host_bytes,
+        .q4_pages = options->q4_pages,
         .buffer_bytes = buffer_bytes_of(options),
         .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
     uint64_t per_sequence, bytes;
@@ -275,6 +276,9 @@ static enum status options_check(const struct model_config *config, const struct
                          config->k_dimension, config->v_dimension);
     if (options->disk_directory != NULL && options->host_bytes == 0)
         return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
+    if (options->q4_pages &&
+        (options->disk_directory == NULL || options->k_type != KV_F16 || options->v_type != KV_F16))
+        return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
     if (options->host_bytes > 0 && options->select.method != NULL && options->select.method->watches_prefill)
         return error_set(
             error, STATUS_UNSUPPORTED,

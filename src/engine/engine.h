@@ -32,7 +32,8 @@ struct engine_options {
     uint64_t host_bytes;
     const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
-    const char *document_name;  /* of what is saved, for people */
+    bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
+    const char *document_name; /* of what is saved, for people */
 };
 
 /* select: a calibration is looked for beside the model (model/calibration.h). */

@@ -38,6 +38,11 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
     return STATUS_OK;
 }
 
+static void set_codec(struct axes *axes, const char *method) {
+    axes->k_type = axes->v_type = strncmp(method, "q8", 2) == 0 ? KV_Q8 : KV_F16;
+    axes->q4_pages = strncmp(method, "q4", 2) == 0;
+}
+
 /* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
 static enum status read_set(struct axes *axes, const char *text, struct error *error) {
     for (const char *c = text; *c != '\0';) {
@@ -52,7 +57,7 @@ static enum status read_set(struct axes *axes, const char *text, struct error *e
         if (!is_number) {
             TRY(axis_method_parse(c, length, &axis, &method, &method_length, error));
             axes->methods[axis] = method;
-            if (axis == AXIS_CODEC) axes->k_type = axes->v_type = *method == 'q' ? KV_Q8 : KV_F16;
+            if (axis == AXIS_CODEC) set_codec(axes, method);
         }
         c += length + (c[length] == ',');
     }
@@ -73,7 +78,11 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
         axes->select.leaf = KV_CHUNK_TOKENS;
         axes->select.dense_layers = 0;
     }
+    axes->q4_pages = false;
     if (set != NULL) TRY(read_set(axes, set, error));
+    if (axes->q4_pages && !axes->on_disk)
+        return error_set(error, STATUS_USAGE,
+                         "--set codec=q4: 4 bits are for pages on disk, and there is no --kv-disk");
     axes->select.method = select_method_find(axis_method_text(axes->methods[AXIS_SELECT], name, sizeof name));
     TRY(select_keep_parse(&axes->select.keep, keep != NULL ? keep : preset->keep, error));
     bool everything = axes->select.keep.ratio == 0 && axes->select.keep.tokens == UINT64_MAX;

@@ -12,7 +12,8 @@ struct axes {
     const char
         *methods[AXIS_COUNT]; /* words of axis_table: they end at '|' or the end; see axis_method_text */
     enum kv_type k_type, v_type;
-    bool on_disk; /* given: KV beyond a budget lies on disk, for which leoam has other numbers */
+    bool q4_pages; /* codec=q4: pages on disk are in 4 bits, in RAM rows are f16 */
+    bool on_disk;  /* given: KV beyond a budget lies on disk, for which leoam has other numbers */
     struct select_options select;
 };
 

@@ -64,6 +64,21 @@ void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint
     fill(&random, bytes, sample->layout.chunk_bytes);
 }
 
+static size_t tail_bytes(const struct sample *sample) {
+    return sample->layout.tail_bytes != 0 ? sample->layout.tail_bytes : sample->layout.chunk_bytes;
+}
+
+static void sample_tail(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
+                        uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);
+    fill(&random, bytes, tail_bytes(sample));
+}
+
+static size_t page_most(const struct sample *sample) {
+    size_t page = store_page_bytes(&sample->layout), tail = store_tail_bytes(&sample->layout);
+    return page > tail ? page : tail;
+}
+
 void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
                      uint8_t *bytes) {
     struct random random = stream(sample->seed, STREAM_METADATA, layer, kv_head, chunk);
@@ -111,7 +126,7 @@ static enum status write_all(const struct sample *sample, struct document *docum
         size_t layer = (start + i) % columns / heads, head = (start + i) % columns % heads;
         TRY(write_head(sample, document, layer, head, from / CHUNK, to / CHUNK, memory, random, error));
         if (to % CHUNK == 0) continue;
-        sample_page(sample, layer, head, to / CHUNK, memory);
+        sample_tail(sample, layer, head, to / CHUNK, memory);
         PATIENTLY(document_write_tail(document, layer, head, to, memory, error));
     }
     return STATUS_OK;
@@ -119,9 +134,8 @@ static enum status write_all(const struct sample *sample, struct document *docum
 
 enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
                          struct random *random, struct error *error) {
-    size_t widest = sample->layout.chunk_bytes > sample->layout.metadata_bytes
-                        ? sample->layout.chunk_bytes
-                        : sample->layout.metadata_bytes;
+    size_t widest = page_most(sample);
+    if (widest < sample->layout.metadata_bytes) widest = sample->layout.metadata_bytes;
     uint8_t *memory = malloc(16 * widest);
     int32_t *tokens = sample_tokens(sample, to);
     assert_non_null(memory);
@@ -150,12 +164,12 @@ enum status sample_save(const struct sample *sample, struct store *store, const 
 /* Rows of the tail that were stored: whole blocks of 8. */
 static size_t bytes_of(const struct sample *sample, uint64_t chunk, uint64_t tokens) {
     if (chunk < tokens / CHUNK) return sample->layout.chunk_bytes;
-    return (size_t)((tokens % CHUNK + 7) / 8) * (sample->layout.chunk_bytes / 8);
+    return (size_t)((tokens % CHUNK + 7) / 8) * (tail_bytes(sample) / 8);
 }
 
 static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
                                uint8_t *memory, uint8_t *expected, struct error *error) {
-    size_t page_bytes = store_page_bytes(&sample->layout);
+    size_t page_bytes = page_most(sample);
     uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
@@ -172,7 +186,8 @@ static enum status check_pages(const struct sample *sample, struct document *doc
                 }
                 for (size_t i = 0; i < count; i++) {
                     TRY(document_check_page(document, &reads[i], error));
-                    sample_page(sample, layer, head, reads[i].chunk, expected);
+                    bool full = reads[i].chunk < tokens / CHUNK;
+                    (full ? sample_page : sample_tail)(sample, layer, head, reads[i].chunk, expected);
                     assert_memory_equal(reads[i].memory, expected, bytes_of(sample, reads[i].chunk, tokens));
                 }
             }
@@ -206,7 +221,7 @@ enum status sample_check(const struct sample *sample, struct document *document,
     struct io_queue *queue;
     const struct io_queue_options options = {.depth = QUEUE_DEPTH};
     TRY(io_queue_create(&queue, &options, error));
-    size_t page_bytes = store_page_bytes(&sample->layout);
+    size_t page_bytes = page_most(sample);
     uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * page_bytes), *expected = malloc(page_bytes);
     assert_non_null(memory);
     assert_non_null(expected);

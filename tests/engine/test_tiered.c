@@ -95,40 +95,113 @@ static float *decode(struct rig *rig, struct engine *engine, const size_t *lengt
     return all;
 }
 
-static void same_logits_at_any_budget(void **state) {
-    (void)state;
+enum { AMPLE_BYTES = 1 << 28 }; /* nothing leaves RAM */
+
+/* q4: chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no budget. */
+static void logits_at_any_budget(bool q4, size_t rounds) {
     const char *given = getenv("LOAM_TEST_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     print_message("LOAM_TEST_SEED=%llu\n", (unsigned long long)seed);
     struct random random;
     random_init(&random, seed);
-    for (size_t round = 0; round < 4 * METHODS; round++) {
+    uint64_t pages = 0;
+    for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
-        struct scratch scratch;
-        rig_open(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama", round % 2 == 0 ? cpu_features() : 0);
+        struct scratch scratch, ample;
+        rig_open(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama",
+                 round % 2 == 0 ? cpu_features() : 0);
         scratch_create(&scratch, SCRATCH_MEMORY);
+        scratch_create(&ample, SCRATCH_MEMORY);
         struct engine_options options =
-            options_of(methods[round % METHODS], random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
+            options_of(methods[round % METHODS], q4 || random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
+        options.q4_pages = q4;
+        options.disk_directory = q4 ? ample.path : NULL;
+        options.host_bytes = q4 ? AMPLE_BYTES : 0;
         size_t lengths[SEQUENCES], count = 1 + random_below(&random, SEQUENCES);
         for (size_t i = 0; i < count; i++) lengths[i] = 1 + random_below(&random, PROMPT);
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
+        assert_int_equal(engine_tier_statistics(engine).read_pages, 0);
         engine_destroy(engine);
 
         uint64_t least;
         options.disk_directory = scratch.path;
+        options.host_bytes = 0;
         assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
         options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
         engine = make_engine(&rig, &options);
         float *found = decode(&rig, engine, lengths, count);
         assert_memory_equal(found, expected, STEPS * count * rig.width * sizeof *found);
         assert_true(engine_tier_statistics(engine).host_bytes <= options.host_bytes);
+        pages += engine_tier_statistics(engine).read_pages;
         engine_destroy(engine);
         free(expected);
         free(found);
         scratch_destroy(&scratch);
+        scratch_destroy(&ample);
         rig_close(&rig);
     }
+    assert_true(pages > 0);
+}
+
+static void same_logits_at_any_budget(void **state) {
+    (void)state;
+    logits_at_any_budget(false, 4 * METHODS);
+}
+
+static void same_logits_at_any_budget_in_4_bits(void **state) {
+    (void)state;
+    logits_at_any_budget(true, 2 * METHODS);
+}
+
+/* Cut back into chunks that were rounded, and on from there: [width] logits; the caller frees. */
+static float *after_cuts(struct rig *rig, const struct engine_options *options, uint64_t *pages) {
+    struct engine *engine = make_engine(rig, options);
+    struct sequence *sequence = prefilled(rig, engine, 0, PROMPT);
+    const float *logits = NULL;
+    static const size_t cuts[] = {1390, 1300, 1152, 1000};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        sequence_truncate(sequence, cuts[i]);
+        const struct prefill_request request = {.tokens = rig->tokens[1 + i % 2],
+                                                .token_count = 300 + 200 * i};
+        assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig->error), rig->error);
+    }
+    float *found = malloc(rig->width * sizeof *found);
+    memcpy(found, logits, rig->width * sizeof *found);
+    *pages = engine_tier_statistics(engine).read_pages;
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return found;
+}
+
+static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct scratch scratches[2];
+    float *found[2];
+    uint64_t pages[2];
+    rig_open(&rig, "llama", cpu_features());
+    for (size_t i = 0; i < 2; i++) {
+        scratch_create(&scratches[i], SCRATCH_MEMORY);
+        struct engine_options options = options_of(&select_all, KV_F16);
+        options.q4_pages = true;
+        options.sequence_capacity = 1;
+        options.disk_directory = scratches[i].path;
+        if (i == 0)
+            options.host_bytes = AMPLE_BYTES;
+        else
+            assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error),
+                      rig.error);
+        found[i] = after_cuts(&rig, &options, &pages[i]);
+    }
+    assert_memory_equal(found[0], found[1], rig.width * sizeof(float));
+    assert_int_equal(pages[0], 0);
+    assert_true(pages[1] > 0);
+    for (size_t i = 0; i < 2; i++) {
+        free(found[i]);
+        scratch_destroy(&scratches[i]);
+    }
+    rig_close(&rig);
 }
 
 static size_t likeliest(const float *logits, size_t width) {
@@ -139,28 +212,34 @@ static size_t likeliest(const float *logits, size_t width) {
 }
 
 /* The prompt again, and another one that begins like it, in a new engine each. */
-static void a_saved_prompt_is_opened(void **state) {
-    (void)state;
+static void saved_prompt_is_opened(bool q4) {
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
-        struct scratch scratch;
+        struct scratch scratch, ample;
         rig_open(&rig, "llama", cpu_features());
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct engine_options options = options_of(methods[round], KV_F16);
         options.disk_directory = scratch.path;
+        options.q4_pages = q4;
         assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
         static const size_t lengths[] = {1000, 1000, 1300, 700, 1300, 900};
         static const uint64_t reused[] = {0, 999, 1000, 699, 1299, 899};
+        static const uint64_t reused_q4[] = {0,   999,  1000,
+                                             640, 1299, 896}; /* rows of rounded chunks: all or none */
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
             struct engine *engine = make_engine(&rig, &options);
             struct sequence *sequence = prefilled(&rig, engine, 0, lengths[i]);
-            assert_int_equal(sequence_reused_tokens(sequence), reused[i]);
+            assert_int_equal(sequence_reused_tokens(sequence), q4 ? reused_q4[i] : reused[i]);
             assert_string_equal(sequence_notice(sequence), "");
             sequence_destroy(sequence);
             float *found = decode(&rig, engine, &lengths[i], 1);
             engine_destroy(engine);
 
             struct engine_options plain = options_of(methods[round], KV_F16);
+            scratch_create(&ample, SCRATCH_MEMORY);
+            plain.q4_pages = q4;
+            plain.disk_directory = q4 ? ample.path : NULL;
+            plain.host_bytes = q4 ? AMPLE_BYTES : 0;
             engine = make_engine(&rig, &plain);
             float *expected = decode(&rig, engine, &lengths[i], 1);
             engine_destroy(engine);
@@ -169,10 +248,21 @@ static void a_saved_prompt_is_opened(void **state) {
                                  likeliest(expected + step * rig.width, rig.width));
             free(found);
             free(expected);
+            scratch_destroy(&ample);
         }
         scratch_destroy(&scratch);
         rig_close(&rig);
     }
+}
+
+static void a_saved_prompt_is_opened(void **state) {
+    (void)state;
+    saved_prompt_is_opened(false);
+}
+
+static void a_saved_prompt_is_opened_in_4_bits(void **state) {
+    (void)state;
+    saved_prompt_is_opened(true);
 }
 
 static void flip_byte(const struct scratch *scratch, const char *ending, double where) {
@@ -252,7 +342,10 @@ static void a_budget_without_a_disk_holds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_logits_at_any_budget),
+        cmocka_unit_test(same_logits_at_any_budget_in_4_bits),
+        cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
         cmocka_unit_test(a_saved_prompt_is_opened),
+        cmocka_unit_test(a_saved_prompt_is_opened_in_4_bits),
         cmocka_unit_test(a_damaged_page_is_refused),
         cmocka_unit_test(a_budget_without_a_disk_holds),
     };

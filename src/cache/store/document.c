@@ -300,7 +300,7 @@ bool document_page_written(const struct document *document, size_t layer, size_t
 }
 
 /* The tail is what the last commit had behind its last full chunk. */
-static bool is_tail(const struct document *document, const struct page_read *read) {
+bool document_read_is_tail(const struct document *document, const struct page_read *read) {
     uint64_t tokens = document->committed_tokens;
     if (read->chunk != chunks_full(tokens) || tokens % KV_CHUNK_TOKENS == 0) return false;
     if (!document->writing) return true;
@@ -311,12 +311,12 @@ static bool is_tail(const struct document *document, const struct page_read *rea
 }
 
 static size_t read_bytes(const struct document *document, const struct page_read *read) {
-    if (!is_tail(document, read)) return document->geometry.page_bytes;
+    if (!document_read_is_tail(document, read)) return document->geometry.page_bytes;
     return align_up(tail_bytes(&document->geometry, document->committed_tokens), IO_ALIGNMENT);
 }
 
 static uint64_t read_offset(const struct document *document, const struct page_read *read) {
-    if (is_tail(document, read))
+    if (document_read_is_tail(document, read))
         return tail_offset(&document->geometry, document->row.generation, read->layer, read->kv_head);
     ASSERT(document_page_written(document, read->layer, read->kv_head, read->chunk));
     return page_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
@@ -358,7 +358,7 @@ static bool has_grown(struct document *document) {
 enum status document_check_page(struct document *document, const struct page_read *read,
                                 struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    bool tail = is_tail(document, read);
+    bool tail = document_read_is_tail(document, read);
     size_t index = page_index(geometry, read->layer, read->kv_head, tail ? 0 : read->chunk);
     const struct checksum *expected = tail ? &document->tail_sums[index] : &document->page_sums[index];
     struct checksum found = checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)

@@ -30,6 +30,9 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
         if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
             return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", fields[i].value,
                              fields[i].name, fields[i].least, fields[i].most);
+    if (layout->tail_bytes % KV_CHUNK_BLOCKS != 0 || layout->tail_bytes > STORE_CHUNK_BYTES_MOST)
+        return error_set(error, STATUS_USAGE, "layout: %u bytes of a tail are not 8 blocks",
+                         layout->tail_bytes);
     if (layout->chunk_bytes % KV_CHUNK_BLOCKS != 0)
         return error_set(error, STATUS_USAGE, "layout: %u bytes of a chunk are not 8 blocks",
                          layout->chunk_bytes);
@@ -37,17 +40,24 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
 }
 
 void layout_format(const struct store_layout *layout, char *text) {
-    snprintf(text, STORE_TEXT_MOST, "codec=%s layers=%u heads=%u chunk=%u metadata=%s/%u segment=%d",
-             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
+    char tail[24] = "";
+    if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
+    snprintf(text, STORE_TEXT_MOST, "codec=%s layers=%u heads=%u chunk=%u%s metadata=%s/%u segment=%d",
+             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail,
              layout->metadata_kind, layout->metadata_bytes, SEGMENT_CHUNKS);
 }
 
 bool layout_parse(const char *text, struct store_layout *layout) {
-    int segment;
+    int segment, read = 0;
     *layout = (struct store_layout){0};
-    if (sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u metadata=%47[^/]/%u segment=%d",
-               layout->codec, &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes,
-               layout->metadata_kind, &layout->metadata_bytes, &segment) != 7)
+    if (sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec, &layout->layer_count,
+               &layout->kv_head_count, &layout->chunk_bytes, &read) != 4)
+        return false;
+    const char *rest = text + read;
+    read = 0;
+    if (sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
+    if (sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->metadata_kind, &layout->metadata_bytes,
+               &segment) != 3)
         return false;
     char again[STORE_TEXT_MOST];
     layout_format(layout, again);
@@ -58,10 +68,19 @@ size_t store_page_bytes(const struct store_layout *layout) {
     return align_up(layout->chunk_bytes, IO_ALIGNMENT);
 }
 
+size_t store_tail_bytes(const struct store_layout *layout) {
+    return align_up(layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes, IO_ALIGNMENT);
+}
+
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
-    *geometry = (struct geometry){
-        layout->layer_count, layout->kv_head_count,    (size_t)layout->layer_count * layout->kv_head_count,
-        layout->chunk_bytes, store_page_bytes(layout), layout->metadata_bytes};
+    *geometry = (struct geometry){layout->layer_count,
+                                  layout->kv_head_count,
+                                  (size_t)layout->layer_count * layout->kv_head_count,
+                                  layout->chunk_bytes,
+                                  store_page_bytes(layout),
+                                  layout->metadata_bytes,
+                                  layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
+                                  store_tail_bytes(layout)};
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
@@ -80,7 +99,8 @@ static uint64_t entry_number(const struct geometry *geometry, size_t layer, size
 }
 
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return (2 * geometry->chunk_pages + entry_number(geometry, layer, kv_head, chunk)) * geometry->page_bytes;
+    return 2 * geometry->chunk_pages * geometry->tail_page_bytes +
+           entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes;
 }
 
 uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -89,12 +109,12 @@ uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t k
 
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head) {
     return ((generation & 1) * geometry->chunk_pages + layer * geometry->kv_head_count + kv_head) *
-           geometry->page_bytes;
+           geometry->tail_page_bytes;
 }
 
 size_t tail_bytes(const struct geometry *geometry, uint64_t token_count) {
     size_t rows = token_count % KV_CHUNK_TOKENS;
-    return (rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * (geometry->chunk_bytes / KV_CHUNK_BLOCKS);
+    return (rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * (geometry->tail_chunk_bytes / KV_CHUNK_BLOCKS);
 }
 
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation) {
@@ -118,15 +138,16 @@ uint64_t document_room(const struct geometry *geometry, uint64_t token_count) {
         ROW_ROOM = 16384,
         FILE_ROOM = 65536
     }; /* of the catalog's trees, of the file system's own blocks */
-    uint64_t chunks = chunks_full(token_count), pages, bytes, metadata, table, sum;
+    uint64_t chunks = chunks_full(token_count), pages, tails, bytes, metadata, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
     /* The catalog: 32 bytes per page, 4 per token, an eighth more for its pages that are not full. */
-    bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
-                checked_multiply(sum, geometry->chunk_pages, &pages) &&
-                checked_multiply(pages, geometry->page_bytes, &bytes) &&
-                checked_multiply(pages, geometry->metadata_bytes, &metadata) &&
-                checked_multiply(pages, 2 * sizeof(struct checksum), &table) &&
-                checked_add(bytes, metadata, &sum) && checked_add(sum, table + table / 8, &sum) &&
-                checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
+    bool fits =
+        checked_add(chunks, tail ? 2 : 0, &sum) && checked_multiply(sum, geometry->chunk_pages, &pages) &&
+        checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
+        checked_multiply(chunks, geometry->chunk_pages * geometry->page_bytes, &bytes) &&
+        checked_add(bytes, tails, &bytes) && checked_multiply(pages, geometry->metadata_bytes, &metadata) &&
+        checked_multiply(pages, 2 * sizeof(struct checksum), &table) && checked_add(bytes, metadata, &sum) &&
+        checked_add(sum, table + table / 8, &sum) &&
+        checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;
 }

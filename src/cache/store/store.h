@@ -93,13 +93,15 @@ void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const v
 struct store_layout {
     char codec[STORE_WORD_MOST]; /* types and dimensions of a row, as "f16.64,q8.64" */
     uint32_t layer_count, kv_head_count;
-    uint32_t chunk_bytes;                /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
+    uint32_t chunk_bytes; /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
+    uint32_t tail_bytes;  /* of the same in a tail, where full chunks are compressed; 0: chunk_bytes */
     char metadata_kind[STORE_WORD_MOST]; /* "none" with 0 bytes */
     uint32_t metadata_bytes;             /* per chunk of one head of one layer */
 };
 
 /* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB. */
 size_t store_page_bytes(const struct store_layout *layout);
+size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */
 
 /* Searching */
 
@@ -188,7 +190,7 @@ size_t document_write_most(const struct document *document);
 enum status document_write_metadata(struct document *document, size_t layer, size_t kv_head,
                                     uint64_t chunk_first, size_t chunk_count, const void *bytes,
                                     struct error *error) STATUS_CHECKED;
-/* The chunk that is not full, for the next commit, which must be of this token_count. */
+/* The chunk that is not full, for the next commit, which must be of this token_count; 8 blocks of tail_bytes. */
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) STATUS_CHECKED;
 
@@ -211,8 +213,11 @@ bool document_page_written(const struct document *document, size_t layer, size_t
 struct page_read {
     uint32_t layer, kv_head;
     uint64_t chunk; /* the chunk behind the last full one is the tail */
-    void *memory;   /* [store_page_bytes], aligned to IO_ALIGNMENT */
+    void *memory;   /* [store_page_bytes; of the tail store_tail_bytes], aligned to IO_ALIGNMENT */
 };
+
+/* Whether that is the tail: it has other bytes than pages where those are compressed. */
+bool document_read_is_tail(const struct document *document, const struct page_read *read);
 
 /* Submits reads[*next ...] to the queue and raises *next; STATUS_FULL: the queue took no more for now.  Neighbours on
  * disk whose targets are neighbours in memory too become one request.  A completion's tag is

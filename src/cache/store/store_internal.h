@@ -26,6 +26,7 @@ struct geometry {
     size_t layer_count, kv_head_count;
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
     size_t chunk_bytes, page_bytes, metadata_bytes;
+    size_t tail_chunk_bytes, tail_page_bytes;
 };
 
 /* STATUS_USAGE names the field that is out of bounds. */

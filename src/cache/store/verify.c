@@ -26,14 +26,14 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
     const struct geometry *geometry = &document->geometry;
     uint64_t tokens = document_token_count(document);
     uint64_t chunks = chunks_full(tokens) + (tokens % KV_CHUNK_TOKENS != 0);
+    size_t page_most = max_size(geometry->page_bytes, geometry->tail_page_bytes);
     struct page_read reads[BATCH];
     for (uint64_t segment = 0; segment < chunks; segment += SEGMENT_CHUNKS) {
         size_t count = 0; /* in the order of the disk, but for the tail */
         for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
             for (uint32_t head = 0; head < geometry->kv_head_count; head++)
                 for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
-                    reads[count] =
-                        (struct page_read){layer, head, chunk, memory + count * geometry->page_bytes};
+                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_most};
                     if (++count < BATCH) continue;
                     TRY(read_batch(document, queue, reads, count, error));
                     count = 0;
@@ -76,7 +76,8 @@ enum status store_verify(struct store *store, uint64_t id, struct error *error) 
     TRY(document_open(&document, store, id, NULL, &layout, DOCUMENT_READ, 0, error));
     struct io_queue *queue = NULL;
     const struct io_queue_options options = {.backend = store->options.backend, .depth = BATCH};
-    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, BATCH * document->geometry.page_bytes);
+    uint8_t *memory = aligned_alloc(
+        IO_ALIGNMENT, BATCH * max_size(document->geometry.page_bytes, document->geometry.tail_page_bytes));
     enum status status = memory == NULL ? error_set(error, STATUS_MEMORY, "verify: out of memory")
                                         : io_queue_create(&queue, &options, error);
     if (status == STATUS_OK) status = verify_metadata(document, error);

@@ -294,6 +294,7 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
 
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error) {
     size_t bytes = align_up(max_size(geometry->page_bytes, geometry->metadata_bytes), IO_ALIGNMENT);
+    bytes = max_size(bytes, geometry->tail_page_bytes);
     bytes = max_size(bytes, BUFFER_BYTES_LEAST);
     if (store->writer != NULL && store->writer->buffer_bytes >= bytes) return STATUS_OK;
     if (store->writer != NULL) { /* made for smaller pages */
