@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 from words import KINDS, LISTS, SEPARATORS, TEMPLATES
 
 BEGIN, END = 0, 1
+MOST = 48  # see crowd
 ADJECTIVES, NOUNS, NOISE = LISTS["ADJECTIVES"], LISTS["NOUNS"], " ".join(LISTS["NOISE"])
-TASKS = {"single_1": .8, "single_2": 1, "single_3": .5, "multikey_1": 2, "multikey_2": 2.5, "multikey_3": .3,
-         "multivalue": 3, "multiquery": 2.5, "vt": 2.5, "text": 2, "cwe": .1, "fwe": .1, "qa": .4}
+TASKS = {"single_1": .5, "single_2": .8, "single_3": .3, "multikey_1": 1.5, "multikey_2": 2.5, "multikey_3": .2,
+         "multivalue": 5, "multiquery": 2.5, "vt": 2.5, "text": 1, "cwe": .05, "fwe": .05, "qa": .3}
 
 
 class Source:
@@ -45,6 +46,12 @@ class Maker:
 
     def key(self):
         return self.random.choice(ADJECTIVES) + "-" + self.random.choice(NOUNS)
+
+    def similar_keys(self, count):
+        """Different keys of few adjectives and few nouns: each shares a word with as many others as in a long text."""
+        r, rows = self.random, max(2, int((count * self.random.uniform(.4, 2)) ** .5))
+        adjectives, nouns = r.sample(ADJECTIVES, rows), r.sample(NOUNS, 2 + int(1.4 * count / rows))
+        return r.sample([a + "-" + n for a in adjectives for n in nouns], count)
 
     def value(self, kind):
         if kind == "word":
@@ -88,21 +95,24 @@ class Maker:
         own = {"single_1": 1, "single_2": 1, "single_3": 1, "multikey_1": 4, "multivalue": 1, "multiquery": 4}
         keys = own.get(task, 1)
         if task not in ("single_3", "multikey_2", "multikey_3") and not self.as_ruler:
-            keys = max(keys, r.choice((1, keys, size // 100, size // 40)))
+            share = 4 if task == "multivalue" else 1
+            keys = max(keys, r.choice((1, keys, size // (100 * share), size // (40 * share))))
         if task in ("multikey_2", "multikey_3"):
             keys = max(2, size // (60 if kind == "uuid" else 17))
         names = [self.value("uuid") if task == "multikey_3" else self.key() for _ in range(keys)]
-        if r.random() < .3 and task != "multikey_3" and not self.as_ruler:  # keys that share a word
-            adjective, noun = self.key().split("-")
-            names = [n if r.random() < .5 else r.choice((adjective + "-" + n.split("-")[1], n.split("-")[0] + "-" + noun))
-                     for n in names]
+        if r.random() < .75 and task != "multikey_3" and not self.as_ruler:
+            names = self.similar_keys(keys)
         names = list(dict.fromkeys(names))
-        values = {}
+        values, few_digits = {}, []
+        if r.random() < .3 and task != "multivalue" and not self.as_ruler:
+            few_digits = [str(r.randint(100, 999)) for _ in range(max(4, keys // 3))]
         for name in names:
             count = 4 if task == "multivalue" and (self.as_ruler or r.random() < .7) else 1
             if task == "multivalue" and not self.as_ruler and r.random() < .2:
                 count = r.randint(2, 5)
             values[name] = [self.value(kind) for _ in range(count)]
+            if few_digits and kind == "number":
+                values[name] = [r.choice(few_digits) + v[3:] for v in values[name]]
         needles = [(n, v, TEMPLATES["needle"].format(kinds=KINDS[kind][1], key=n, value=v))
                    for n in names for v in values[n]]
         r.shuffle(needles)
@@ -125,11 +135,13 @@ class Maker:
                 some = r.sample(names, min(len(names), r.choice((2, 3, 4, 4, 4))))
                 answer = SEPARATORS["answer"].join(f"{n}: {values[n][0]}" for n in some)
                 asked.append((self.ask(kind, some, True), answer))
+                self.asked_for += [t for n, v, t in needles if n in some]
             else:
                 name = names[(turn + start) % len(names)]
                 some = list(values[name])
                 r.shuffle(some)
                 asked.append((self.ask(kind, [name], len(some) > 1), SEPARATORS["answer"].join(some)))
+                self.asked_for += [t for n, v, t in needles if n == name]
         return intro + "\n" + text, asked
 
     def vt(self, size):
@@ -152,7 +164,8 @@ class Maker:
         for at, statement in reversed(list(zip(places, statements))):
             lines.insert(at, statement)
         r.shuffle(chains)
-        for value, names, _ in chains:
+        for value, names, chain in chains:
+            self.asked_for += chain
             asked.append((TEMPLATES["question_vt"].format(value=value) + "\n" +
                           TEMPLATES["prefix_vt"].format(value=value), SEPARATORS["answer"].join(names)))
         return TEMPLATES["intro_vt"] + "\n" + "\n".join(lines), asked
@@ -196,10 +209,27 @@ class Maker:
         return TEMPLATES["intro_qa"] + "\n" + text, asked
 
     def sample(self, task, size):
-        """(text, [(question and answer's beginning, answer)]) of about size tokens."""
+        """(text, [(question and answer's beginning, answer)]) of about size tokens; asked_for: what matters of it."""
+        self.asked_for = []
         if task in ("vt", "cwe", "fwe", "qa"):
             return getattr(self, task)(size)
         return self.niah(task, size)
+
+    def crowd(self, text, encoding):
+        """Log of how many tokens each of encoding counts as, in text: as if it were up to MOST times as long, with
+        more of the same around the sentences asked for."""
+        result = numpy.zeros(len(encoding.ids), dtype=numpy.float32)
+        if not self.asked_for or self.random.random() < .2:
+            return result
+        alone = numpy.zeros(len(text) + 1, dtype=bool)
+        for sentence in self.asked_for:
+            at = text.find(sentence)
+            alone[at:at + len(sentence) + 1] = True
+        height = self.random.uniform(0, numpy.log(MOST))
+        for i, (begin, end) in enumerate(encoding.offsets):
+            if end <= len(text) and not alone[begin:end].any():
+                result[i] = height
+        return result
 
     def positions(self, tokens, span):
         """Position ids with random gaps after sentence ends, as if text had been cut out of span tokens."""
@@ -210,14 +240,18 @@ class Maker:
             places = numpy.flatnonzero(self.source.gap_after[tokens[:-1]]) + 1
             if len(places):
                 generator = numpy.random.default_rng(self.random.getrandbits(60))
-                some = generator.choice(places, min(len(places), generator.integers(1, 8)), replace=False)
+                many = 1 + int(len(places) * generator.random() ** 2)
+                some = generator.choice(places, min(len(places), many), replace=False)
                 parts = generator.dirichlet(numpy.ones(len(some)) * .5) * spare * generator.random() ** .5
                 steps[some] += parts.astype(numpy.int64)
         return numpy.cumsum(steps)
 
     def row(self, length, span, task=None, background=.1):
-        """tokens, positions, weights [length], others [length, 4] (-1: none); weights[i] is that of tokens[i] as a target."""
+        """tokens, positions, weights [length], others [length, 4] (-1: none), crowd [length].
+
+        weights[i] is that of tokens[i] as a target."""
         r, others = self.random, numpy.full((length, 4), -1)
+        crowd = numpy.zeros(length, dtype=numpy.float32)
         task = task or r.choices(list(TASKS), list(TASKS.values()))[0]
         if task == "text":
             stream = r.choice(self.source.stream)
@@ -228,12 +262,17 @@ class Maker:
             text, asked = self.sample(task, int(length * (r.uniform(.45, .7) if length <= 2048 else .9)))
             tokens, weights = [BEGIN], [0.0]
             for i, (question, answer) in enumerate(asked):
-                body = self.source.encode((text if i == 0 else "") + "\n" + question)
+                if i == 0:
+                    first = self.source.tokenizer.encode(text + "\n" + question, add_special_tokens=False)
+                    body, counts = first.ids, self.crowd(text, first)
+                    crowd[1:len(body) + 1] = counts[:length - 1]
+                else:
+                    body = self.source.encode("\n" + question)
                 reply = self.source.encode(SEPARATORS["answer_begin"] + answer + SEPARATORS["answer_end"]) + [END]
                 if re.fullmatch(r"\d{7}(, \d{7})+", answer):  # five tokens each: blank, three of digits, comma
-                    first = [reply[at] for at in range(1, len(reply) - 1, 5)]
-                    for j in range(len(first)):
-                        at, left = len(tokens) + len(body) + 5 * j + 1, sorted(set(first[j + 1:]) - {first[j]})[:4]
+                    heads = [reply[at] for at in range(1, len(reply) - 1, 5)]
+                    for j in range(len(heads)):
+                        at, left = len(tokens) + len(body) + 5 * j + 1, sorted(set(heads[j + 1:]) - {heads[j]})[:4]
                         if at < length:
                             others[at, :len(left)] = left
                 tokens += body + reply
@@ -246,4 +285,4 @@ class Maker:
                 weights += [background] * len(more)
             tokens, weights = tokens[:length], weights[:length]
         tokens = numpy.array(tokens)
-        return tokens, self.positions(tokens, span), numpy.array(weights, dtype=numpy.float32), others
+        return tokens, self.positions(tokens, span), numpy.array(weights, dtype=numpy.float32), others, crowd

@@ -60,13 +60,20 @@ class Attention(nn.Module):
         split = lambda y: y.view(batch, time, -1, self.shape.head_dim).transpose(1, 2)
         return rotate(split(self.q_proj(x)), turn), rotate(split(self.k_proj(x)), turn), split(self.v_proj(x))
 
-    def forward(self, x, turn):
+    def forward(self, x, turn, crowd=None):
         batch, time, _ = x.shape
         q, k, v = self.heads(x, turn)
         group = self.shape.num_attention_heads // self.shape.num_key_value_heads
         if group > 1:
             k, v = (y[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for y in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if crowd is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:  # one more dimension (8: a vector register) adds crowd to every key's scores, and keeps the fast path
+            q, k, v = (F.pad(y, (0, 8)) for y in (q, k, v))
+            last = F.one_hot(torch.tensor(self.shape.head_dim), q.shape[-1]).to(q)
+            q, k = q + last * self.shape.head_dim ** .5, k + last * crowd[:, None, :, None]
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.shape.head_dim ** -.5)
+            y = y[..., :self.shape.head_dim]
         return self.o_proj(y.transpose(1, 2).reshape(batch, time, -1))
 
 
@@ -89,8 +96,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x, turn):
-        x = x + self.self_attn(self.input_layernorm(x), turn)
+    def forward(self, x, turn, crowd=None):
+        x = x + self.self_attn(self.input_layernorm(x), turn, crowd)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -107,14 +114,16 @@ class Llama(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
-    def hidden(self, tokens, positions=None):
-        """tokens [batch, time] -> what the output matrix reads, [batch, time, hidden]."""
+    def hidden(self, tokens, positions=None, crowd=None):
+        """tokens [batch, time] -> what the output matrix reads, [batch, time, hidden].
+
+        crowd [batch, time]: log of how many tokens each one counts as in every softmax of attention: None, one."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
         turn = rotation(positions, self.shape)
         x = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
-            x = layer(x, turn)
+            x = layer(x, turn, crowd)
         return self.model.norm(x)
 
     def forward(self, tokens, positions=None):

@@ -21,7 +21,7 @@ from model import Llama, Shape
 from structure import Structure
 
 # until this share of the tokens: row length, rows per step, share of rows with spread positions
-STAGES = ((.12, 256, 16, .7), (.4, 512, 8, .7), (.85, 1024, 4, .7), (1.0, 2048, 2, .6))
+STAGES = ((.12, 256, 16, .7), (.85, 512, 8, .7), (.95, 1024, 4, .7), (1.0, 4096, 1, .5))
 SPAN = 65536
 
 
@@ -35,6 +35,7 @@ def arguments_of():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--language", type=float, default=.05, help="weight of a token that is not an answer")
+    parser.add_argument("--only", default="", help="a,b: train nothing but parameters with one of these in their names")
     parser.add_argument("texts", nargs="+")
     return parser.parse_args()
 
@@ -48,8 +49,8 @@ def loss_of(model, batch, generator=None, keep=.35):
     """Weighted cross entropy; logits only for answers and a random share of the other tokens.
 
     Where values may come in any order, the loss is that of the sum of their probabilities."""
-    tokens, positions, weights, others = batch
-    hidden = model.hidden(tokens, positions)[:, :-1]
+    tokens, positions, weights, others, crowd = batch
+    hidden = model.hidden(tokens, positions, crowd)[:, :-1]
     weights, targets = weights[:, 1:], tokens[:, 1:]
     chosen = (weights >= 1) | ((torch.rand(weights.shape, generator=generator) < keep) & (weights > 0))
     logits, targets, weights, others = model.lm_head(hidden[chosen]), targets[chosen], weights[chosen], others[:, 1:][chosen]
@@ -118,6 +119,8 @@ def main():
     held_out = Source(arguments.out, arguments.texts, True)
     model = fresh(source, tokenizer, arguments.seed)
     optimizer = torch.optim.AdamW(groups(model, arguments.rate), lr=arguments.rate, betas=(.9, .98), weight_decay=.01)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(part in name for part in arguments.only.split(",")))
     step, seen, checkpoint = 0, 0, os.path.join(arguments.out, "checkpoint.pt")
     if os.path.exists(checkpoint):
         state = torch.load(checkpoint)
@@ -140,7 +143,7 @@ def main():
         return first_share + (1 - first_share) * (time.time() - began) / (arguments.until - began)
 
     while seen < total and time.time() - began < arguments.minutes * 60 and (share_of(seen) < 1):
-        if time.time() - tested > 420:
+        if time.time() - tested > 900:
             print(step, seen, " ".join(f"{k}={v:.2f}" for k, v in answers(model, held_out).items()), flush=True)
             tested = time.time()
         share = share_of(seen)
