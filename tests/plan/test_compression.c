@@ -1,0 +1,110 @@
+/* The share of compressed reads: the closed form against a search of the model that it minimises, and what must follow
+ * from dimensions and signs. */
+#include "plan/compression.h"
+
+#include "testing.h"
+
+#include <math.h>
+
+#include "base/random.h"
+
+enum { ROUNDS = 2000, STEPS = 400 };
+
+static double between(struct random *random, double low, double high) { /* evenly in the logarithm */
+    return low * exp(random_double(random) * log(high / low));
+}
+
+static struct compression_costs any_costs(struct random *random) {
+    return (struct compression_costs){.bytes = between(random, 1e4, 1e9),
+                                      .read_rate = between(random, 1e8, 1e10),
+                                      .decode_rate = between(random, 1e8, 1e11),
+                                      .ratio = between(random, 0.1, 0.99),
+                                      .compute_seconds = between(random, 1e-6, 1),
+                                      .other_seconds = between(random, 1e-7, 1e-2)};
+}
+
+static void is_the_least(void **state) {
+    (void)state;
+    struct random random;
+    size_t none = 0, all = 0;
+    random_init(&random, 51);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct compression_costs costs = any_costs(&random);
+        double share = compression_share(&costs), seconds = compression_layer_seconds(&costs, share);
+        assert_true(share >= 0 && share <= 1);
+        for (size_t i = 0; i <= STEPS; i++)
+            assert_true(compression_layer_seconds(&costs, (double)i / STEPS) >= seconds * (1 - 1e-12));
+        double read = compression_read_seconds(&costs, share),
+               compute = compression_compute_seconds(&costs, share);
+        if (share > 0 && share < 1) assert_true(fabs(read - compute) <= 1e-9 * seconds);
+        if (share == 0) assert_true(read <= compute);
+        if (share == 1) assert_true(read >= compute * (1 - 1e-12));
+        none += share == 0;
+        all += share == 1;
+    }
+    assert_true(none > ROUNDS / 20 && all > ROUNDS / 20 &&
+                none + all < ROUNDS * 19 / 20); /* all three cases came up */
+}
+
+static void units_do_not_matter(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, 52);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct compression_costs costs = any_costs(&random), other = costs;
+        double bytes = between(&random, 1e-6, 1e6), seconds = between(&random, 1e-6, 1e6);
+        other.bytes *= bytes;
+        other.read_rate *= bytes / seconds;
+        other.decode_rate *= bytes / seconds;
+        other.compute_seconds *= seconds;
+        other.other_seconds *= seconds;
+        assert_true(fabs(compression_share(&costs) - compression_share(&other)) < 1e-9);
+    }
+}
+
+/* A slower disk, a faster decoder, more to read, less to compute: never less compressed. */
+static void signs_are_right(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, 53);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct compression_costs costs = any_costs(&random), other = costs;
+        double by = between(&random, 1, 100), least = compression_share(&costs) - 1e-12;
+        other.decode_rate *= by;
+        assert_true(compression_share(&other) >= least);
+        other = costs;
+        other.compute_seconds /= by;
+        assert_true(compression_share(&other) >= least);
+        other = costs;
+        other.other_seconds *= by;
+        assert_true(compression_share(&other) >= least);
+    }
+}
+
+/* A disk of 0.5 GB/s and pages of 8 KiB for 16: 8 MB a layer take 16 ms; decoded at 6.5 GB/s. */
+static void as_worked_out_by_hand(void **state) {
+    (void)state;
+    struct compression_costs costs = {
+        .bytes = 8e6, .read_rate = 0.5e9, .decode_rate = 6.5e9, .ratio = 0.5, .compute_seconds = 10e-3};
+    double share = (16e-3 - 10e-3) / (8e-3 + 8e6 / 6.5e9);
+    assert_true(fabs(compression_share(&costs) - share) < 1e-12 && share > 0.6 && share < 0.7);
+    costs.compute_seconds = 17e-3; /* hidden as it is */
+    assert_true(compression_share(&costs) == 0);
+    costs.compute_seconds = 1e-3; /* cannot be hidden */
+    assert_true(compression_share(&costs) == 1);
+    costs.bytes = 0;
+    assert_true(compression_share(&costs) == 0);
+    costs.bytes = 8e6;
+    costs.ratio = 1;
+    assert_true(compression_share(&costs) == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_the_least),
+        cmocka_unit_test(units_do_not_matter),
+        cmocka_unit_test(signs_are_right),
+        cmocka_unit_test(as_worked_out_by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
