@@ -189,6 +189,7 @@ static enum status dispatch(int argc, char **argv, struct error *error) {
 int command_main(int argc, char **argv) {
     fill_standard_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, told like any other */
+    signal(SIGXFSZ, SIG_IGN); /* so is a file beyond ulimit -f */
     struct error error = {0};
     enum status status = dispatch(argc, argv, &error);
     struct error output_error;

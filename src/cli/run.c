@@ -135,8 +135,7 @@ static enum status prefill(struct run *run, struct error *error) {
         enum status status =
             generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
         const char *notice = sequence_notice(run->answers[i].sequence);
-        if (notice[0] != '\0' && !run->generation.quiet)
-            fprintf(stderr, "loam: note: %s; computed anew\n", notice);
+        if (notice[0] != '\0' && !run->generation.quiet) fprintf(stderr, "loam: note: %s\n", notice);
         for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
             run->answers[j].stop = STOP_INTERRUPTED;
         TRY(status);
@@ -338,11 +337,23 @@ static json_t *run_json(const struct run *run) {
     return root;
 }
 
+/* Commits are made behind the computation: whether they were is known now.  The answer is there either way. */
+static void note_saving(const struct run *run) {
+    struct error why;
+    for (size_t i = 0; i < run->answer_count; i++) {
+        struct sequence *sequence = run->answers[i].sequence;
+        if (sequence == NULL || sequence_flush(sequence, &why) == STATUS_OK) continue;
+        if (!run->generation.quiet) fprintf(stderr, "loam: note: not saved: %s\n", why.message);
+        return;
+    }
+}
+
 static enum status report(struct run *run, enum status status, struct error *error) {
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
     if (run->plan.disk.directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
     print_timings(run);
+    if (status == STATUS_OK) note_saving(run);
     const char *path = option_text(run->options, OPTION_JSON_FILE);
     if (path != NULL) {
         json_t *root = run_json(run);

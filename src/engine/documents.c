@@ -115,9 +115,15 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
             return STATUS_OK;
         }
         if (status != STATUS_DOCUMENT) return status;
-        *notice = *error; /* it has been flagged and will not be found again */
+        /* it has been flagged and will not be found again */
+        (void)error_set(notice, STATUS_DOCUMENT, "%s; computed anew", error->message);
     }
-    return kv_sequence_create_document(sequence, token_capacity, error);
+    enum status status = kv_sequence_create_document(sequence, token_capacity, error);
+    if (status != STATUS_FULL && status != STATUS_IO) return status;
+    /* An answer is worth more than a saved document: RAM may hold it all. */
+    (void)error_set(notice, status, "not saved: %s", error->message);
+    kv_sequence_set_backing(sequence, &(struct kv_backing){0});
+    return STATUS_OK;
 }
 
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

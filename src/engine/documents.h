@@ -23,7 +23,8 @@ const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */
 
 /* For an empty sequence.  *reused: how many of the tokens it now has.  A document that is damaged, or being written
- * by another process, costs time and is no error: *notice says why, empty if there was nothing. */
+ * by another process, costs time and is no error; nor is a folder without room for a new document, which is not
+ * saved then and must fit in RAM.  *notice says why, empty if there was nothing. */
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
                              uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
                              struct error *notice, struct error *error) STATUS_CHECKED;

@@ -101,7 +101,7 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
 
 /* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
-/* Why a saved document was not used; "" when there is nothing to say. */
+/* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
 /* Waits until what a prefill saved is durable. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;

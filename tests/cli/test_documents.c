@@ -387,6 +387,43 @@ static void foreign_models_and_catalogs(void **state) {
     expect_code(&damaged, 4, "catalog.db");
 }
 
+/* The answer is worth more than the saved document; a folder that cannot be one is refused before any work. */
+static void full_and_wrong_folders(void **state) {
+    (void)state;
+    struct outcome plain = RUN(model_path, text_path, "--temp", "0");
+    char limited[200], child[200];
+    const char *store = folder("limited"), *open_folder = folder("open");
+    snprintf(limited, sizeof limited, "%s:256K", store);
+    struct outcome found = RUN(model_path, text_path, "--kv-disk", limited);
+    expect_same(&found, &plain);
+    expect_code(&found, 0, "not saved: ");
+    expect_verified(store);
+
+    struct rlimit old, small = {1 << 19, 1 << 19};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    const char *stopped = folder("stopped");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    found = RUN(model_path, text_path, "--kv-disk", stopped);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    if (found.code == 0)
+        expect_same(&found, &plain);
+    else
+        expect_code(&found, 6, "File too large");
+    found = RUN(model_path, text_path, "--kv-disk", stopped);
+    expect_same(&found, &plain);
+
+    snprintf(child, sizeof child, "%s/not/there", folder("parentless"));
+    found = RUN(model_path, text_path, "--kv-disk", child);
+    expect_code(&found, 6, "No such file or directory");
+    assert_int_equal(mkdir(open_folder, 0700), 0);
+    assert_int_equal(chmod(open_folder, 0777), 0);
+    found = RUN(model_path, text_path, "--kv-disk", open_folder);
+    expect_code(&found, 6, "writable by others");
+    found = RUN(model_path, text_path, "--kv-disk", text_path);
+    expect_code(&found, 6, "");
+}
+
 int main(void) {
     snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
     snprintf(other_path, sizeof other_path, "%s", scratch_path("other.gguf"));
@@ -401,10 +438,15 @@ int main(void) {
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_read_once),   cmocka_unit_test(another_question_reuses_the_document),
-        cmocka_unit_test(the_budget_holds),        cmocka_unit_test(a_killed_prefill_goes_on),
-        cmocka_unit_test(two_at_once_answer_both), cmocka_unit_test(damage_costs_time_only),
-        cmocka_unit_test(dense_layers_only),       cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(a_prompt_is_read_once),
+        cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(a_killed_prefill_goes_on),
+        cmocka_unit_test(two_at_once_answer_both),
+        cmocka_unit_test(damage_costs_time_only),
+        cmocka_unit_test(dense_layers_only),
+        cmocka_unit_test(full_and_wrong_folders),
+        cmocka_unit_test(foreign_models_and_catalogs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
