@@ -48,6 +48,7 @@ struct kv_sequence {
     bool writes;               /* the last source is open for writing */
     bool saved;                /* and has every chunk from the first on: it may be committed */
     uint64_t *written;         /* owned; [layer]: chunks below it are on disk or on their way */
+    uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
     uint64_t *complete;        /* owned; [layer]: rows below it are complete */
     uint64_t *rounded;         /* owned; [layer]: chunks below it hold what their 4-bit pages decode to */
     uint64_t committed_tokens; /* of what is saved */

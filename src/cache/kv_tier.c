@@ -12,7 +12,8 @@ enum {
     QUEUE_DEPTH = 256,
     READ_BATCH = 64,
     SLAB_BYTES_LEAST = 1 << 20, /* from here on the device's memory is aligned to pages */
-    HEAT_MOST = 7,              /* a chunk that was used so often survives as many rounds of the clock */
+    SAMPLE_SLOTS = 16,          /* of which the one that is used least goes */
+    AGE_USES = 16,              /* uses per slot after which all counts are halved */
 };
 
 /* ---- life ---- */
@@ -21,7 +22,7 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t rows = config->layer_count * config->kv_head_count,
              chunks = kv_chunks_of(config->token_capacity);
     size_t tables = config->metadata_bytes > 0 ? 2 : 1;
-    return rows * chunks * tables * sizeof(void *) + chunks * 2 * sizeof(uint64_t) +
+    return rows * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
            (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
 }
 
@@ -166,7 +167,10 @@ enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) {
     sequence->written = calloc(layers, sizeof *sequence->written);
     sequence->complete = calloc(layers, sizeof *sequence->complete);
     sequence->rounded = calloc(layers, sizeof *sequence->rounded);
-    if (sequence->written != NULL && sequence->complete != NULL && sequence->rounded != NULL)
+    sequence->uses =
+        calloc(layers * sequence->cache->config.kv_head_count, max_size(sequence->column_capacity, 1));
+    if (sequence->written != NULL && sequence->complete != NULL && sequence->rounded != NULL &&
+        sequence->uses != NULL)
         return STATUS_OK;
     return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
 }
@@ -224,24 +228,63 @@ void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
     tier->free_slots[tier->free_count++] = (uint32_t)(slot - tier->slots);
 }
 
+/* ---- who goes ---- */
+
+static uint8_t *uses_at(struct kv_sequence *sequence, size_t row, uint64_t chunk) {
+    return &sequence->uses[row * sequence->column_capacity + chunk];
+}
+
+static uint8_t uses_of(const struct slot *slot) { return *uses_at(slot->sequence, slot->row, slot->chunk); }
+
+/* Counts that never fell would keep what was wanted long ago. */
+static void age_uses(struct kv_tier *tier) {
+    size_t rows = tier->cache->config.layer_count * tier->cache->config.kv_head_count;
+    for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next)
+        for (size_t i = 0; i < rows * s->column_capacity; i++) s->uses[i] /= 2;
+    tier->use_count = 0;
+}
+
+static void count_use(struct kv_tier *tier, const struct slot *slot) {
+    uint8_t *uses = uses_at(slot->sequence, slot->row, slot->chunk);
+    if (*uses < UINT8_MAX) ++*uses;
+    if (++tier->use_count > tier->slot_count * AGE_USES) age_uses(tier);
+}
+
+static void make_victim(struct kv_tier *tier, struct slot *slot) {
+    if (slot->is_victim) return;
+    slot->is_victim = true;
+    tier->victims[tier->victim_count++] = (uint32_t)(slot - tier->slots);
+}
+
 static struct slot *take_victim(struct kv_tier *tier) {
     while (tier->victim_count > 0) {
         struct slot *slot = &tier->slots[tier->victims[--tier->victim_count]];
         slot->is_victim = false;
-        if (slot->heat == 0 && may_go(tier, slot)) return slot;
+        if (may_go(tier, slot)) return slot;
     }
     return NULL;
 }
 
-static struct slot *take_by_clock(struct kv_tier *tier) {
-    for (uint64_t i = 0; i < tier->slot_count * (HEAT_MOST + 1); i++) {
+/* Of the next slots that may go the one that is used least; NULL: none of the next `most`. */
+static struct slot *least_used(struct kv_tier *tier, uint64_t most) {
+    struct slot *least = NULL;
+    size_t seen = 0;
+    for (uint64_t i = 0; i < most && seen < SAMPLE_SLOTS; i++) {
         struct slot *slot = &tier->slots[tier->hand];
         tier->hand = (tier->hand + 1) % tier->slot_count;
-        if (!may_go(tier, slot)) continue;
-        if (slot->heat == 0) return slot;
-        slot->heat--;
+        if (slot->is_victim || !may_go(tier, slot)) continue;
+        seen++;
+        if (least == NULL || uses_of(slot) < uses_of(least)) least = slot;
     }
-    return NULL;
+    return least;
+}
+
+/* A chunk that was brought for a choice stays if it is used more than another one, which then goes in its place: what
+ * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
+ * admission is that of TinyLFU, Einziger et al. 2017). */
+static void admit(struct kv_tier *tier, struct slot *slot) {
+    struct slot *other = least_used(tier, SAMPLE_SLOTS * 4);
+    make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
 }
 
 /* A slot of nobody; NULL: all are pinned or not on disk yet. */
@@ -249,7 +292,7 @@ static struct slot *slot_take(struct kv_tier *tier) {
     if (tier->free_count > 0) return &tier->slots[tier->free_slots[--tier->free_count]];
     if (tier->fresh_first < tier->slot_count) return &tier->slots[tier->fresh_first++];
     struct slot *slot = take_victim(tier);
-    if (slot == NULL) slot = take_by_clock(tier);
+    if (slot == NULL) slot = least_used(tier, tier->slot_count);
     if (slot != NULL) slot_forget(tier, slot);
     return slot;
 }
@@ -413,7 +456,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
             slot = slot_take_or_reclaim(tier);
             if (slot == NULL) break;
             slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
-            slot->scanned = bring->scan;
+            slot->fetched = true;
             batch_add(tier, &batch, slot);
             bring->missed++;
             tier->statistics.misses++;
@@ -423,7 +466,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
-        if (!bring->scan && slot->heat < HEAT_MOST) slot->heat++;
+        if (!bring->scan) count_use(tier, slot);
     }
     if (batch.count > 0) batch_submit(tier, &batch);
     if (bring->missed > 0) io_queue_flush(tier->queue);
@@ -456,11 +499,12 @@ void kv_bring_release(struct kv_bring *bring) {
         struct slot *slot = bring_slot(bring, i - 1);
         ASSERT(slot->pins > 0);
         slot->pins--;
-        if (!slot->scanned || slot->pins > 0) continue;
-        slot->scanned = false;
-        if (slot->is_victim) continue;
-        slot->is_victim = true;
-        tier->victims[tier->victim_count++] = (uint32_t)(slot - tier->slots);
+        if (!slot->fetched || slot->pins > 0) continue;
+        slot->fetched = false;
+        if (bring->scan)
+            make_victim(tier, slot);
+        else
+            admit(tier, slot);
     }
     bring->pinned = bring->arrived = 0;
 }

@@ -26,8 +26,8 @@
  * ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
  *
  * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
- * budget finds the rest still there the next time round; else by a clock that counts uses (access frequency,
- * LeoAM section 4.1).  Thread: the engine's.
+ * budget finds the rest still there the next time round; of what was brought for a choice, what is used less often
+ * than others (access frequency, LeoAM section 4.1).  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H

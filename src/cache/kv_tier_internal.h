@@ -20,8 +20,7 @@ struct slot {
     uint32_t chunk;
     uint16_t pins;
     uint8_t state; /* enum slot_state */
-    uint8_t heat;  /* uses that the clock has not forgotten */
-    bool scanned;  /* brought by a scan and not released since */
+    bool fetched;  /* from disk, and not released since */
     bool is_victim;
     bool staged; /* being read as a 4-bit page */
 };
@@ -35,7 +34,8 @@ struct kv_tier {
     uint64_t fresh_first;               /* slots from here on have never been used */
     uint32_t *free_slots, *victims;     /* owned; stacks */
     uint64_t free_count, victim_count;
-    uint64_t hand;          /* of the clock */
+    uint64_t hand;          /* where least_used goes on */
+    uint64_t use_count;     /* since counts were halved */
     uint64_t queued_count;  /* slots in SLOT_QUEUED */
     struct io_queue *queue; /* owned */
     uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */

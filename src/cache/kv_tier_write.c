@@ -89,7 +89,6 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
         struct slot *slot = tier_slot_at(tier, chunks[i]);
         ASSERT(slot->state == SLOT_DIRTY);
         slot->state = SLOT_QUEUED;
-        slot->heat = 1;
         tier->queued_count++;
     }
     return STATUS_OK;
@@ -328,4 +327,5 @@ void kv_tier_remove(struct kv_sequence *sequence) {
     free(sequence->written);
     free(sequence->complete);
     free(sequence->rounded);
+    free(sequence->uses);
 }
