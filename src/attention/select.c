@@ -448,18 +448,9 @@ static bool lists_reserve(struct select *select, size_t entries) {
     return select->lists != NULL;
 }
 
-enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
+static enum status choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
                           struct select_choice *choice, struct error *error) {
-    if (operation->window != 0 || !layer_selects(select, layer_index)) {
-        count_dense(select, operation);
-        *choice = (struct select_choice){.everything = true};
-        return STATUS_OK;
-    }
-    *choice = (struct select_choice){.dense = select->dense,
-                                     .dense_items = select->dense_items,
-                                     .chosen = select->chosen,
-                                     .chosen_items = select->chosen_items};
     plan_rows(select, operation, rules, &choice->dense_count, &choice->chosen_count);
     for (size_t i = 0; i < choice->chosen_count; i++)
         choice->row_stride = max_size(choice->row_stride, (size_t)select_item_kept(&choice->chosen[i]));
@@ -476,6 +467,29 @@ enum status select_choose(struct select *select, struct stream *stream, size_t l
     if (choice->chosen_count > 0) attend_chosen(select, stream, layer_index, &selected, false);
     choice->rows = select->lists;
     return select->device->operations->stream_synchronize(stream, error);
+}
+
+enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation, const struct select_rule *const *rules,
+                          bool guess, struct select_choice *choice, struct error *error) {
+    *choice =
+        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index),
+                               .dense = select->dense,
+                               .dense_items = select->dense_items,
+                               .chosen = select->chosen,
+                               .chosen_items = select->chosen_items};
+    if (choice->everything) {
+        if (!guess) count_dense(select, operation);
+        return STATUS_OK;
+    }
+    if (!guess) return choose(select, stream, layer_index, operation, rules, choice, error);
+    struct select_statistics statistics = select->statistics;
+    struct tree_density density = {0};
+    if (select->densities != NULL) density = select->densities[layer_index];
+    enum status status = choose(select, stream, layer_index, operation, rules, choice, error);
+    if (select->densities != NULL) select->densities[layer_index] = density;
+    select->statistics = statistics;
+    return status;
 }
 
 void select_attend_chosen(struct select *select, struct stream *stream,

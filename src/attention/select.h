@@ -150,10 +150,10 @@ struct select_choice {
         *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept rows each, ascending */
     size_t row_stride;
 };
-/* The choice is valid until the next call. */
+/* The choice is valid until the next call.  guess: for a step that comes later; it is not counted. */
 enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
-                          struct select_choice *choice, struct error *error) STATUS_CHECKED;
+                          bool guess, struct select_choice *choice, struct error *error) STATUS_CHECKED;
 /* Attention of some KV heads of choice->chosen[index], whose rows are in memory. */
 void select_attend_chosen(struct select *select, struct stream *stream,
                           const struct attend_operation *operation, const struct select_choice *choice,

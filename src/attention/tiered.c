@@ -25,6 +25,7 @@ struct tiered {
     size_t layer_count, kv_head_count, job_capacity;
     struct jobs now;  /* the layer's */
     struct jobs next; /* of the next layer, begun ahead; count 0: none */
+    struct jobs held; /* what was guessed for this layer: kept in memory until it has attended */
     bool failed;
     struct error failure;
 };
@@ -42,7 +43,8 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
                               .job_capacity = item_capacity * config->kv_head_count};
     tiered->now.list = calloc(tiered->job_capacity, sizeof *tiered->now.list);
     tiered->next.list = calloc(tiered->job_capacity, sizeof *tiered->next.list);
-    if (tiered->now.list != NULL && tiered->next.list != NULL) return STATUS_OK;
+    tiered->held.list = calloc(tiered->job_capacity, sizeof *tiered->held.list);
+    if (tiered->now.list != NULL && tiered->next.list != NULL && tiered->held.list != NULL) return STATUS_OK;
     tiered_destroy(tiered);
     *result = NULL;
     return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
@@ -53,8 +55,10 @@ void tiered_destroy(struct tiered *tiered) {
     tiered_end_step(tiered);
     free(tiered->now.list);
     free(tiered->next.list);
+    free(tiered->held.list);
     free(tiered->now.chunks);
     free(tiered->next.chunks);
+    free(tiered->held.chunks);
     free(tiered);
 }
 
@@ -82,6 +86,7 @@ static void jobs_drop(struct jobs *jobs) {
 void tiered_end_step(struct tiered *tiered) {
     jobs_drop(&tiered->now);
     jobs_drop(&tiered->next);
+    jobs_drop(&tiered->held);
     tiered->failed = false;
 }
 
@@ -115,6 +120,7 @@ static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
     if (jobs->begun == jobs->count) begin_jobs(&tiered->next);
     if (jobs->begun == first) { /* what holds the slots is ahead of its time */
         jobs_drop(&tiered->next);
+        jobs_drop(&tiered->held);
         begin_jobs(jobs);
     }
     if (jobs->begun == first) {
@@ -200,6 +206,7 @@ static void take_over(struct tiered *tiered, size_t layer_index, const struct at
     for (size_t i = 0; i < tiered->now.count; i++) {
         const struct attend_item *item = &operation->items[tiered->now.list[i].index];
         tiered->now.list[i].bring.chunk_count = kv_chunks_of(item->position_first + item->row_count);
+        tiered->now.list[i].bring.ahead = false;
     }
     tiered->now.begun = 0; /* begun once more, for the last chunk */
 }
@@ -212,7 +219,7 @@ static void attend_dense(struct tiered *tiered, struct stream *stream, size_t la
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index)
         take_over(tiered, layer_index, operation);
     else {
-        jobs_drop(&tiered->next);
+        if (tiered->next.layer_index <= layer_index) jobs_drop(&tiered->next);
         plan_dense(tiered, jobs, layer_index, operation, sequences);
     }
     if (ahead) plan_ahead(tiered, layer_index, operation, sequences);
@@ -249,9 +256,9 @@ static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t
     jobs->chunks_used += used;
 }
 
-static enum status plan_chosen(struct tiered *tiered, size_t layer_index, const struct select_choice *choice,
-                               struct kv_sequence *const *sequences, struct error *error) {
-    struct jobs *jobs = &tiered->now;
+static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t layer_index,
+                               const struct select_choice *choice, struct kv_sequence *const *sequences,
+                               struct error *error) {
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
         entries += tiered->kv_head_count * min_size((size_t)select_item_kept(&choice->chosen[i]),
@@ -275,7 +282,7 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
                                  const struct select_choice *choice, struct error *error) {
     struct jobs *jobs = &tiered->now;
     jobs_drop(jobs);
-    TRY(plan_chosen(tiered, layer_index, choice, sequences, error));
+    TRY(plan_chosen(tiered, jobs, layer_index, choice, sequences, error));
     while (jobs->done < jobs->count) {
         size_t end, first = jobs->done;
         if (!take_ready(tiered, jobs, &end)) return failure(tiered, error);
@@ -283,7 +290,16 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
                              jobs->list[first].bring.kv_head, end - first);
         release(jobs, end);
     }
+    jobs_drop(&tiered->held);
     return STATUS_OK;
+}
+
+/* What was begun ahead becomes what is held for the layer that attends now. */
+static void hold_guesses(struct tiered *tiered) {
+    struct jobs guesses = tiered->next;
+    jobs_drop(&tiered->held);
+    tiered->next = tiered->held;
+    tiered->held = guesses;
 }
 
 static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
@@ -291,7 +307,8 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
                                    struct kv_sequence *const *sequences, struct select *select,
                                    const struct select_rule *const *rules, struct error *error) {
     struct select_choice choice;
-    TRY(select_choose(select, stream, layer_index, operation, rules, &choice, error));
+    if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
+    TRY(select_choose(select, stream, layer_index, operation, rules, false, &choice, error));
     if (choice.everything) {
         attend_dense(tiered, stream, layer_index, operation, sequences, false);
         return STATUS_OK;
@@ -303,6 +320,32 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
         attend_dense(tiered, stream, layer_index, &part, &sequences[choice.dense_items[i]], false);
     }
     return attend_chosen(tiered, stream, layer_index, operation, sequences, select, &choice, error);
+}
+
+/* The chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
+static void make_guesses(struct jobs *jobs, const struct select_choice *choice) {
+    for (size_t i = 0; i < jobs->count; i++) {
+        struct kv_bring *bring = &jobs->list[i].bring;
+        uint64_t growing = choice->chosen[jobs->list[i].index].position / KV_CHUNK_TOKENS;
+        bring->ahead = true;
+        while (bring->chunk_count > 0 && bring->chunks[bring->chunk_count - 1] >= growing)
+            bring->chunk_count--;
+    }
+}
+
+void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                       const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                       struct select *select, const struct select_rule *const *rules) {
+    struct error error;
+    struct select_choice choice;
+    hold_guesses(tiered);
+    enum status status = select_choose(select, stream, layer_index, operation, rules, true, &choice, &error);
+    if (status == STATUS_OK && !choice.everything)
+        status = plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, &error);
+    if (status != STATUS_OK)
+        fail(tiered, &error);
+    else if (!choice.everything)
+        make_guesses(&tiered->next, &choice);
 }
 
 /* ---- a layer ---- */

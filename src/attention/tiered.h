@@ -6,7 +6,12 @@
  * are begun as well (the layer-ahead prefetch of FlexGen).  Each head's result is that of dense_attend or
  * select_attend bit for bit: ranges and their order follow from lengths alone.
  *
+ * Where layers choose, tiered_look_ahead chooses for the next layer by a guess of its queries and has those chunks read
+ * while this layer computes (InfiniGen's speculation as a prefetch).  It changes what is in memory when the next
+ * layer chooses, never what it chooses.
+ *
  *   tiered_begin_layer    room for the layer's new rows
+ *   tiered_look_ahead     before tiered_attend: what the next layer will want
  *   tiered_attend         its attention
  *   tiered_end_layer      chunks that are full go to the disk behind the computation
  *
@@ -33,6 +38,10 @@ enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
 void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, struct kv_sequence *const *sequences,
                    struct select *select, const struct select_rule *const *rules);
+/* operation: guessed queries of layer_index, which comes next, with its items' views; rows of decode steps only. */
+void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                       const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                       struct select *select, const struct select_rule *const *rules);
 enum status tiered_end_layer(struct tiered *tiered, size_t layer_index, struct kv_sequence *const *sequences,
                              const struct attend_item *items, size_t item_count, struct error *error)
     STATUS_CHECKED;

@@ -307,6 +307,8 @@ static void slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequenc
     *slot_entry(tier, slot) = slot_memory(tier, slot);
 }
 
+static void drain(struct kv_tier *tier, size_t least);
+
 /* Waits for what is being written; with spill, also writes what nobody had asked to write. */
 static void reclaim(struct kv_tier *tier, bool spill) {
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next) {
@@ -321,6 +323,11 @@ static void reclaim(struct kv_tier *tier, bool spill) {
 
 static struct slot *slot_take_or_reclaim(struct kv_tier *tier) {
     struct slot *slot = slot_take(tier);
+    while (slot == NULL &&
+           tier->reading_count > 0) { /* what nobody waits for any more may go when it has come */
+        drain(tier, 1);
+        slot = slot_take(tier);
+    }
     for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
         reclaim(tier, round == 1);
         slot = slot_take(tier);
@@ -453,7 +460,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
         void *const *entry = kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
         struct slot *slot;
         if (*entry == NULL) {
-            slot = slot_take_or_reclaim(tier);
+            slot = bring->ahead ? slot_take(tier) : slot_take_or_reclaim(tier);
             if (slot == NULL) break;
             slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
             slot->fetched = true;
@@ -466,7 +473,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
-        if (!bring->scan) count_use(tier, slot);
+        if (!bring->scan && !bring->ahead) count_use(tier, slot);
     }
     if (batch.count > 0) batch_submit(tier, &batch);
     if (bring->missed > 0) io_queue_flush(tier->queue);

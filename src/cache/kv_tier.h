@@ -42,7 +42,8 @@ struct kv_bring {
     const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
     uint64_t chunk_first;
     size_t chunk_count;
-    bool scan; /* all of a head's chunks, in order, step after step */
+    bool ahead; /* a guess: takes only slots that may go now, and is no use of a chunk */
+    bool scan;  /* all of a head's chunks, in order, step after step */
     /* The tier's. */
     size_t pinned;  /* so many have a slot */
     size_t arrived; /* and of these so many are in memory */

@@ -119,6 +119,7 @@ enum status plan_tiers(const struct plan *plan, const struct model *model, const
     engine_options->disk_bytes = plan->disk.limit_bytes;
     engine_options->document_name = name;
     engine_options->q4_pages = plan->q4_pages;
+    engine_options->looks_ahead = strncmp(plan->methods[AXIS_SPECULATE], "next-layer", 10) == 0;
     engine_options->host_bytes = plan->budget_bytes;
     if (plan->has_budget) return STATUS_OK;
     TRY(cache_config(plan, &model->config, &cache, error));

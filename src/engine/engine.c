@@ -221,7 +221,7 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
     if (options->host_bytes == 0) return STATUS_OK;
     size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
     TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, rows, error));
-    forward_set_tiered(engine->forward, engine->tiered);
+    forward_set_tiered(engine->forward, engine->tiered, options->looks_ahead);
     forward_set_hooks(
         engine->forward,
         &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});

@@ -30,6 +30,8 @@ struct engine_options {
     struct select_options select; /* method NULL: all */
     /* RAM for KV and all that belongs to it, beyond which it lies on disk (cache/kv_tier.h); 0: it all lies in RAM. */
     uint64_t host_bytes;
+    bool
+        looks_ahead; /* where KV is on disk: what the next layer will choose is brought while this one computes */
     const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
     bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */

@@ -33,6 +33,8 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
     forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
     forward->narrow_hidden = place(&layout, wanted, hidden);
+    forward->ahead_normed = place(&layout, wanted, hidden);
+    forward->ahead_q = place(&layout, wanted, config->head_count * config->k_dimension);
     forward->narrow_normed = place(&layout, wanted, hidden);
     return layout.used;
 }
@@ -54,10 +56,13 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
     forward->narrow_kv = calloc(wanted, sizeof(struct kv_sequence *));
+    forward->ahead_items = calloc(wanted, sizeof *forward->ahead_items);
+    forward->ahead_rows = wanted;
     forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
     forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
     if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
-        forward->narrow_kv == NULL || forward->narrow_positions == NULL || forward->narrow_rows == NULL)
+        forward->narrow_kv == NULL || forward->ahead_items == NULL || forward->narrow_positions == NULL ||
+        forward->narrow_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     return STATUS_OK;
 }
@@ -100,6 +105,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_items);
     free(forward->narrow_sequences);
     free(forward->narrow_kv);
+    free(forward->ahead_items);
     free(forward->narrow_positions);
     free(forward->narrow_rows);
     free(forward->observed);
@@ -117,7 +123,10 @@ void forward_set_hooks(struct forward *forward, const struct forward_hooks *hook
 }
 
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
-void forward_set_tiered(struct forward *forward, struct tiered *tiered) { forward->tiered = tiered; }
+void forward_set_tiered(struct forward *forward, struct tiered *tiered, bool looks_ahead) {
+    forward->tiered = tiered;
+    forward->looks_ahead = looks_ahead;
+}
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
     forward->attention_observer = observer;

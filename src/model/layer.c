@@ -2,7 +2,7 @@
 #include "attention/dense.h"
 #include "model/forward_internal.h"
 
-void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
+static void norm_into(struct layer_pass *pass, const float *weight, const float *bias, float *y) {
     const struct model *model = pass->forward->model;
     model->device->operations->norm(pass->forward->stream,
                                     &(struct norm_operation){.kind = bias != NULL ? NORM_LAYER : NORM_RMS,
@@ -14,8 +14,12 @@ void layer_norm(struct layer_pass *pass, const float *weight, const float *bias)
                                                              .w = weight,
                                                              .b = bias,
                                                              .epsilon = model->config.norm_epsilon,
-                                                             .y = pass->normed,
+                                                             .y = y,
                                                              .y_stride = model->config.hidden_size});
+}
+
+void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
+    norm_into(pass, weight, bias, pass->normed);
 }
 
 /* The norm per head of qwen3, in place. */
@@ -131,6 +135,42 @@ static void append(struct layer_pass *pass) {
         select_append(forward->select, forward->stream, pass->layer_index, forward->items, batch->item_count);
 }
 
+/* What the next layer will ask for, by the residual stream as it came into this one: a layer changes it little
+ * (InfiniGen; CLO section 4).  Only for steps that choose. */
+static void look_ahead(struct layer_pass *pass, const struct attend_operation *operation) {
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    size_t next = pass->layer_index + 1;
+    if (!forward->looks_ahead || forward->select == NULL || pass->batch->rules == NULL || pass->narrow ||
+        next >= config->layer_count || pass->row_count > forward->ahead_rows ||
+        pass->row_count != pass->batch->item_count || config->layers[next].attention == ATTENTION_SLIDING)
+        return;
+    const struct layer_weights *weights = &model->layers[next];
+    norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->ahead_normed);
+    model->device->operations->matmul(
+        forward->stream, &(struct matmul_operation){.x = forward->ahead_normed,
+                                                    .x_stride = config->hidden_size,
+                                                    .row_count = pass->row_count,
+                                                    .weight_count = 1,
+                                                    .weights = {&weights->q},
+                                                    .biases = {weights->q_bias},
+                                                    .y = {forward->ahead_q},
+                                                    .y_stride = {config->head_count * config->k_dimension}});
+    head_norm(pass, forward->ahead_q, pass->row_count, config->head_count, weights->q_norm);
+    rotate(pass, forward->ahead_q, pass->row_count, config->head_count);
+    for (size_t i = 0; i < operation->item_count; i++) {
+        forward->ahead_items[i] = operation->items[i];
+        forward->ahead_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
+    }
+    struct attend_operation guess = *operation;
+    guess.q = forward->ahead_q;
+    guess.window = 0;
+    guess.items = forward->ahead_items;
+    tiered_look_ahead(forward->tiered, forward->stream, next, &guess, pass->batch->sequences, forward->select,
+                      pass->batch->rules);
+}
+
 static void attend(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
@@ -156,6 +196,7 @@ static void attend(struct layer_pass *pass) {
         .items = pass->narrow ? narrow_items : forward->items,
         .item_count = pass->narrow ? pass->row_count : pass->batch->item_count};
     if (forward->tiered != NULL) {
+        look_ahead(pass, &operation);
         tiered_attend(forward->tiered, forward->stream, pass->layer_index, &operation,
                       pass->narrow ? forward->narrow_kv + pass->narrow_first : pass->batch->sequences,
                       forward->select, pass->batch->rules);

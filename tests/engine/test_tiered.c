@@ -16,10 +16,10 @@
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 5, BLOCK = 96 };
+enum { PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 6, BLOCK = 96 };
 
-static const struct select_method *const methods[METHODS] = {&select_all, &select_window, &select_quest,
-                                                             &select_meanstd, &select_hash};
+static const struct select_method *const methods[METHODS] = {&select_all,     &select_window, &select_quest,
+                                                             &select_meanstd, &select_hash,   &select_tree};
 
 struct rig {
     struct device *device;
@@ -128,6 +128,7 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         options.disk_directory = scratch.path;
         options.host_bytes = 0;
         assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
+        options.looks_ahead = random_below(&random, 2) == 0;
         options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
         engine = make_engine(&rig, &options);
         float *found = decode(&rig, engine, lengths, count);
