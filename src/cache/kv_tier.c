@@ -324,7 +324,7 @@ static void reclaim(struct kv_tier *tier, bool spill) {
 static struct slot *slot_take_or_reclaim(struct kv_tier *tier) {
     struct slot *slot = slot_take(tier);
     while (slot == NULL &&
-           tier->reading_count > 0) { /* what nobody waits for any more may go when it has come */
+           io_queue_in_flight(tier->queue) > 0) { /* what nobody waits for any more may go when it has come */
         drain(tier, 1);
         slot = slot_take(tier);
     }
