@@ -14,7 +14,11 @@ title "The bundled model: loam inspect $model"
 title "A logbook of 560 days, made from a seed; five questions about numbers noted in it, answered from all of it (full)"
 echo "   and from 1,024 of its tokens, chosen at each step by their hash codes (hata:1024): loam eval ask"
 python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
-"$loam" eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024
+"$loam" eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024 \
+    --jsonl "$place/answers.jsonl"
+
+title "The same logbook with an eighth of its KV in RAM and the rest on disk: killed while it is read, run again, opened again"
+python3 tools/demo_documents.py "$loam" "$model" "$place/logbook.txt" "$place/questions.jsonl" "$place/answers.jsonl" "$place"
 
 title "A chapter of a book read in and gone on with: loam run -m $model -f $chapter -c 32K -n 32"
 echo "(8 million parameters that have read little English: expect nonsense. Retrieval is what this model is for.)"
