@@ -13,8 +13,9 @@
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  Until it is released
  *      they stay.
- *   4  slots in use <= slot_count, and slots, metadata, tables and write buffers together <= host_bytes: at
- *      every instant, since all of it is counted at the start.
+ *   4  slots in use <= slot_count, and slots, metadata, the tables of both and write buffers together <= host_bytes:
+ *      at every instant, since all of it is counted at the start.  Not counted: what an open document keeps, its
+ *      tokens and some 34 bytes a page (cache/store/store.h).
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.
  *
