@@ -7,7 +7,7 @@
  * registers of the output over the rows.
  * The tiles and the softmax are those of decode_floats.h over an array of row addresses instead of blocks; kept apart
  * because that kernel goes by whole blocks and is tuned for it.  One softmax for both (an inlined function, 2026-11-21,
- * gcc 12) left most cases within the noise but took 6 to 15% from decode at q8 and dimension 128.
+ * gcc 12) left most cases within the noise but took 2 to 22% from decode at q8 and dimension 128.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
  * Bound: at random rows the core's outstanding misses (a line per 5 to 6 ns at best, 24 at a time with 150 ns
