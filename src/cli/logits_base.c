@@ -8,8 +8,9 @@
 #include "base/checked.h"
 #include "eval/divergence.h"
 
-enum { HEAD_BYTES = 40, VERSION = 1, CODE_MOST = 65535 };
-static const char magic[8] = {'L', 'O', 'A', 'M', 'B', 'A', 'S', 'E'};
+enum { HEAD_BYTES = 20, TRAILER_BYTES = 16, CODE_MOST = 65535, WINDOW_LEAST = 3 };
+static const char magic[8] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
+static const char trailer_magic[8] = {'L', 'O', 'A', 'M', 'V', 'O', 'C', '1'};
 static const float range_most = 24;
 
 static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
@@ -18,13 +19,13 @@ static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
     return hash;
 }
 
-static uint64_t head_checksum(const struct logits_base_head *head) {
-    uint32_t fields[] = {
-        VERSION,       head->vocabulary_size, head->window_size, head->window_count, head->first_scored,
-        head->adds_bos};
-    uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), &head->fingerprint, sizeof head->fingerprint);
+static uint64_t checksum_of(const struct logits_base_head *head, uint64_t fingerprint) {
+    uint32_t fields[] = {head->window_size, head->vocabulary_size, head->window_count};
+    uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), &fingerprint, sizeof fingerprint);
     return fnv1a(hash, fields, sizeof fields);
 }
+
+static size_t codes_per_row(uint32_t vocabulary_size) { return ((size_t)vocabulary_size + 1) / 2 * 2; }
 
 /* ---- writing ---- */
 
@@ -37,42 +38,40 @@ static enum status put(struct logits_base_writer *writer, const void *bytes, siz
 }
 
 enum status logits_base_create(struct logits_base_writer *writer, const char *path,
-                               const struct logits_base_head *head, const int32_t *tokens,
-                               struct error *error) {
-    *writer = (struct logits_base_writer){.vocabulary_size = head->vocabulary_size};
-    writer->codes = calloc(head->vocabulary_size, sizeof *writer->codes);
+                               const struct logits_base_head *head, uint64_t fingerprint,
+                               const int32_t *tokens, struct error *error) {
+    *writer = (struct logits_base_writer){.head = *head, .fingerprint = fingerprint};
+    writer->codes = calloc(codes_per_row(head->vocabulary_size), sizeof *writer->codes);
     if (writer->codes == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
     TRY(file_writer_open(&writer->file, path, error));
-    uint32_t fields[] = {
-        VERSION,       head->vocabulary_size, head->window_size, head->window_count, head->first_scored,
-        head->adds_bos};
-    uint64_t checksum = head_checksum(head);
+    uint32_t fields[] = {head->window_size, head->vocabulary_size, head->window_count};
     TRY(put(writer, magic, sizeof magic, error));
     TRY(put(writer, fields, sizeof fields, error));
-    TRY(put(writer, &checksum, sizeof checksum, error));
     return put(writer, tokens, (size_t)head->window_count * head->window_size * sizeof *tokens, error);
 }
 
 enum status logits_base_write(struct logits_base_writer *writer, const float *logits, struct error *error) {
-    uint32_t count = writer->vocabulary_size;
+    uint32_t count = writer->head.vocabulary_size;
     float most = logits[0], least = logits[0];
     for (uint32_t i = 1; i < count; i++) {
         most = logits[i] > most ? logits[i] : most;
         least = logits[i] < least ? logits[i] : least;
     }
+    if (least < most - range_most) least = most - range_most;
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - most);
-    float range = most - least < range_most ? most - least : range_most;
-    float row[2] = {(float)-log(sum), range > 0 ? range / CODE_MOST : 1};
-    for (uint32_t i = 0; i < count; i++) {
-        float code = (most - logits[i]) / row[1] + 0.5F;
-        writer->codes[i] = code < CODE_MOST ? (uint16_t)code : CODE_MOST;
-    }
+    float step = (most - least) / CODE_MOST;
+    float row[2] = {step, least - most - (float)log(sum)};
+    for (uint32_t i = 0; i < count; i++)
+        writer->codes[i] = logits[i] > least ? (uint16_t)((logits[i] - least) / step + 0.5F) : 0;
     TRY(put(writer, row, sizeof row, error));
-    return put(writer, writer->codes, count * sizeof *writer->codes, error);
+    return put(writer, writer->codes, codes_per_row(count) * sizeof *writer->codes, error);
 }
 
 enum status logits_base_commit(struct logits_base_writer *writer, struct error *error) {
+    uint64_t checksum = checksum_of(&writer->head, writer->fingerprint);
+    TRY(put(writer, trailer_magic, sizeof trailer_magic, error));
+    TRY(put(writer, &checksum, sizeof checksum, error));
     free(writer->codes);
     writer->codes = NULL;
     return file_writer_commit(&writer->file, error);
@@ -87,36 +86,48 @@ void logits_base_abort(struct logits_base_writer *writer) {
 /* ---- reading ---- */
 
 static uint64_t row_bytes(const struct logits_base_head *head) {
-    return 2 * sizeof(float) + (uint64_t)head->vocabulary_size * sizeof(uint16_t);
+    return 2 * sizeof(float) + codes_per_row(head->vocabulary_size) * sizeof(uint16_t);
+}
+
+/* The rows' place, and the trailer's where the file has one. */
+static enum status check_size(struct logits_base *base, const char *path, struct error *error) {
+    const struct logits_base_head *head = &base->head;
+    const uint8_t *data = base->map.data;
+    uint64_t size = base->map.size_bytes, rows_bytes, expected;
+    uint64_t tokens_bytes = (uint64_t)head->window_count * head->window_size * sizeof(int32_t);
+    uint64_t row_count =
+        (uint64_t)head->window_count * (head->window_size - 1 - logits_base_first_scored(head->window_size));
+    if (!checked_multiply(row_count, row_bytes(head), &rows_bytes) ||
+        !checked_add(rows_bytes, HEAD_BYTES + tokens_bytes, &expected) ||
+        (size != expected && size != expected + TRAILER_BYTES))
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: found %llu bytes, expected another size", path,
+                         (unsigned long long)size);
+    base->rows = data + HEAD_BYTES + tokens_bytes;
+    if (size == expected) return STATUS_OK;
+    if (memcmp(data + expected, trailer_magic, sizeof trailer_magic) != 0)
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: found other bytes than LOAMVOC1 at the end",
+                         path);
+    base->checksum = data + expected + sizeof trailer_magic;
+    return STATUS_OK;
 }
 
 static enum status check_head(struct logits_base *base, const char *path, struct error *error) {
     const uint8_t *data = base->map.data;
     struct logits_base_head *head = &base->head;
-    uint32_t fields[6];
-    uint64_t checksum;
+    uint32_t fields[3];
     if (base->map.size_bytes < HEAD_BYTES || memcmp(data, magic, sizeof magic) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: not a base of `loam perplexity`", path);
-    memcpy(fields, data + 8, sizeof fields);
-    memcpy(&checksum, data + 32, sizeof checksum);
-    if (fields[0] != VERSION)
-        return error_set(error, STATUS_DOCUMENT, "%s: version: found %u, expected %d", path, fields[0],
-                         VERSION);
-    *head = (struct logits_base_head){fields[1], fields[2], fields[3], fields[4], fields[5] == 1, checksum};
-    if (head->vocabulary_size == 0 || head->window_size < 2 || head->window_count == 0 ||
-        head->first_scored > head->window_size - 2 || fields[5] > 1)
-        return error_set(error, STATUS_DOCUMENT,
-                         "%s: damaged: vocabulary %u, window %u, windows %u, first %u", path, fields[1],
-                         fields[2], fields[3], fields[4]);
-    uint64_t token_count = (uint64_t)head->window_count * head->window_size, rows_bytes, expected;
-    uint64_t row_count = (uint64_t)head->window_count * (head->window_size - 1 - head->first_scored);
-    if (!checked_multiply(row_count, row_bytes(head), &rows_bytes) ||
-        !checked_add(rows_bytes, HEAD_BYTES + token_count * sizeof(int32_t), &expected) ||
-        expected != base->map.size_bytes)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: found %llu bytes, expected another size", path,
-                         (unsigned long long)base->map.size_bytes);
-    base->tokens = (const int32_t *)(const void *)(data + HEAD_BYTES); /* 40 is a multiple of 4 */
-    base->rows = data + HEAD_BYTES + token_count * sizeof(int32_t);
+        return error_set(error, STATUS_DOCUMENT, "%s: not a base of `loam perplexity` or llama-perplexity",
+                         path);
+    memcpy(fields, data + sizeof magic, sizeof fields);
+    *head = (struct logits_base_head){
+        .window_size = fields[0], .vocabulary_size = fields[1], .window_count = fields[2]};
+    if (head->vocabulary_size == 0 || head->vocabulary_size > INT32_MAX || head->window_size < WINDOW_LEAST ||
+        head->window_size > INT32_MAX || head->window_count == 0 || head->window_count > INT32_MAX)
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: window %u, vocabulary %u, windows %u", path,
+                         fields[0], fields[1], fields[2]);
+    TRY(check_size(base, path, error));
+    base->tokens = (const int32_t *)(const void *)(data + HEAD_BYTES); /* 20 is a multiple of 4 */
+    uint64_t token_count = (uint64_t)head->window_count * head->window_size;
     for (uint64_t i = 0; i < token_count; i++)
         if (base->tokens[i] < 0 || (uint32_t)base->tokens[i] >= head->vocabulary_size)
             return error_set(error, STATUS_DOCUMENT, "%s: damaged: token %llu is %d of %u", path,
@@ -138,22 +149,23 @@ void logits_base_close(struct logits_base *base) {
 }
 
 bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint) {
-    struct logits_base_head head = base->head;
-    head.fingerprint = fingerprint;
-    return head_checksum(&head) == base->head.fingerprint;
+    if (base->checksum == NULL) return true;
+    uint64_t checksum;
+    memcpy(&checksum, base->checksum, sizeof checksum);
+    return checksum_of(&base->head, fingerprint) == checksum;
 }
 
 void logits_base_read(const struct logits_base *base, uint64_t place, float *log_probabilities) {
     uint32_t count = base->head.vocabulary_size;
     const uint8_t *row = base->rows + place * row_bytes(&base->head);
     float step;
-    memcpy(&step, row + sizeof(float), sizeof step);
-    if (!(step > 0) || !isfinite(step))
+    memcpy(&step, row, sizeof step);
+    if (!(step >= 0) || !isfinite(step))
         step = range_most / CODE_MOST; /* damaged: a distribution all the same */
     for (uint32_t i = 0; i < count; i++) {
         uint16_t code;
         memcpy(&code, row + 2 * sizeof(float) + i * sizeof code, sizeof code);
-        log_probabilities[i] = -step * (float)code;
+        log_probabilities[i] = step * (float)code;
     }
-    log_softmax(log_probabilities, count, log_probabilities);
+    log_softmax(log_probabilities, count, log_probabilities); /* whatever the least one was said to be */
 }

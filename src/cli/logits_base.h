@@ -1,23 +1,25 @@
 /* logits_base: the next-token distributions of one model over one text, in a file, for another model (or
  * another setting) to be compared with.
  *
- * Layout, little-endian, without gaps:
+ * The layout is that of llama-perplexity's --kl-divergence-base, so that each program reads what the other
+ * wrote.  Little-endian, without gaps:
  *
- *   8 bytes   "LOAMBASE"
- *   u32       version, 1
- *   u32       vocabulary size V
+ *   8 bytes   "_logits_"
  *   u32       tokens of a window C (as given with -c)
- *   u32       windows W
- *   u32       first scored place F of a window; places F .. C-2 are scored
- *   u32       1 when a window's first token is replaced by BOS, else 0
- *   u64       checksum of the vocabulary's fingerprint and the fields above (fnv1a-64)
+ *   i32       vocabulary size V
+ *   i32       windows W
  *   i32[W*C]  the text's tokens
- *   then per scored place, W * (C - 1 - F) of them:
- *     f32     largest log-probability M (for other readers: a row read back here is normalised again)
+ *   then for each place C/2 .. C-2 of each window:
  *     f32     step S
- *     u16[V]  q: log-probability = M - S * q, at most 24 below M (what is less likely counts as that)
+ *     f32     least log-probability L
+ *     u16[V]  q: log-probability = L + S * q; L is at most 24 below the largest (what is less likely counts as
+ *             that), so a step is at most 24/65535 = 0.0004, and half of that the error of a log-probability
+ *     u16     0, where V is odd
  *
- * A step is at most 24/65535 = 0.0004, and half of that the error of a log-probability.
+ * loam alone adds, behind what llama-perplexity reads, and checks where it is there:
+ *
+ *   8 bytes   "LOAMVOC1"
+ *   u64       checksum of the vocabulary's fingerprint and C, V, W (fnv1a-64)
  */
 #ifndef LOAM_CLI_LOGITS_BASE_H
 #define LOAM_CLI_LOGITS_BASE_H
@@ -29,23 +31,25 @@
 #include "platform/file.h"
 
 struct logits_base_head {
-    uint32_t vocabulary_size, window_size, window_count, first_scored;
-    bool adds_bos;
-    uint64_t fingerprint; /* of the vocabulary when writing; the stored checksum when read */
+    uint32_t vocabulary_size, window_size, window_count;
 };
+
+/* Places C/2 .. C-2 of a window are scored: each has at least half a window before it. */
+static inline uint32_t logits_base_first_scored(uint32_t window_size) { return window_size / 2; }
 
 /* ---- writing ---- */
 
 struct logits_base_writer {
     struct file_writer file;
-    uint16_t *codes; /* [vocabulary_size], owned */
-    uint32_t vocabulary_size;
+    struct logits_base_head head;
+    uint64_t fingerprint;
+    uint16_t *codes; /* [vocabulary_size, rounded up to even], owned */
 };
 
-/* tokens: [window_count * window_size] */
+/* tokens: [window_count * window_size]; fingerprint: of the vocabulary */
 enum status logits_base_create(struct logits_base_writer *writer, const char *path,
-                               const struct logits_base_head *head, const int32_t *tokens,
-                               struct error *error) STATUS_CHECKED;
+                               const struct logits_base_head *head, uint64_t fingerprint,
+                               const int32_t *tokens, struct error *error) STATUS_CHECKED;
 /* The next place's logits (any offset: they are normalised here). */
 enum status logits_base_write(struct logits_base_writer *writer, const float *logits, struct error *error)
     STATUS_CHECKED;
@@ -59,12 +63,13 @@ struct logits_base {
     struct file_map map;
     const int32_t *tokens; /* [window_count * window_size], borrowed from the map */
     const uint8_t *rows;
+    const uint8_t *checksum; /* NULL in a file of llama-perplexity */
 };
 
-/* STATUS_DOCUMENT, naming the field, when it is no base, damaged, cut short or of another version. */
+/* STATUS_DOCUMENT, naming the field, when it is no base, damaged or cut short. */
 enum status logits_base_open(struct logits_base *base, const char *path, struct error *error) STATUS_CHECKED;
 void logits_base_close(struct logits_base *base);
-/* Made with a vocabulary of this fingerprint? */
+/* Made with a vocabulary of this fingerprint?  True where the file does not say. */
 bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
 /* Log-probabilities of a scored place, 0 .. window_count * (window_size - 1 - first_scored) - 1. */
 void logits_base_read(const struct logits_base *base, uint64_t place,

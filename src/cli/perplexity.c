@@ -177,7 +177,7 @@ static enum status read_base(struct perplexity *p, const char *path, struct erro
         return error_set(error, STATUS_DOCUMENT, "%s: made with -c %u, not %zu", path, head->window_size,
                          p->window_size);
     p->window_size = head->window_size;
-    p->first_scored = head->first_scored;
+    p->first_scored = logits_base_first_scored(head->window_size);
     p->window_count = head->window_count;
     for (uint64_t i = 0; i < (uint64_t)head->window_count * head->window_size; i++)
         TRY(token_list_append(&p->text, p->base.tokens[i], error));
@@ -187,7 +187,7 @@ static enum status read_base(struct perplexity *p, const char *path, struct erro
 
 static enum status read_text(struct perplexity *p, struct error *error) {
     TRY(prompt_tokens(p->options, p->session.tokenizer, &p->text, error));
-    p->first_scored = p->window_size / 2;
+    p->first_scored = logits_base_first_scored((uint32_t)p->window_size);
     p->window_count = p->text.count / p->window_size;
     if (p->window_count == 0)
         return error_set(error, STATUS_USAGE,
@@ -210,9 +210,9 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     TRY(session_open_tokenizer(&p->session, options, error));
     p->vocabulary_size = p->session.model->config.vocabulary_size;
     p->window_size = option_count(options, OPTION_CONTEXT);
-    if (p->window_size > UINT32_MAX)
-        return error_set(error, STATUS_USAGE, "-c: found %zu, expected at most %u", p->window_size,
-                         UINT32_MAX);
+    if (p->window_size > INT32_MAX)
+        return error_set(error, STATUS_USAGE, "-c: found %zu, expected at most %d", p->window_size,
+                         INT32_MAX);
     TRY(p->compares ? read_base(p, base_path, error) : read_text(p, error));
     int64_t chunks = option_integer(options, OPTION_CHUNKS);
     if (chunks >= 0 && (uint64_t)chunks < p->window_count) p->window_count = (size_t)chunks;
@@ -231,13 +231,11 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     if (p->window == NULL || p->own == NULL || p->theirs == NULL)
         return error_set(error, STATUS_MEMORY, "out of memory");
     if (!p->saves) return STATUS_OK;
-    struct logits_base_head head = {(uint32_t)p->vocabulary_size,
-                                    (uint32_t)p->window_size,
-                                    (uint32_t)p->window_count,
-                                    (uint32_t)p->first_scored,
-                                    tokenizer_adds_bos(p->session.tokenizer),
-                                    vocabulary_fingerprint(p->session.tokenizer)};
-    return logits_base_create(&p->writer, base_path, &head, p->text.ids, error);
+    struct logits_base_head head = {.vocabulary_size = (uint32_t)p->vocabulary_size,
+                                    .window_size = (uint32_t)p->window_size,
+                                    .window_count = (uint32_t)p->window_count};
+    return logits_base_create(&p->writer, base_path, &head, vocabulary_fingerprint(p->session.tokenizer),
+                              p->text.ids, error);
 }
 
 static enum status score_all(struct perplexity *p, struct error *error) {

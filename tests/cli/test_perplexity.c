@@ -84,6 +84,15 @@ static void check_refused(const char *path, const char *says) {
     process_deinit(&r);
 }
 
+static size_t file_bytes(const char *path) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    long size = ftell(file);
+    fclose(file);
+    return (size_t)size;
+}
+
 /* The base with `count` bytes at offset replaced, or cut there when bytes is NULL. */
 static void write_damaged(const char *path, size_t offset, const void *bytes, size_t count) {
     FILE *in = fopen(base_path, "rb"), *out = fopen(path, "wb");
@@ -107,14 +116,18 @@ static void damaged_and_foreign_bases_are_refused(void **state) {
     snprintf(path, sizeof path, "%s", scratch_path("damaged.bin"));
     check_refused(text_path, "not a base");
     write_damaged(path, 8, "\2", 1);
-    check_refused(path, "version: found 2");
+    check_refused(path, "damaged: window 2");
     write_damaged(path, 12, "\1\1", 2); /* another vocabulary size: the file's size no longer fits */
-    check_refused(path, "damaged");
-    write_damaged(path, 32, "x", 1);
+    check_refused(path, "another size");
+    write_damaged(path, 16, "\0\0\0\x80", 4);
+    check_refused(path, "windows 2147483648");
+    write_damaged(path, file_bytes(base_path) - 1, "x", 1);
     check_refused(path, "another vocabulary");
-    write_damaged(path, 40, "\xff\xff\xff\x7f", 4);
+    write_damaged(path, file_bytes(base_path) - 16, "x", 1);
+    check_refused(path, "LOAMVOC1");
+    write_damaged(path, 20, "\xff\xff\xff\x7f", 4);
     check_refused(path, "damaged: token 0");
-    write_damaged(path, 39, NULL, 0);
+    write_damaged(path, 19, NULL, 0);
     check_refused(path, "not a base");
     write_damaged(path, 100, NULL, 0);
     check_refused(path, "damaged: found 100 bytes");
@@ -127,14 +140,14 @@ static void damaged_and_foreign_bases_are_refused(void **state) {
 
 static void rows_come_back(void **state) {
     (void)state;
-    enum { V = 50 };
-    struct logits_base_head head = {V, 4, 1, 2, true, 77};
+    enum { V = 51 };
+    struct logits_base_head head = {.vocabulary_size = V, .window_size = 4, .window_count = 1};
     int32_t tokens[4] = {1, 2, 3, 49};
     float logits[V], expected[V], found[V];
     for (int i = 0; i < V; i++) logits[i] = 3 * sinf((float)i * 1.7F) - (i == 7 ? 100 : 0);
     struct logits_base_writer writer;
     struct error error;
-    assert_ok(logits_base_create(&writer, base_path, &head, tokens, &error), error);
+    assert_ok(logits_base_create(&writer, base_path, &head, 77, tokens, &error), error);
     assert_ok(logits_base_write(&writer, logits, &error), error);
     assert_ok(logits_base_commit(&writer, &error), error);
     struct logits_base base;
@@ -149,6 +162,34 @@ static void rows_come_back(void **state) {
     }
     assert_true(fabs(sum - 1) < 1e-5);
     assert_true(found[7] < -20); /* as unlikely as the format can say */
+    logits_base_close(&base);
+}
+
+/* The bytes that llama-perplexity writes: 4 tokens, 3 words, one place. */
+static void a_base_of_llama_perplexity_is_read(void **state) {
+    (void)state;
+    const int32_t counts[] = {4, 3, 1, 2, 0, 1, 2}; /* window, vocabulary, windows, then the tokens */
+    const uint16_t codes[] = {0, 65535, 32768, 0};  /* the last one fills up to an even number */
+    const float row[] = {2.0F / 65535, -2.5F}; /* from -2.5 to -0.5; not normalised, as rounding leaves it */
+    FILE *file = fopen(base_path, "wb");
+    assert_non_null(file);
+    fwrite("_logits_", 1, 8, file);
+    fwrite(counts, sizeof counts[0], 7, file);
+    fwrite(row, sizeof row[0], 2, file);
+    fwrite(codes, sizeof codes[0], 4, file);
+    fclose(file);
+    struct logits_base base;
+    struct error error;
+    assert_ok(logits_base_open(&base, base_path, &error), error);
+    assert_int_equal(base.head.window_size, 4);
+    assert_int_equal(base.head.vocabulary_size, 3);
+    assert_int_equal(base.tokens[3], 2);
+    assert_true(logits_base_matches(&base, 1) && logits_base_matches(&base, 2)); /* it does not say */
+    float found[3];
+    logits_base_read(&base, 0, found);
+    assert_true(fabsf(found[1] - found[0] - 2) < 1e-5F);
+    assert_true(fabsf(found[2] - found[0] - 1) < 1e-4F);
+    assert_true(fabs(exp((double)found[0]) + exp((double)found[1]) + exp((double)found[2]) - 1) < 1e-5);
     logits_base_close(&base);
 }
 
@@ -209,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_base_is_compared_with),
         cmocka_unit_test(damaged_and_foreign_bases_are_refused),
         cmocka_unit_test(rows_come_back),
+        cmocka_unit_test(a_base_of_llama_perplexity_is_read),
         cmocka_unit_test(quantized_models_run),
         cmocka_unit_test(import_says_what_is_missing),
         cmocka_unit_test(usage),
