@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "records.h"
 #include "token/chat_template.h"
 #include "vocabularies.h"
 
@@ -39,25 +40,6 @@ static const char *const marks[] = {"<|im_start|>",
                                     "<bos>",
                                     "<eos>"};
 enum { MARK_COUNT = sizeof marks / sizeof marks[0], MESSAGES_MOST = 16 };
-
-struct record {
-    char kind[16], argument[32];
-    char *text; /* [length], zero-terminated in place */
-    size_t length;
-};
-
-/* Reads the record at *at and moves behind it; false at the end. */
-static bool next_record(char **at, struct record *record) {
-    if (**at == '\0') return false;
-    int used = 0;
-    if (sscanf(*at, "@%15s %31s %zu%n", record->kind, record->argument, &record->length, &used) != 3)
-        fail_msg("not a record: %.40s", *at);
-    record->text = *at + used + 1;
-    assert_int_equal(record->text[record->length], '\n');
-    record->text[record->length] = '\0';
-    *at = record->text + record->length + 1;
-    return true;
-}
 
 struct family {
     const struct chat_template *chat;
@@ -100,7 +82,7 @@ static void recorded_renderings(void **state) {
     struct record record;
     size_t families = 0, cases = 0;
     struct error error;
-    while (next_record(&at, &record)) {
+    while (record_next(&at, &record)) {
         if (strcmp(record.kind, "template") == 0) {
             family = (struct family){.chat = chat_template_find(record.argument)};
             if (!family.chat) fail_msg("no template %s", record.argument);

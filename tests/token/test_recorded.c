@@ -5,28 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "records.h"
 #include "token/tokenizer_internal.h"
 #include "vocabularies.h"
 
 enum { TOKENS_MOST = 4096, COLUMNS_MOST = 16 };
-
-struct record {
-    char kind[16], argument[32];
-    char *text; /* [length], zero-terminated in place */
-    size_t length;
-};
-
-static bool next_record(char **at, struct record *record) {
-    if (**at == '\0') return false;
-    int used = 0;
-    if (sscanf(*at, "@%15s %31s %zu%n", record->kind, record->argument, &record->length, &used) != 3)
-        fail_msg("not a record: %.40s", *at);
-    record->text = *at + used + 1;
-    assert_int_equal(record->text[record->length], '\n');
-    record->text[record->length] = '\0';
-    *at = record->text + record->length + 1;
-    return true;
-}
 
 struct fixture {
     struct tokenizer_source source;
@@ -146,7 +129,7 @@ static size_t check_file(const char *path, enum tokenizer_model model) {
     assert_non_null(file);
     struct record record;
     size_t texts = 0;
-    while (next_record(&at, &record)) {
+    while (record_next(&at, &record)) {
         if (strcmp(record.kind, "merges") == 0 || strcmp(record.kind, "extra") == 0) {
             read_bpe(f, &record);
         } else if (strcmp(record.kind, "pieces") == 0) {
