@@ -23,9 +23,10 @@ struct tiered {
     struct device *device;  /* borrowed */
     struct kv_cache *cache; /* borrowed */
     size_t layer_count, kv_head_count, job_capacity;
-    struct jobs now;  /* the layer's */
-    struct jobs next; /* of the next layer, begun ahead; count 0: none */
-    struct jobs held; /* what was guessed for this layer: kept in memory until it has attended */
+    struct jobs now;     /* the layer's */
+    struct jobs next;    /* of the next layer, begun ahead; count 0: none */
+    struct jobs held;    /* what was guessed for this layer: kept in memory until it has attended */
+    struct trace *trace; /* borrowed; NULL: none */
     bool failed;
     struct error failure;
 };
@@ -61,6 +62,8 @@ void tiered_destroy(struct tiered *tiered) {
     free(tiered->held.chunks);
     free(tiered);
 }
+
+void tiered_set_trace(struct tiered *tiered, struct trace *trace) { tiered->trace = trace; }
 
 static void fail(struct tiered *tiered, const struct error *error) {
     if (tiered->failed) return;
@@ -112,6 +115,21 @@ static void begin_jobs(struct jobs *jobs) {
     while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring)) jobs->begun++;
 }
 
+static enum status wait_for(struct tiered *tiered, struct kv_bring *bring, struct error *error) {
+    if (tiered->trace == NULL || kv_bring_is_ready(bring)) return kv_bring_wait(bring, error);
+    struct trace_span span = {.name = "wait",
+                              .begin_ns = clock_ns(),
+                              .track = TRACE_WAITS,
+                              .layer = (uint32_t)bring->layer_index,
+                              .kv_head = (uint32_t)bring->kv_head,
+                              .chunk = TRACE_NONE,
+                              .count = (uint32_t)(bring->pinned - bring->arrived)};
+    enum status status = kv_bring_wait(bring, error);
+    span.end_ns = clock_ns();
+    trace_add(tiered->trace, &span);
+    return status;
+}
+
 /* Jobs [*first, *end) of one item, of neighbouring heads, whose chunks are here; waits for at least one. */
 static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
     struct error error;
@@ -130,7 +148,7 @@ static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
         fail(tiered, &error);
         return false;
     }
-    if (kv_bring_wait(&jobs->list[first].bring, &error) != STATUS_OK) {
+    if (wait_for(tiered, &jobs->list[first].bring, &error) != STATUS_OK) {
         fail(tiered, &error);
         return false;
     }
@@ -302,13 +320,31 @@ static void hold_guesses(struct tiered *tiered) {
     tiered->held = guesses;
 }
 
+static enum status choose(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                          const struct attend_operation *operation, struct select *select,
+                          const struct select_rule *const *rules, bool guess, struct select_choice *choice,
+                          struct error *error) {
+    uint64_t began = trace_clock(tiered->trace);
+    enum status status = select_choose(select, stream, layer_index, operation, rules, guess, choice, error);
+    if (tiered->trace == NULL) return status;
+    trace_add(tiered->trace, &(struct trace_span){.name = guess ? "choose ahead" : "choose",
+                                                  .begin_ns = began,
+                                                  .end_ns = clock_ns(),
+                                                  .track = TRACE_CHOICE,
+                                                  .layer = (uint32_t)layer_index,
+                                                  .kv_head = TRACE_NONE,
+                                                  .chunk = TRACE_NONE,
+                                                  .count = (uint32_t)choice->chosen_count});
+    return status;
+}
+
 static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
                                    const struct attend_operation *operation,
                                    struct kv_sequence *const *sequences, struct select *select,
                                    const struct select_rule *const *rules, struct error *error) {
     struct select_choice choice;
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
-    TRY(select_choose(select, stream, layer_index, operation, rules, false, &choice, error));
+    TRY(choose(tiered, stream, layer_index, operation, select, rules, false, &choice, error));
     if (choice.everything) {
         attend_dense(tiered, stream, layer_index, operation, sequences, false);
         return STATUS_OK;
@@ -339,7 +375,7 @@ void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t laye
     struct error error;
     struct select_choice choice;
     hold_guesses(tiered);
-    enum status status = select_choose(select, stream, layer_index, operation, rules, true, &choice, &error);
+    enum status status = choose(tiered, stream, layer_index, operation, select, rules, true, &choice, &error);
     if (status == STATUS_OK && !choice.everything)
         status = plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, &error);
     if (status != STATUS_OK)

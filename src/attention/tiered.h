@@ -23,6 +23,7 @@
 
 #include "attention/select.h"
 #include "cache/kv_tier.h"
+#include "platform/trace.h"
 
 struct tiered;
 
@@ -30,6 +31,8 @@ struct tiered;
 enum status tiered_create(struct tiered **tiered, struct device *device, struct kv_cache *cache,
                           size_t item_capacity, struct error *error) STATUS_CHECKED;
 void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
+/* Choices and waits are shown in it (platform/trace.h); borrowed, NULL: no more. */
+void tiered_set_trace(struct tiered *tiered, struct trace *trace);
 /* items: rows and positions; sequences [item_count]. */
 enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
                                struct kv_sequence *const *sequences, const struct attend_item *items,

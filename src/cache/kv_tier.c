@@ -117,6 +117,7 @@ void kv_tier_destroy(struct kv_tier *tier) {
     free(tier->ring);
     free(tier->q4_run);
     free(tier->metadata_run);
+    free(tier->began_ns);
     free(tier);
 }
 
@@ -148,6 +149,18 @@ struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     statistics.host_bytes =
         fixed_bytes(&cache->config) + cache->tier->fresh_first * slot_cost(&cache->config);
     return statistics;
+}
+
+enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error) {
+    struct kv_tier *tier = cache->tier;
+    if (tier == NULL) return STATUS_OK;
+    free(tier->began_ns);
+    tier->trace = NULL;
+    tier->began_ns = trace != NULL ? calloc(tier->ring_pages, sizeof *tier->began_ns) : NULL;
+    if (trace != NULL && tier->began_ns == NULL)
+        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the times of reads");
+    tier->trace = trace;
+    return STATUS_OK;
 }
 
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
@@ -359,12 +372,26 @@ static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
     slot->staged = false;
 }
 
+static void trace_read(struct kv_tier *tier, uint64_t tag, size_t pages) {
+    const struct slot *slot = &tier->slots[tier->ring[tag % tier->ring_pages]];
+    size_t heads = tier->cache->config.kv_head_count;
+    trace_add(tier->trace, &(struct trace_span){.name = "read",
+                                                .begin_ns = tier->began_ns[tag % tier->ring_pages],
+                                                .end_ns = clock_ns(),
+                                                .track = TRACE_READS,
+                                                .layer = (uint32_t)(slot->row / heads),
+                                                .kv_head = (uint32_t)(slot->row % heads),
+                                                .chunk = slot->chunk,
+                                                .count = (uint32_t)pages});
+}
+
 static void pages_arrived(struct kv_tier *tier, const struct io_completion *completions, size_t count) {
     for (size_t i = 0; i < count; i++) {
         uint64_t tag = completions[i].request.tag;
         size_t page_bytes =
             tier->slots[tier->ring[tag % tier->ring_pages]].staged ? tier->staging_bytes : tier->slot_bytes;
         size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
+        if (tier->trace != NULL) trace_read(tier, tag, pages);
         for (size_t p = 0; p < pages; p++, tag++) {
             uint32_t *place = &tier->ring[tag % tier->ring_pages];
             page_arrived(tier, &tier->slots[*place],
@@ -383,6 +410,15 @@ static void drain(struct kv_tier *tier, size_t least) {
     size_t count = least > 0 ? io_queue_wait(tier->queue, completions, READ_BATCH, least)
                              : io_queue_poll(tier->queue, completions, READ_BATCH);
     if (least > 0) tier->statistics.wait_ns += clock_ns() - began;
+    if (least > 0 && tier->trace != NULL)
+        trace_add(tier->trace, &(struct trace_span){.name = "disk",
+                                                    .begin_ns = began,
+                                                    .end_ns = clock_ns(),
+                                                    .track = TRACE_WAITS,
+                                                    .layer = TRACE_NONE,
+                                                    .kv_head = TRACE_NONE,
+                                                    .chunk = TRACE_NONE,
+                                                    .count = TRACE_NONE});
     pages_arrived(tier, completions, count);
 }
 
@@ -410,6 +446,7 @@ static void batch_submit(struct kv_tier *tier, struct read_batch *batch) {
     for (size_t i = 0; i < batch->count; i++) {
         size_t place = (tier->tag_next + i) % tier->ring_pages;
         tier->ring[place] = (uint32_t)(batch->slots[i] - tier->slots);
+        if (tier->trace != NULL) tier->began_ns[place] = clock_ns();
         if (batch->slots[i]->staged) batch->reads[i].memory = tier->staging + place * tier->staging_bytes;
     }
     for (size_t next = 0; next < batch->count;) {

@@ -35,6 +35,7 @@
 
 #include "cache/kv_cache.h"
 #include "cache/store/store.h"
+#include "platform/trace.h"
 
 /* What one KV head needs for one attention: begun in order, released in any. */
 struct kv_bring {
@@ -101,6 +102,9 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t host_bytes;   /* of slots that were ever used, metadata, tables and buffers */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
+/* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */
+enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error)
+    STATUS_CHECKED;
 /* The first failure; STATUS_OK: none. */
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 

@@ -50,6 +50,8 @@ struct kv_tier {
     size_t q4_bytes;
     uint8_t *metadata_run; /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
     struct kv_tier_statistics statistics;
+    struct trace *trace; /* borrowed; NULL: none */
+    uint64_t *began_ns;  /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
     enum status failed;
     struct error failure;
 };

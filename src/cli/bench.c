@@ -18,6 +18,7 @@
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/session.h"
+#include "cli/trace_file.h"
 #include "platform/clock.h"
 
 enum { FILL_SEED = 1, TESTS_MOST = 4096 };
@@ -26,6 +27,7 @@ struct bench {
     const struct options *options;
     struct plan plan;
     struct session session;
+    struct trace_file trace;
     struct bench_model model;
     struct bench_printer printer;
     struct random random;
@@ -212,7 +214,8 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
     struct engine_options engine_options = {.batch_size = min_size(settings.batch, settings.ubatch),
                                             .k_type = settings.k_type,
                                             .v_type = settings.v_type,
-                                            .select = bench->plan.select};
+                                            .select = bench->plan.select,
+                                            .trace = bench->trace.trace};
     TRY(reserve_tokens(bench, list, &engine_options, error));
     TRY(plan_tiers(&bench->plan, bench->session.model, "bench", &engine_options, error));
     TRY(session_create_engine(&bench->session, &engine_options, error));
@@ -292,6 +295,7 @@ enum status bench_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK)
         status = plan_read_axes(&bench->plan, option_text(options, OPTION_PRESET),
                                 option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
+    if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
         bench->options = options;
         bench->quiet = option_flag(options, OPTION_QUIET);
@@ -317,6 +321,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         }
         destroy_sequences(bench);
         session_close(&bench->session);
+        status = trace_file_close(&bench->trace, status, error);
         plan_deinit(&bench->plan);
         free(bench->tokens);
     }

@@ -13,6 +13,7 @@
 #include "cli/line_reader.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/trace_file.h"
 #include "cli/utf8.h"
 #include "token/chat_template.h"
 
@@ -25,6 +26,7 @@ struct message {
 struct chat {
     const struct options *options;
     struct session session;
+    struct trace_file trace;
     struct plan plan;
     const struct chat_template *layout;
     struct generation generation;
@@ -247,6 +249,7 @@ static enum status choose_template(struct chat *chat, struct error *error) {
 static enum status open_chat(struct chat *chat, struct error *error) {
     const struct options *options = chat->options;
     TRY(plan_read(&chat->plan, options, error));
+    TRY(trace_file_open(&chat->trace, options, error));
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
@@ -255,7 +258,8 @@ static enum status open_chat(struct chat *chat, struct error *error) {
                                             .segment_size = option_count(options, OPTION_SEGMENT),
                                             .k_type = chat->plan.k_type,
                                             .v_type = chat->plan.v_type,
-                                            .select = chat->plan.select};
+                                            .select = chat->plan.select,
+                                            .trace = chat->trace.trace};
     TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
                      error));
     TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));
@@ -286,6 +290,7 @@ enum status chat_command(const struct options *options, struct error *error) {
     line_reader_destroy(chat->reader);
     answer_destroy(&chat->answer);
     session_close(&chat->session);
+    status = trace_file_close(&chat->trace, status, error);
     plan_deinit(&chat->plan);
     messages_cut(chat, 0);
     free(chat->messages);

@@ -108,6 +108,9 @@ const struct option_spec option_table[] = {
 
     {OPTION_JSON_FILE, "json", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(RUN) | BIT(EVAL),
      GROUP_OUTPUT, "write the run's figures to FILE"},
+    {OPTION_TRACE, "trace", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, GENERATE | BIT(BENCH),
+     GROUP_OUTPUT,
+     "write a timeline of layers, threads, waits and reads to FILE (Chrome's trace format: ui.perfetto.dev)"},
     {OPTION_JSON, "json", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0,
      BIT(INSPECT) | BIT(TOKENIZE) | BIT(LS) | BIT(SHOW) | BIT(VERIFY), GROUP_OUTPUT, "print JSON"},
     {OPTION_OUTPUT, "output", "o", NULL, ARGUMENT_WORD, "FORMAT", "md", "md|json|jsonl|csv", 0, 0, BIT(BENCH),

@@ -11,11 +11,13 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/trace_file.h"
 
 struct run {
     const struct options *options;
     struct plan plan;
     struct session session;
+    struct trace_file trace;
     struct token_list prompt;
     struct generation generation;
     struct answer answers[ENGINE_SEQUENCES_MOST];
@@ -77,7 +79,8 @@ static enum status create_engine(struct run *run, struct error *error) {
                                             .segment_size = option_count(run->options, OPTION_SEGMENT),
                                             .k_type = run->plan.k_type,
                                             .v_type = run->plan.v_type,
-                                            .select = run->plan.select};
+                                            .select = run->plan.select,
+                                            .trace = run->trace.trace};
     TRY(plan_context(&run->plan, run->options, &run->session.model->config, run->answer_count,
                      &engine_options.context_size, error));
     if (run->prompt.count > engine_options.context_size)
@@ -114,6 +117,7 @@ static enum status open_run(struct run *run, struct error *error) {
     TRY(plan_read(&run->plan, options, error));
     const char *json_path = option_text(options, OPTION_JSON_FILE);
     if (json_path != NULL) TRY(json_file_check(json_path, error));
+    TRY(trace_file_open(&run->trace, options, error));
     run->answer_count = option_count(options, OPTION_PARALLEL);
     run->generation = (struct generation){.session = &run->session,
                                           .token_most = option_integer(options, OPTION_PREDICT),
@@ -378,6 +382,7 @@ enum status run_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
     session_close(&run->session);
+    status = trace_file_close(&run->trace, status, error);
     plan_deinit(&run->plan);
     token_list_deinit(&run->prompt);
     free(run);

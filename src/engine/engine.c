@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "engine/documents.h"
 #include "model/calibration.h"
+#include "platform/pool.h"
 
 static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
 enum {
@@ -50,6 +51,7 @@ struct engine {
     struct sequence *sequences;
     struct tiered *tiered;       /* owned; NULL: all KV is in memory */
     struct documents *documents; /* owned; NULL: nothing is saved */
+    bool traced;                 /* the device's pool has our trace */
 };
 
 /* ---- selection ---- */
@@ -230,6 +232,17 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
                           engine->select, engine->kv.buffer_bytes, error);
 }
 
+static enum status set_trace(struct engine *engine, struct trace *trace, struct error *error) {
+    struct pool *pool = device_pool(engine->model->device);
+    engine->traced = trace != NULL;
+    if (!engine->traced) return STATUS_OK;
+    TRY(kv_tier_set_trace(engine->cache, trace, error));
+    if (engine->tiered != NULL) tiered_set_trace(engine->tiered, trace);
+    forward_set_trace(engine->forward, trace);
+    if (pool != NULL) pool_set_trace(pool, trace);
+    return STATUS_OK;
+}
+
 static enum status engine_init(struct engine *engine, const struct engine_options *options,
                                struct error *error) {
     TRY(cache_config(engine->model, options, &engine->kv, error));
@@ -246,7 +259,8 @@ static enum status engine_init(struct engine *engine, const struct engine_option
     struct device *device = engine->model->device;
     TRY(device->operations->stream_create(device, &engine->stream, error));
     TRY(replace_select(engine, &options->select, error));
-    return make_tiered(engine, options, error);
+    TRY(make_tiered(engine, options, error));
+    return set_trace(engine, options->trace, error);
 }
 
 /* Whole blocks, so that blocks are cut where they would be without segments. */
@@ -315,6 +329,8 @@ void engine_destroy(struct engine *engine) {
     if (engine == NULL) return;
     ASSERT(engine->sequence_count == 0);
     drop_select(engine);
+    if (engine->traced && device_pool(engine->model->device) != NULL)
+        pool_set_trace(device_pool(engine->model->device), NULL);
     tiered_destroy(engine->tiered);
     forward_destroy(engine->forward);
     if (engine->stream != NULL) engine->model->device->operations->stream_destroy(engine->stream);

@@ -36,6 +36,7 @@ struct engine_options {
     uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
     bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
     const char *document_name; /* of what is saved, for people */
+    struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
 };
 
 /* select: a calibration is looked for beside the model (model/calibration.h). */

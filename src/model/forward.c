@@ -122,6 +122,8 @@ void forward_set_hooks(struct forward *forward, const struct forward_hooks *hook
     forward->hooks = hooks != NULL ? *hooks : (struct forward_hooks){0};
 }
 
+void forward_set_trace(struct forward *forward, struct trace *trace) { forward->trace = trace; }
+
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
 void forward_set_tiered(struct forward *forward, struct tiered *tiered, bool looks_ahead) {
     forward->tiered = tiered;
@@ -336,6 +338,20 @@ static bool next_block(const struct forward *forward, const struct forward_batch
     return true;
 }
 
+/* A span on the engine's track that began_ns began. */
+static void trace_engine(const struct forward *forward, const char *name, uint64_t began_ns, size_t layer,
+                         size_t row_count) {
+    if (forward->trace == NULL) return;
+    trace_add(forward->trace, &(struct trace_span){.name = name,
+                                                   .begin_ns = began_ns,
+                                                   .end_ns = clock_ns(),
+                                                   .track = TRACE_ENGINE,
+                                                   .layer = (uint32_t)layer,
+                                                   .kv_head = TRACE_NONE,
+                                                   .chunk = TRACE_NONE,
+                                                   .count = (uint32_t)row_count});
+}
+
 static enum status run_layer(struct layer_pass *pass, const struct block *block, struct error *error) {
     struct forward *forward = pass->forward;
     const struct forward_hooks *hooks = &forward->hooks;
@@ -346,12 +362,15 @@ static enum status run_layer(struct layer_pass *pass, const struct block *block,
                                   .items = block->batch.items,
                                   .item_count = block->batch.item_count,
                                   .attends = !pass->narrow || block->batch.logit_row_count > 0};
+    layer_phase(pass, "open");
     if (hooks->before != NULL) TRY(hooks->before(hooks->context, &layer, error));
+    layer_phase(pass, "project");
     if (forward->model->config.family == FAMILY_OPT)
         opt_layer(pass);
     else
         llama_layer(pass);
     layer.items = forward->items;
+    layer_phase(pass, "store");
     if (hooks->after != NULL) TRY(hooks->after(hooks->context, &layer, error));
     if (forward->observer != NULL) TRY(observe(pass, error));
     if (forward->attention_observer != NULL)
@@ -375,7 +394,11 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .residual = forward->hidden + block->first * config->hidden_size,
                               .normed = forward->normed,
                               .row_count = block->batch.row_count};
-    TRY(run_layer(&pass, block, error));
+    uint64_t began = trace_clock(forward->trace);
+    enum status status = run_layer(&pass, block, error);
+    if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
+    trace_engine(forward, "layer", began, layer_index, block->batch.row_count);
+    TRY(status);
     if (last && !all_wanted && !pass.narrow && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
                       forward->narrow_hidden + block->narrow_first * config->hidden_size);
@@ -406,7 +429,9 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
+    uint64_t began = trace_clock(forward->trace);
     enum status status = run_layers(forward, batch, error);
+    if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
     if (status == STATUS_OK && batch->logit_row_count > 0)
         project_logits(forward, all_wanted ? forward->hidden : forward->narrow_hidden,
@@ -414,6 +439,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     /* After a failure too: what was launched may still read the caller's arrays. */
     enum status finished = forward->model->device->operations->stream_synchronize(
         forward->stream, status == STATUS_OK ? error : NULL);
+    if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
+    trace_engine(forward, batch->rules != NULL ? "step" : "prompt", began, TRACE_NONE, batch->row_count);
     if (status == STATUS_OK) status = finished;
     if (status != STATUS_OK) return status;
     if (batch->keep_rows) forward->kept_row_count = batch->row_count;

@@ -46,6 +46,7 @@ struct forward {
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
     struct forward_hooks hooks;
+    struct trace *trace; /* borrowed; NULL: none */
 };
 
 /* One layer of one block of a batch. */
@@ -61,6 +62,11 @@ struct layer_pass {
     float *normed;       /* the same for the norm's output */
     size_t row_count;    /* of residual */
 };
+
+/* For the timeline: what follows is this phase of the pass's layer. */
+static inline void layer_phase(const struct layer_pass *pass, const char *name) {
+    if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
+}
 
 /* normed = norm(residual), RMS or Layer by the family. */
 void layer_norm(struct layer_pass *pass, const float *weight, const float *bias);

@@ -224,7 +224,9 @@ bool layer_attention(struct layer_pass *pass) {
     }
     head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
     rotate(pass, forward->q, pass->row_count, config->head_count);
+    layer_phase(pass, "attend");
     attend(pass);
+    layer_phase(pass, "output");
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,
                                                     .x_stride = config->head_count * config->v_dimension,

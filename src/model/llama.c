@@ -10,6 +10,7 @@ void llama_layer(struct layer_pass *pass) {
     const struct model_config *config = &forward->model->config;
     layer_norm(pass, weights->attention_norm, NULL);
     if (!layer_attention(pass)) return;
+    layer_phase(pass, "feed-forward");
     layer_norm(pass, weights->ffn_norm, NULL);
     operations->matmul(forward->stream,
                        &(struct matmul_operation){.x = pass->normed,

@@ -17,6 +17,7 @@
 #include "cache/kv_cache.h"
 #include "device/device.h"
 #include "format/gguf.h"
+#include "platform/trace.h"
 
 enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT };
 
@@ -147,6 +148,8 @@ struct forward_hooks {
     enum status (*after)(void *context, const struct forward_layer *layer, struct error *error);
     void *context;
 };
+/* Steps, layers and their phases are shown in it (platform/trace.h); borrowed, NULL: no more. */
+void forward_set_trace(struct forward *forward, struct trace *trace);
 void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks); /* NULL: none */
 
 /* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,

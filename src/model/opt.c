@@ -10,6 +10,7 @@ void opt_layer(struct layer_pass *pass) {
     const struct model_config *config = &forward->model->config;
     layer_norm(pass, weights->attention_norm, weights->attention_norm_bias);
     if (!layer_attention(pass)) return;
+    layer_phase(pass, "feed-forward");
     layer_norm(pass, weights->ffn_norm, weights->ffn_norm_bias);
     operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
                                                                    .x_stride = config->hidden_size,

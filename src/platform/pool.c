@@ -23,13 +23,15 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "platform/cpu.h"
+#include "platform/trace.h"
 
 enum { SPIN_ROUNDS = 20000, PATIENT_ROUNDS = 4000, THREADS_MOST = 512 };
 
 struct pool_thread {
     pthread_t handle;
     struct pool_worker worker;
-    int processor; /* pinned to this one, or -1 */
+    int processor;               /* pinned to this one, or -1 */
+    uint64_t began_ns, ended_ns; /* of its part of a run, where there is a trace */
 };
 
 struct pool {
@@ -38,6 +40,7 @@ struct pool {
     bool stopping;
     pool_task *task;
     void *context;
+    struct trace *trace;                      /* borrowed; NULL: none; changes between runs */
     _Alignas(64) _Atomic uint32_t generation; /* release by the caller, acquire by workers */
     _Alignas(64) _Atomic uint32_t running;    /* workers still in this run */
     _Alignas(64) _Atomic uint32_t sleepers;
@@ -67,6 +70,12 @@ static void sleep_while(struct pool *pool, uint32_t seen) {
     atomic_fetch_sub(&pool->sleepers, 1);
 }
 
+static void run_part(const struct pool *pool, struct pool_thread *thread, pool_task *task, void *context) {
+    thread->began_ns = trace_clock(pool->trace);
+    task(context, &thread->worker);
+    thread->ended_ns = trace_clock(pool->trace);
+}
+
 static void *worker_main(void *argument) {
     struct pool_thread *self = argument;
     struct pool *pool = self->worker.pool;
@@ -88,7 +97,7 @@ static void *worker_main(void *argument) {
         }
         seen++; /* runs do not overlap, so no generation is ever skipped */
         if (pool->stopping) return NULL;
-        pool->task(pool->context, &self->worker);
+        run_part(pool, self, pool->task, pool->context);
         atomic_fetch_sub_explicit(&pool->running, 1, memory_order_release); /* pairs with pool_run */
     }
 }
@@ -171,10 +180,14 @@ void pool_run(struct pool *pool, pool_task *task, void *context) {
         atomic_store_explicit(&pool->running, (uint32_t)(pool->thread_count - 1), memory_order_relaxed);
         announce(pool);
     }
-    task(context, &pool->threads[0].worker);
+    run_part(pool, &pool->threads[0], task, context);
     unsigned round = 0;
     while (atomic_load_explicit(&pool->running, memory_order_acquire) != 0) relax(pool, round++);
+    for (size_t i = 0; pool->trace != NULL && i < pool->thread_count; i++)
+        trace_thread(pool->trace, i, pool->threads[i].began_ns, pool->threads[i].ended_ns);
 }
+
+void pool_set_trace(struct pool *pool, struct trace *trace) { pool->trace = trace; }
 
 void pool_barrier(const struct pool_worker *worker) {
     struct pool *pool = worker->pool;

@@ -14,6 +14,7 @@
 #include "base/status.h"
 
 struct pool;
+struct trace;
 
 /* One thread's part of a run. */
 struct pool_worker {
@@ -29,6 +30,8 @@ void pool_destroy(struct pool *pool); /* NULL is allowed */
 size_t pool_thread_count(const struct pool *pool);
 
 void pool_run(struct pool *pool, pool_task *task, void *context);
+/* Between runs: from now on a trace (platform/trace.h) is told when each thread was busy; NULL: no more. */
+void pool_set_trace(struct pool *pool, struct trace *trace);
 
 /* Inside a task: nobody passes before all threads have come.  Everything written
  * before it is seen by everyone after it. */

@@ -1,0 +1,22 @@
+/* trace_file: --trace FILE of a command: the timeline of its engine (platform/trace.h). */
+#ifndef LOAM_CLI_TRACE_FILE_H
+#define LOAM_CLI_TRACE_FILE_H
+
+#include "base/status.h"
+#include "cli/option.h"
+#include "cli/output_file.h"
+#include "platform/trace.h"
+
+struct trace_file {
+    struct output_file file;
+    struct trace *trace; /* owned; NULL: --trace was not given */
+};
+
+/* Before work begins; zeroed where the option was not given.  STATUS_IO: the file cannot be written. */
+enum status trace_file_open(struct trace_file *file, const struct options *options, struct error *error)
+    STATUS_CHECKED;
+/* When the engine is gone; also after a failure and an interruption, whose timeline is wanted most.  Returns status, or
+ * why the file could not be written if status was fine till then. */
+enum status trace_file_close(struct trace_file *file, enum status status, struct error *error) STATUS_CHECKED;
+
+#endif

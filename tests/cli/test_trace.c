@@ -1,0 +1,296 @@
+/* --trace of the real binary: valid JSON, spans that nest, reads that begin and end, all layers of all steps; and with
+ * KV on disk the reads of a layer run while the layer before computes. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+enum { LAYERS = 4, TEXT_BYTES = 3000, TOKENS = 24, EVENTS_MOST = 200000, ARGUMENTS = 40 };
+
+static char model_path[160], text_path[160], trace_path[160];
+
+struct event {
+    const char *kind, *name; /* borrowed from the file's JSON */
+    double begin, end;       /* microseconds */
+    json_int_t track, layer, id;
+};
+
+struct timeline {
+    json_t *root;
+    struct event *events; /* spans: "X", and reads with both ends */
+    size_t count;
+};
+
+/* ---- reading ---- */
+
+static json_int_t integer_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) ? json_integer_value(value) : -1;
+}
+
+static double time_of(const json_t *event, const char *key) {
+    const json_t *value = json_object_get(event, key);
+    if (!json_is_number(value)) fail_msg("an event without %s", key);
+    return json_number_value(value);
+}
+
+/* Ends the read that began with this id; there must be one. */
+static void end_read(struct timeline *timeline, const json_t *raw) {
+    for (size_t i = timeline->count; i > 0; i--) {
+        struct event *event = &timeline->events[i - 1];
+        if (event->kind[0] != 'b' || event->id != integer_of(raw, "id")) continue;
+        assert_true(event->end < 0); /* not ended before */
+        event->end = time_of(raw, "ts");
+        assert_true(event->end >= event->begin);
+        return;
+    }
+    fail_msg("read %lld ends and never began", (long long)integer_of(raw, "id"));
+}
+
+static void add_event(struct timeline *timeline, const json_t *raw) {
+    const char *kind = json_string_value(json_object_get(raw, "ph"));
+    const char *name = json_string_value(json_object_get(raw, "name"));
+    assert_non_null(kind);
+    assert_non_null(name);
+    if (kind[0] == 'M') return;
+    if (kind[0] == 'e') {
+        end_read(timeline, raw);
+        return;
+    }
+    assert_true(strcmp(kind, "X") == 0 || strcmp(kind, "b") == 0);
+    assert_true(timeline->count < EVENTS_MOST);
+    struct event *event = &timeline->events[timeline->count++];
+    *event = (struct event){.kind = kind,
+                            .name = name,
+                            .begin = time_of(raw, "ts"),
+                            .end = -1,
+                            .track = integer_of(raw, "tid"),
+                            .layer = integer_of(json_object_get(raw, "args"), "layer"),
+                            .id = integer_of(raw, "id")};
+    if (kind[0] == 'X') event->end = event->begin + time_of(raw, "dur");
+    assert_true(event->begin >= 0);
+}
+
+static struct timeline timeline_read(void) {
+    json_error_t why;
+    struct timeline timeline = {.root = json_load_file(trace_path, JSON_REJECT_DUPLICATES, &why),
+                                .events = calloc(EVENTS_MOST, sizeof(struct event))};
+    if (timeline.root == NULL) fail_msg("%s, line %d", why.text, why.line);
+    const json_t *list = json_object_get(timeline.root, "traceEvents");
+    assert_true(json_is_array(list));
+    for (size_t i = 0; i < json_array_size(list); i++) add_event(&timeline, json_array_get(list, i));
+    for (size_t i = 0; i < timeline.count; i++)
+        if (timeline.events[i].end < 0) fail_msg("a %s that never ends", timeline.events[i].name);
+    return timeline;
+}
+
+static void timeline_free(struct timeline *timeline) {
+    json_decref(timeline->root);
+    free(timeline->events);
+}
+
+static void traced(const char *const *more) {
+    const char *arguments[ARGUMENTS] = {
+        "run", "-q", "-m",  model_path, "-f",     text_path, "-n",           "24",      "-t",      "2",
+        "-c",  "4K", "-ub", "256",      "--temp", "0",       "--ignore-eos", "--trace", trace_path};
+    size_t count = 19;
+    for (size_t i = 0; more[i] != NULL; i++) arguments[count++] = more[i];
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    if (result.code != 0) fail_msg("exit code %d: %s", result.code, result.complaints);
+    process_deinit(&result);
+}
+
+#define TRACED(...) traced((const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- what holds for every timeline ---- */
+
+static int by_track_and_begin(const void *a, const void *b) {
+    const struct event *x = a, *y = b;
+    if (x->track != y->track) return x->track < y->track ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end > y->end ? -1 : x->end < y->end;
+}
+
+static size_t count_named(const struct timeline *timeline, const char *name) {
+    size_t count = 0;
+    for (size_t i = 0; i < timeline->count; i++) count += strcmp(timeline->events[i].name, name) == 0;
+    return count;
+}
+
+/* On a track spans lie in one another or apart; times are printed in nanoseconds. */
+static void expect_nesting(struct timeline *timeline) {
+    const struct event *open[16];
+    size_t depth = 0;
+    qsort(timeline->events, timeline->count, sizeof *timeline->events, by_track_and_begin);
+    for (size_t i = 0; i < timeline->count; i++) {
+        const struct event *event = &timeline->events[i];
+        if (event->kind[0] != 'X') continue;
+        while (depth > 0 &&
+               (open[depth - 1]->track != event->track || open[depth - 1]->end <= event->begin + 0.002))
+            depth--;
+        if (depth > 0 && event->end > open[depth - 1]->end + 0.002)
+            fail_msg("%s of layer %lld, %.3f to %.3f, reaches out of %s, which ends at %.3f", event->name,
+                     (long long)event->layer, event->begin, event->end, open[depth - 1]->name,
+                     open[depth - 1]->end);
+        assert_true(depth < 16);
+        open[depth++] = event;
+    }
+}
+
+static void expect_all_layers(const struct timeline *timeline) {
+    size_t steps = count_named(timeline, "step"), in_steps[LAYERS] = {0};
+    assert_int_equal(steps, TOKENS - 1); /* the first token comes out of the prompt */
+    for (size_t i = 0; i < timeline->count; i++) {
+        const struct event *step = &timeline->events[i];
+        if (strcmp(step->name, "step") != 0) continue;
+        for (size_t j = 0; j < timeline->count; j++) {
+            const struct event *layer = &timeline->events[j];
+            if (strcmp(layer->name, "layer") != 0 || layer->begin < step->begin || layer->end > step->end)
+                continue;
+            assert_in_range(layer->layer, 0, LAYERS - 1);
+            in_steps[layer->layer]++;
+        }
+    }
+    for (size_t layer = 0; layer < LAYERS; layer++) assert_int_equal(in_steps[layer], steps);
+    static const char *const phases[] = {"open", "project", "attend", "output", "feed-forward", "store"};
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++)
+        assert_true(count_named(timeline, phases[i]) >= LAYERS * steps);
+}
+
+/* Both compute threads were seen at work, in the layers' phases. */
+static void expect_threads(const struct timeline *timeline) {
+    size_t busy[2] = {0};
+    const json_t *list = json_object_get(timeline->root, "traceEvents");
+    json_int_t tracks[2] = {-1, -1};
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *raw = json_array_get(list, i);
+        const char *kind = json_string_value(json_object_get(raw, "name"));
+        const char *name = json_string_value(json_object_get(json_object_get(raw, "args"), "name"));
+        if (strcmp(kind, "thread_name") != 0) continue;
+        if (strcmp(name, "thread 0") == 0) tracks[0] = integer_of(raw, "tid");
+        if (strcmp(name, "thread 1") == 0) tracks[1] = integer_of(raw, "tid");
+    }
+    for (size_t i = 0; i < timeline->count; i++)
+        for (size_t t = 0; t < 2; t++)
+            busy[t] += timeline->events[i].track == tracks[t] &&
+                       strcmp(timeline->events[i].name, "feed-forward") == 0;
+    for (size_t t = 0; t < 2; t++) assert_true(busy[t] >= LAYERS * (TOKENS - 1));
+}
+
+/* Whether a thread computed for the layer while the read was under way; events are sorted. */
+static bool overlaps_work(const struct timeline *timeline, const struct event *read, json_int_t layer) {
+    for (size_t i = timeline->count; i > 0 && timeline->events[i - 1].track > 4; i--) { /* 5 on: threads */
+        const struct event *work = &timeline->events[i - 1];
+        if (work->layer == layer && read->begin < work->end && read->end > work->begin) return true;
+    }
+    return false;
+}
+
+static void expect_overlap(const struct timeline *timeline) {
+    size_t overlaps[LAYERS] = {0};
+    for (size_t i = 0; i < timeline->count; i++) {
+        const struct event *read = &timeline->events[i];
+        if (strcmp(read->name, "read") != 0 || read->layer < 1 || overlaps[read->layer] > 0) continue;
+        overlaps[read->layer] += overlaps_work(timeline, read, read->layer - 1);
+    }
+    for (size_t layer = 1; layer < LAYERS; layer++)
+        if (overlaps[layer] == 0) fail_msg("no read of layer %zu while layer %zu computes", layer, layer - 1);
+}
+
+/* ---- tests ---- */
+
+static void in_ram(void **state) {
+    (void)state;
+    TRACED("--preset", "leoam");
+    struct timeline timeline = timeline_read();
+    expect_nesting(&timeline);
+    expect_all_layers(&timeline);
+    expect_threads(&timeline);
+    assert_int_equal(count_named(&timeline, "read"), 0);
+    assert_int_equal(count_named(&timeline, "wait"), 0);
+    timeline_free(&timeline);
+}
+
+static void reads_run_while_the_layer_before_computes(void **state) {
+    (void)state;
+    TRACED("--preset", "flexgen", "--kv-disk", scratch_path("flexgen.kv"), "--kv-host", "3M");
+    struct timeline timeline = timeline_read();
+    expect_nesting(&timeline);
+    expect_all_layers(&timeline);
+    expect_threads(&timeline);
+    expect_overlap(&timeline);
+    assert_true(count_named(&timeline, "wait") > 0);
+    timeline_free(&timeline);
+}
+
+static void choices_run_ahead(void **state) {
+    (void)state;
+    TRACED("--preset", "leoam", "--set", "speculate=next-layer", "--kv-disk", scratch_path("leoam.kv"),
+           "--kv-host", "3M");
+    struct timeline timeline = timeline_read();
+    expect_nesting(&timeline);
+    expect_all_layers(&timeline);
+    expect_overlap(&timeline);
+    assert_int_equal(count_named(&timeline, "choose"), LAYERS * (TOKENS - 1));
+    assert_int_equal(count_named(&timeline, "choose ahead"), (LAYERS - 1) * (TOKENS - 1));
+    timeline_free(&timeline);
+}
+
+/* More than the buffer holds. */
+static void a_long_run_is_written_on_the_way(void **state) {
+    (void)state;
+    struct process_result result =
+        LOAM("bench", "-m", model_path, "-p", "0", "-n", "400", "-r", "1", "-t", "2", "--trace", trace_path);
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    process_deinit(&result);
+    struct timeline timeline = timeline_read();
+    expect_nesting(&timeline);
+    assert_true(count_named(&timeline, "trace") > 0);
+    assert_int_equal(count_named(&timeline, "step"), 401); /* and the warm-up's */
+    timeline_free(&timeline);
+}
+
+static void what_cannot_be_written_is_said(void **state) {
+    (void)state;
+    struct process_result result = LOAM("run", "-m", model_path, "-p", "a", "-n", "2", "--trace",
+                                        scratch_path("no such folder/trace.json"));
+    assert_int_equal(result.code, 6);
+    assert_string_equal(result.output, "");
+    process_deinit(&result);
+    result = LOAM("run", "-m", model_path, "-p", "a", "-n", "2", "--trace", "/dev/full");
+    assert_int_equal(result.code, 6);
+    assert_non_null(strstr(result.complaints, "--trace: No space left"));
+    process_deinit(&result);
+}
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
+    snprintf(text_path, sizeof text_path, "%s", scratch_path("text.txt"));
+    snprintf(trace_path, sizeof trace_path, "%s", scratch_path("trace.json"));
+    tiny_model_write(model_path,
+                     &(struct tiny_model){.seed = 5, .context = 4096, .layers = LAYERS, .never_ends = true});
+    FILE *file = fopen(text_path, "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < TEXT_BYTES; i++) fputc('a' + (int)(i * i / 7 % 26), file);
+    assert_int_equal(fclose(file), 0);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_ram),
+        cmocka_unit_test(reads_run_while_the_layer_before_computes),
+        cmocka_unit_test(choices_run_ahead),
+        cmocka_unit_test(a_long_run_is_written_on_the_way),
+        cmocka_unit_test(what_cannot_be_written_is_said),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
