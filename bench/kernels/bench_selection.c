@@ -37,6 +37,8 @@ enum method {
     GATHER,
     GATHER_FEW,
     GATHER_ALL,
+    GATHER_CHUNKS,
+    GATHER_Q4,
     DECODE,
     MASS
 };
@@ -67,6 +69,10 @@ static const struct selection_case cases[] = {
     {"gather 2048 f16 d 64 group 1", GATHER, 0, 0, 0, KV_F16, 64, 1},
     {"gather 128 f16 d 64", GATHER_FEW, 0, 0, 0, KV_F16, 64, 4},
     {"gather all f16 d 64", GATHER_ALL, 0, 0, 0, KV_F16, 64, 4},
+    {"gather 32 chunks f16 d 64", GATHER_CHUNKS, 0, 0, 0, KV_F16, 64, 4},
+    {"gather 32 chunks q4 d 64", GATHER_Q4, 0, 0, 0, KV_F16, 64, 4},
+    {"gather 32 chunks f16 d 128", GATHER_CHUNKS, 0, 0, 0, KV_F16, 128, 4},
+    {"gather 32 chunks q4 d 128", GATHER_Q4, 0, 0, 0, KV_F16, 128, 4},
     {"decode all f16 d 64", DECODE, 0, 0, 0, KV_F16, 64, 4},
     {"gather all f16 d 128", GATHER_ALL, 0, 0, 0, KV_F16, 128, 4},
     {"decode all f16 d 128", DECODE, 0, 0, 0, KV_F16, 128, 4},
@@ -86,7 +92,8 @@ struct selection_run {
     float *q;       /* [GROUP_MOST][2 * DIMENSION_MOST] */
     uint8_t *codes; /* [GROUP_MOST][32] */
     float *scores;  /* [SCORE_SETS][tokens]: what top-k gets */
-    uint32_t *rows; /* [tokens]: every one; [KEEP] before them: evenly spread at random */
+    uint32_t *
+        rows; /* [tokens]: every one; [KEEP] before them: evenly spread at random; [KEEP] behind: whole chunks */
 };
 
 /* What one thread writes. */
@@ -98,6 +105,14 @@ struct selection_output {
 };
 
 static size_t kept(const struct selection_case *c) { return c->method == GATHER_FEW ? KEEP_FEW : KEEP; }
+
+static bool by_chunks(const struct selection_case *c) {
+    return c->method == GATHER_CHUNKS || c->method == GATHER_Q4;
+}
+
+static const uint32_t *rows_of(const struct selection_run *run) {
+    return run->rows + (run->c->method == GATHER_ALL ? KEEP : by_chunks(run->c) ? KEEP + run->tokens : 0);
+}
 
 static void attention_run_head(const struct selection_run *run, const void **chunks,
                                struct selection_output *out) {
@@ -116,7 +131,7 @@ static void attention_run_head(const struct selection_run *run, const void **chu
                                            .scratch = out->scratch};
     struct attention_gather_args gather = {.layout = &run->kv,
                                            .chunks = chunks,
-                                           .rows = run->rows + (c->method == GATHER_ALL ? KEEP : 0),
+                                           .rows = rows_of(run),
                                            .row_count = c->method == GATHER_ALL ? run->tokens : kept(c),
                                            .q = run->q,
                                            .q_stride = c->dimension,
@@ -129,6 +144,8 @@ static void attention_run_head(const struct selection_run *run, const void **chu
                                            .scratch = out->scratch};
     if (c->method == DECODE)
         run->kernels->attention.decode(&decode);
+    else if (c->method == GATHER_Q4)
+        run->kernels->attention.gather_q4(&gather);
     else
         run->kernels->attention.gather(&gather);
 }
@@ -195,6 +212,8 @@ static void head_run(const struct selection_run *run, size_t head, struct select
     case GATHER:
     case GATHER_FEW:
     case GATHER_ALL:
+    case GATHER_CHUNKS:
+    case GATHER_Q4:
     case DECODE: attention_run_head(run, chunks, out); break;
     case MASS: run->kernels->mass.add(&mass); break;
     }
@@ -239,16 +258,18 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
     case GATHER:
     case GATHER_FEW:
     case GATHER_ALL:
+    case GATHER_CHUNKS:
+    case GATHER_Q4:
     case DECODE:
         kv_layout_init(&run->kv, c->type, c->type, c->dimension, c->dimension);
-        bytes = run->kv.chunk_bytes;
+        bytes = c->method == GATHER_Q4 ? kv_q4_chunk_bytes(&run->kv) : run->kv.chunk_bytes;
         break;
     case TOP_K:
     case MASS: break;
     }
     *head_bytes = (double)(run->tokens / KV_CHUNK_TOKENS * bytes);
     if (c->method == TOP_K) *head_bytes = (double)(run->tokens * sizeof(float));
-    if (c->method == GATHER || c->method == GATHER_FEW)
+    if (c->method == GATHER || c->method == GATHER_FEW || by_chunks(c))
         *head_bytes = (double)(kept(c) * bytes / KV_CHUNK_TOKENS);
     if (c->method == MASS) *head_bytes = (double)(KEEP * sizeof(float) * (c->group + 2));
     return bytes;
@@ -294,6 +315,12 @@ static void inputs_fill(struct selection_run *run, uint16_t *buffer, size_t byte
     for (size_t i = 0; i < KEEP; i++)
         run->rows[i] = (uint32_t)(i * (run->tokens / KEEP) + random_below(&random, run->tokens / KEEP));
     for (size_t i = 0; i < run->tokens; i++) run->rows[KEEP + i] = (uint32_t)i;
+    const size_t apart = run->tokens / KEEP; /* chunks from one to the next, on average */
+    for (size_t i = 0; i < KEEP / KV_CHUNK_TOKENS; i++) {
+        size_t chunk = i * apart + random_below(&random, apart);
+        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
+            run->rows[KEEP + run->tokens + i * KV_CHUNK_TOKENS + t] = (uint32_t)(chunk * KV_CHUNK_TOKENS + t);
+    }
 }
 
 struct selection_bench {
@@ -330,7 +357,7 @@ int bench_selection(const struct bench_options *options) {
     run->q = malloc(GROUP_MOST * 2 * DIMENSION_MOST * sizeof(float));
     run->codes = malloc(GROUP_MOST * 32);
     run->scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
-    run->rows = malloc((KEEP + most_tokens) * sizeof(uint32_t));
+    run->rows = malloc((2 * KEEP + most_tokens) * sizeof(uint32_t));
     if (bench.buffer == NULL || run->chunks == NULL || !run->q || !run->codes || !run->scores || !run->rows)
         return 5;
     (void)madvise(bench.buffer, bench.bytes, MADV_HUGEPAGE); /* as the engine's KV memory */

@@ -7,6 +7,7 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
         attention_decode_avx2_install(kernels);
         attention_prefill_avx2_install(kernels);
         attention_gather_avx2_install(kernels);
+        attention_gather_q4_avx2_install(kernels);
     }
     if ((mask & CPU_AVX512) != 0) {
         attention_decode_avx512_install(kernels);

@@ -49,7 +49,7 @@ struct attention_gather_args {
     size_t o_stride;
     float *scores; /* out: [group][scores_stride], row_count each; or NULL */
     size_t scores_stride;
-    void *scratch; /* gather_scratch_bytes(group, layout), aligned to 8 */
+    void *scratch; /* gather_scratch_bytes(group, layout) or gather_q4's, aligned to 8 */
 };
 
 /* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,
@@ -76,6 +76,10 @@ struct attention_kernels {
     size_t (*decode_scratch_bytes)(size_t group, const struct kv_layout *layout);
     void (*gather)(const struct attention_gather_args *args);
     size_t (*gather_scratch_bytes)(size_t group, const struct kv_layout *layout);
+    /* The same over chunks in their 4-bit form (kernels/codec, whose chunk the layout describes): an element is
+     * low + code (high - low) / 15 of its group, which is not rounded to a half here. */
+    void (*gather_q4)(const struct attention_gather_args *args);
+    size_t (*gather_q4_scratch_bytes)(size_t group, const struct kv_layout *layout);
     /* target = merge(target, source), for `heads` heads of `dimension` each. */
     void (*merge)(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
                   size_t target_stride, const float *source_m, const float *source_s, const float *source_o,

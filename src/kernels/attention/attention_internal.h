@@ -15,6 +15,7 @@ void attention_decode_neon_install(struct attention_kernels *kernels);
 void attention_prefill_neon_install(struct attention_kernels *kernels);
 void attention_gather_avx2_install(struct attention_kernels *kernels);
 void attention_gather_avx512_install(struct attention_kernels *kernels);
+void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
 
 /* What the wider decode and gather fall back on where rows are no multiple of its registers. */
 void attention_decode_avx2(const struct attention_decode_args *args);

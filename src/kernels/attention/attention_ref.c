@@ -1,7 +1,9 @@
 /* The definition of attention: sums in double, one row after the other. */
 #include <math.h>
+#include <stdbool.h>
 
 #include "kernels/attention/attention_internal.h"
+#include "kernels/codec/q4_parts.h"
 #include "tensor/half.h"
 
 static void row_store(enum kv_type type, uint8_t *row, uint16_t *scales, size_t dimension, const float *x) {
@@ -49,6 +51,27 @@ static void load(const struct kv_layout *layout, const void *chunk, size_t token
              layout->v_dimension, v);
 }
 
+static void q4_values(const uint16_t *low, const uint16_t *high, size_t span, const uint8_t *codes,
+                      size_t shift, size_t dimension, float *x) {
+    for (size_t d = 0; d < dimension; d++) {
+        double least = (double)half_to_float(low[d / span]), most = (double)half_to_float(high[d / span]);
+        x[d] = (float)(least + (codes[d] >> shift & 15) * (most - least) / 15);
+    }
+}
+
+static void q4_load(const struct kv_layout *layout, const void *chunk, size_t token, float *k, float *v) {
+    const struct q4_parts parts = q4_parts_of(layout);
+    const uint8_t *q4 = chunk;
+    const uint16_t *ranges = chunk;
+    const uint16_t *v_low = ranges + parts.v_low / sizeof *ranges + token * parts.groups;
+    const uint16_t *v_high = ranges + parts.v_high / sizeof *ranges + token * parts.groups;
+    size_t line = token / 2, shift = token % 2 * 4;
+    q4_values(ranges, ranges + parts.k_high / sizeof *ranges, 1,
+              q4 + parts.k_codes + line * parts.k_dimension, shift, parts.k_dimension, k);
+    q4_values(v_low, v_high, Q4_V_GROUP, q4 + parts.v_codes + line * parts.v_dimension, shift,
+              parts.v_dimension, v);
+}
+
 /* exp(x - maximum) where the maximum of nothing seen yet is -INFINITY. */
 static double weight(double x, double maximum) { return x == -INFINITY ? 0 : exp(x - maximum); }
 
@@ -61,6 +84,7 @@ struct row_sum {
 struct row_set {
     const uint32_t *rows;
     uint64_t begin, end;
+    bool q4; /* of chunks in 4 bits */
 };
 
 static void attend(const struct kv_layout *layout, const void *const *chunks, struct row_set set,
@@ -70,7 +94,8 @@ static void attend(const struct kv_layout *layout, const void *const *chunks, st
     for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] = 0;
     for (uint64_t i = set.begin; i < set.end; i++) {
         uint64_t row = set.rows != NULL ? set.rows[i] : i;
-        load(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k, sum->v);
+        (set.q4 ? q4_load : load)(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k,
+                                  sum->v);
         double score = 0;
         for (size_t d = 0; d < layout->k_dimension; d++) score += (double)q[d] * (double)sum->k[d];
         score *= (double)scale;
@@ -111,17 +136,17 @@ static void sum_store(const struct row_sum *sum, size_t dimension, float *m, flo
 static void decode(const struct attention_decode_args *args) {
     struct row_sum sum = sum_in(args->scratch, args->layout);
     for (size_t head = 0; head < args->group; head++) {
-        attend(args->layout, args->chunks, (struct row_set){NULL, args->row_begin, args->row_end},
+        attend(args->layout, args->chunks, (struct row_set){NULL, args->row_begin, args->row_end, false},
                args->q + head * args->q_stride, args->scale, args->softcap, &sum, NULL);
         sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
                   args->o + head * args->o_stride);
     }
 }
 
-static void gather(const struct attention_gather_args *args) {
+static void gather_rows(const struct attention_gather_args *args, bool q4) {
     struct row_sum sum = sum_in(args->scratch, args->layout);
     for (size_t head = 0; head < args->group; head++) {
-        attend(args->layout, args->chunks, (struct row_set){args->rows, 0, args->row_count},
+        attend(args->layout, args->chunks, (struct row_set){args->rows, 0, args->row_count, q4},
                args->q + head * args->q_stride, args->scale, args->softcap, &sum,
                args->scores != NULL ? args->scores + head * args->scores_stride : NULL);
         sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
@@ -129,13 +154,16 @@ static void gather(const struct attention_gather_args *args) {
     }
 }
 
+static void gather(const struct attention_gather_args *args) { gather_rows(args, false); }
+static void gather_q4(const struct attention_gather_args *args) { gather_rows(args, true); }
+
 static void prefill(const struct attention_prefill_args *args) {
     const struct kv_layout *layout = args->layout;
     struct row_sum sum = sum_in(args->scratch, layout);
     for (size_t i = 0; i < args->query_count; i++)
         for (size_t head = 0; head < args->group; head++) {
             uint64_t position = args->position_first + i;
-            struct row_set seen = {NULL, prefill_row_begin(position, args->window), position + 1};
+            struct row_set seen = {NULL, prefill_row_begin(position, args->window), position + 1, false};
             attend(layout, args->chunks, seen, args->q + i * args->q_stride + head * layout->k_dimension,
                    args->scale, args->softcap, &sum, NULL);
             float *out = args->out + i * args->out_stride + head * layout->v_dimension;
@@ -173,6 +201,8 @@ void attention_ref_install(struct attention_kernels *kernels) {
         .decode_scratch_bytes = scratch_bytes,
         .gather = gather,
         .gather_scratch_bytes = scratch_bytes,
+        .gather_q4 = gather_q4,
+        .gather_q4_scratch_bytes = scratch_bytes,
         .merge = merge,
         .finish = finish,
         .prefill = prefill,
