@@ -334,10 +334,15 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     return true;
 }
 
+uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
+                                 uint64_t position) {
+    struct select_item item = {0};
+    return plan_row(select, rule, position, &item) ? select_item_kept(&item) : position + 1;
+}
+
 uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
     struct select_rule rule = select_rule_of(&select->options);
-    struct select_item item = {0};
-    return plan_row(select, &rule, position, &item) ? select_item_kept(&item) : position + 1;
+    return select_rule_kept_tokens(select, &rule, position);
 }
 
 /* Splits the operation's rows into those that choose and those that do not. */

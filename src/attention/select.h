@@ -163,6 +163,8 @@ void select_attend_chosen(struct select *select, struct stream *stream,
 bool select_watches_prefill(const struct select *select);
 /* Tokens that a row at position attends to in a layer that selects, by the options. */
 uint64_t select_kept_tokens(const struct select *select, uint64_t position);
+uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
+                                 uint64_t position);
 
 /* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
 void select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,

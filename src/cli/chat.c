@@ -253,13 +253,15 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
-    struct engine_options engine_options = {.sequence_capacity = 1,
-                                            .batch_size = session_batch_size(options),
-                                            .segment_size = option_count(options, OPTION_SEGMENT),
-                                            .k_type = chat->plan.k_type,
-                                            .v_type = chat->plan.v_type,
-                                            .select = chat->plan.select,
-                                            .trace = chat->trace.trace};
+    struct engine_options engine_options = {
+        .sequence_capacity = 1,
+        .batch_size = session_batch_size(options),
+        .segment_size = option_count(options, OPTION_SEGMENT),
+        .remainder = (enum engine_remainder)option_count(options, OPTION_REMAINDER),
+        .k_type = chat->plan.k_type,
+        .v_type = chat->plan.v_type,
+        .select = chat->plan.select,
+        .trace = chat->trace.trace};
     TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
                      error));
     TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));

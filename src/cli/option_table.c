@@ -172,6 +172,10 @@ const struct option_spec option_table[] = {
      "tokens of a prompt that are computed, and with --kv-disk become durable, together; whole prefill "
      "blocks; 0: "
      "up to 8K"},
+    {OPTION_REMAINDER, "remainder", NULL, NULL, ARGUMENT_WORD, "HOW", "auto", "dense|select|auto", 0, 0,
+     GENERATE, GROUP_CACHE,
+     "how a prompt's tokens behind a saved document attend: to all of it, or as answers do; auto: what reads "
+     "less"},
     {OPTION_CACHE_K, "cache-type-k", "ctk", NULL, ARGUMENT_WORD, "TYPE", "f16", "f16|q8_0", 0, 0,
      ENGINE_USERS, GROUP_CACHE, "element type of stored keys"},
     {OPTION_CACHE_V, "cache-type-v", "ctv", NULL, ARGUMENT_WORD, "TYPE", "f16", "f16|q8_0", 0, 0,

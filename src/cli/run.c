@@ -74,13 +74,15 @@ static enum status read_prompt(struct run *run, struct error *error) {
 }
 
 static enum status create_engine(struct run *run, struct error *error) {
-    struct engine_options engine_options = {.sequence_capacity = run->answer_count,
-                                            .batch_size = session_batch_size(run->options),
-                                            .segment_size = option_count(run->options, OPTION_SEGMENT),
-                                            .k_type = run->plan.k_type,
-                                            .v_type = run->plan.v_type,
-                                            .select = run->plan.select,
-                                            .trace = run->trace.trace};
+    struct engine_options engine_options = {
+        .sequence_capacity = run->answer_count,
+        .batch_size = session_batch_size(run->options),
+        .segment_size = option_count(run->options, OPTION_SEGMENT),
+        .remainder = (enum engine_remainder)option_count(run->options, OPTION_REMAINDER),
+        .k_type = run->plan.k_type,
+        .v_type = run->plan.v_type,
+        .select = run->plan.select,
+        .trace = run->trace.trace};
     TRY(plan_context(&run->plan, run->options, &run->session.model->config, run->answer_count,
                      &engine_options.context_size, error));
     if (run->prompt.count > engine_options.context_size)

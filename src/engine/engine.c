@@ -43,6 +43,7 @@ struct engine {
     struct kv_cache_config kv;
     uint64_t context_size;
     size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
+    enum engine_remainder remainder;
     bool watched;         /* somebody sees attention: prompts go block by block, in the order of their rows */
     uint64_t *positions;  /* [row capacity] */
     uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
@@ -316,6 +317,7 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->sequence_capacity = options->sequence_capacity;
     made->batch_size = options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT;
     made->segment_size = segment_size_of(made, options);
+    made->remainder = options->remainder;
     enum status status = engine_init(made, options, error);
     if (status != STATUS_OK) {
         engine_destroy(made);
@@ -465,9 +467,17 @@ static enum status save(const struct engine *engine, struct sequence *sequence, 
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }
 
-static void note_tokens(struct sequence *sequence, const int32_t *tokens, size_t count) {
+/* Whether the last token_count tokens of a prompt, the others of which came from a document, select. */
+static bool remainder_selects(const struct engine *engine, const struct sequence *sequence,
+                              uint64_t token_count) {
+    if (engine->select == NULL || sequence->rule.dense || engine->remainder == REMAINDER_DENSE) return false;
+    if (engine->remainder == REMAINDER_SELECTS) return true;
     uint64_t length = sequence_length(sequence);
-    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[length + i] = tokens[i];
+    return token_count <= length / select_rule_kept_tokens(engine->select, &sequence->rule, length);
+}
+
+static void note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
+    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
@@ -529,7 +539,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .rules = request->selects ? &rule : NULL,
                                   .progress = reports ? segment_progress : NULL,
                                   .progress_context = &segment};
-    note_tokens(sequence, request->tokens + first, count);
+    note_tokens(sequence, length, request->tokens + first, count);
     enum status status = run_batch(engine, &batch, logits, error);
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK) return status;
@@ -553,6 +563,11 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     TRY(attach(engine, sequence, request, error));
     size_t reused = fresh ? (size_t)sequence->reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
+    struct prefill_request selecting = *request;
+    if (reused > 0 && remainder_selects(engine, sequence, request->token_count - reused)) {
+        selecting.selects = true;
+        request = &selecting;
+    }
     size_t most = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
     for (size_t done = reused; done < request->token_count;) {
         struct prefill_segment segment = {
@@ -581,7 +596,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         kv[i] = sequences[i]->kv;
         rules[i] = &sequences[i]->rule;
         engine->positions[i] = sequence_length(sequences[i]);
-        note_tokens(sequences[i], &tokens[i], 1);
+        note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
         items[i] =
             (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
     }
@@ -682,6 +697,16 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
     if (fill.host != NULL) device->operations->release(device, MEMORY_HOST, fill.host, fill.bytes);
     if (fill.stream != NULL) device->operations->stream_destroy(fill.stream);
     return status;
+}
+
+enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                                 uint64_t token_count, uint64_t seed, struct error *error) {
+    ASSERT(sequence->engine == engine && engine->documents != NULL && !sequence->attached);
+    ASSERT(sequence_length(sequence) == 0 && token_count <= engine->context_size);
+    TRY(engine_fill_random(engine, sequence, token_count, seed, error));
+    note_tokens(sequence, 0, tokens, (size_t)token_count);
+    TRY(kv_sequence_commit(sequence->kv, sequence->tokens, error));
+    return sequence_flush(sequence, error);
 }
 
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }

@@ -19,6 +19,15 @@ enum { ENGINE_SEQUENCES_MOST = 64 };
 struct engine;
 struct sequence;
 
+/* The tokens of a prompt behind those that a saved document had: densely, every one attends to all of the document,
+ * which is read from disk once, and answers are those of a fresh prefill but for rounding.  Selecting, each attends as
+ * it would in an engine_step of its own, and only what it chooses is read.  The order is that of --remainder. */
+enum engine_remainder {
+    REMAINDER_DENSE,
+    REMAINDER_SELECTS,
+    REMAINDER_CHEAPER, /* selects where that attends to fewer rows in all: up to length / kept tokens */
+};
+
 struct engine_options {
     uint64_t context_size;    /* tokens per sequence; 0: the model's */
     size_t sequence_capacity; /* 1..64 */
@@ -37,6 +46,7 @@ struct engine_options {
     bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
     const char *document_name; /* of what is saved, for people */
     struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
+    enum engine_remainder remainder;
 };
 
 /* select: a calibration is looked for beside the model (model/calibration.h). */
@@ -101,6 +111,11 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
  * prefill would take too long.  Says so in its name. */
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
+
+/* The same for an empty sequence of an engine with documents, saved as the KV of these tokens: for benchmarks of
+ * opening.  Whoever asks for the tokens in this folder later gets the made-up rows. */
+enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                                 uint64_t token_count, uint64_t seed, struct error *error) STATUS_CHECKED;
 
 /* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);

@@ -266,6 +266,74 @@ static void a_saved_prompt_is_opened_in_4_bits(void **state) {
     saved_prompt_is_opened(true);
 }
 
+enum { DOCUMENT = 10 * BLOCK, QUESTION_MOST = 30 };
+
+/* Logits of the last of `question` tokens behind a document in RAM; the caller frees. */
+static float *asked_in_ram(struct rig *rig, const struct engine_options *like, size_t question,
+                           bool selects) {
+    struct engine_options options = *like;
+    options.host_bytes = 0;
+    options.disk_directory = NULL;
+    struct engine *engine = make_engine(rig, &options);
+    struct sequence *sequence = prefilled(rig, engine, 0, DOCUMENT);
+    const struct prefill_request request = {
+        .tokens = rig->tokens[0] + DOCUMENT, .token_count = question, .selects = selects};
+    const float *logits;
+    assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig->error), rig->error);
+    float *found = malloc(rig->width * sizeof *found);
+    memcpy(found, logits, rig->width * sizeof *found);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return found;
+}
+
+/* Behind a document that was opened tokens select as in steps of their own, or attend to all, as asked for. */
+static void what_follows_a_document_selects(void **state) {
+    (void)state;
+    static const struct {
+        enum engine_remainder remainder;
+        size_t question;
+        bool selects;
+    } cases[] = {{REMAINDER_DENSE, 1, false},
+                 {REMAINDER_DENSE, 30, false},
+                 {REMAINDER_SELECTS, 1, true},
+                 {REMAINDER_SELECTS, 30, true},
+                 {REMAINDER_CHEAPER, DOCUMENT / 160, true},
+                 {REMAINDER_CHEAPER, DOCUMENT / 160 + 1, false}};
+    for (size_t method = 1; method < METHODS; method++) {
+        struct rig rig = {0};
+        rig_open(&rig, "llama", cpu_features());
+        struct engine_options options = options_of(methods[method], KV_F16);
+        options.disk_directory = "of each case its own";
+        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            struct scratch scratch;
+            scratch_create(&scratch, SCRATCH_MEMORY);
+            options.disk_directory = scratch.path;
+            options.remainder = cases[i].remainder;
+            struct engine *engine = make_engine(&rig, &options);
+            sequence_destroy(prefilled(&rig, engine, 0, DOCUMENT));
+            const struct prefill_request request = {.tokens = rig.tokens[0],
+                                                    .token_count = DOCUMENT + cases[i].question};
+            struct sequence *sequence;
+            const float *logits;
+            assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+            assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
+            assert_int_equal(sequence_reused_tokens(sequence), DOCUMENT);
+            float *same = asked_in_ram(&rig, &options, cases[i].question, cases[i].selects);
+            float *other = asked_in_ram(&rig, &options, cases[i].question, !cases[i].selects);
+            assert_memory_equal(logits, same, rig.width * sizeof *same);
+            assert_memory_not_equal(logits, other, rig.width * sizeof *other);
+            free(same);
+            free(other);
+            sequence_destroy(sequence);
+            engine_destroy(engine);
+            scratch_destroy(&scratch);
+        }
+        rig_close(&rig);
+    }
+}
+
 static void flip_byte(const struct scratch *scratch, const char *ending, double where) {
     DIR *folder = opendir(scratch->path);
     assert_non_null(folder);
@@ -347,6 +415,7 @@ int main(void) {
         cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
         cmocka_unit_test(a_saved_prompt_is_opened),
         cmocka_unit_test(a_saved_prompt_is_opened_in_4_bits),
+        cmocka_unit_test(what_follows_a_document_selects),
         cmocka_unit_test(a_damaged_page_is_refused),
         cmocka_unit_test(a_budget_without_a_disk_holds),
     };

@@ -1,0 +1,200 @@
+/* How long a saved document takes to answer: its KV is made up and saved, then everything is opened anew, from the
+ * model file on, and one prompt, the document and some tokens more, is answered with its first token.
+ *
+ *     bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list] [-r rounds]
+ *                            [-c remainder] [-t threads] [-o 0|1]
+ *
+ * DIR is made, and is to be removed afterwards; -o 1 opens what is there.  q: tokens behind the document, by comma;
+ * remainder as of --remainder.  Before each opening DIR's files leave the page cache; the model file stays in it.
+ * CSV on standard output: seconds to load the model, to make the engine (the folder's catalog, the fingerprint of
+ * the model), to find and open the document and answer, of these until the first token computed. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "attention/select.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "platform/clock.h"
+
+enum { QUESTIONS_MOST = 16, TAIL_MOST = 512 };
+
+struct request {
+    const char *model, *folder, *select;
+    size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MOST], question_count;
+    enum engine_remainder remainder;
+    bool only_open;
+};
+
+static void check(enum status status, const struct error *error) {
+    if (status == STATUS_OK) return;
+    fprintf(stderr, "bench_reopen: %s\n", error->message);
+    exit(1);
+}
+
+static void usage(void) {
+    fprintf(stderr, "bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list]\n"
+                    "             [-r rounds] [-c dense|select|auto] [-t threads] [-o 0|1]\n");
+    exit(2);
+}
+
+static enum engine_remainder remainder_of(const char *word) {
+    if (strcmp(word, "dense") == 0) return REMAINDER_DENSE;
+    return strcmp(word, "select") == 0 ? REMAINDER_SELECTS : REMAINDER_CHEAPER;
+}
+
+static struct request request_read(int argc, char **argv) {
+    struct request request = {.select = "tree",
+                              .depth = 100000,
+                              .host_mib = 256,
+                              .keep = 2048,
+                              .leaf = 64,
+                              .rounds = 3,
+                              .remainder = REMAINDER_CHEAPER,
+                              .questions = {1},
+                              .question_count = 1};
+    if (argc < 3) usage();
+    request.model = argv[1];
+    request.folder = argv[2];
+    for (int i = 3; i + 1 < argc; i += 2) {
+        char *value = argv[i + 1];
+        size_t number = strtoull(value, NULL, 10);
+        switch (argv[i][0] == '-' ? argv[i][1] : 0) {
+        case 'd': request.depth = number; break;
+        case 'm': request.host_mib = number; break;
+        case 'k': request.keep = number; break;
+        case 'l': request.leaf = number; break;
+        case 'r': request.rounds = number; break;
+        case 't': request.threads = number; break;
+        case 's': request.select = value; break;
+        case 'c': request.remainder = remainder_of(value); break;
+        case 'o': request.only_open = number != 0; break;
+        case 'q':
+            request.question_count = 0;
+            for (char *text = strtok(value, ","); text != NULL && request.question_count < QUESTIONS_MOST;
+                 text = strtok(NULL, ","))
+                request.questions[request.question_count++] = strtoull(text, NULL, 10);
+            break;
+        default: usage();
+        }
+    }
+    return request;
+}
+
+struct opened {
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct sequence *sequence;
+    double model_seconds, engine_seconds;
+};
+
+static void open_all(struct opened *opened, const struct request *request) {
+    struct error error;
+    double began = clock_seconds();
+    const struct device_options device_options = {.thread_count = request->threads, .mask = cpu_features()};
+    check(device_cpu_create(&opened->device, &device_options, &error), &error);
+    check(model_load(&opened->model, request->model, opened->device, &error), &error);
+    opened->model_seconds = clock_seconds() - began;
+    began = clock_seconds();
+    struct engine_options options = {.context_size = request->depth + TAIL_MOST,
+                                     .sequence_capacity = 1,
+                                     .k_type = KV_F16,
+                                     .v_type = KV_F16,
+                                     .select = select_options_default(),
+                                     .host_bytes = (uint64_t)request->host_mib << 20,
+                                     .disk_directory = request->folder,
+                                     .document_name = "made up",
+                                     .remainder = request->remainder};
+    options.select.method = select_method_find(request->select);
+    if (options.select.method == NULL) usage();
+    options.select.keep = (struct select_keep){.tokens = request->keep};
+    options.select.leaf = request->leaf;
+    options.select.dense_layers = 0;
+    check(engine_create(&opened->engine, opened->model, &options, &error), &error);
+    check(sequence_create(&opened->sequence, opened->engine, &error), &error);
+    opened->engine_seconds = clock_seconds() - began;
+}
+
+static void close_all(struct opened *opened) {
+    sequence_destroy(opened->sequence);
+    engine_destroy(opened->engine);
+    model_destroy(opened->model);
+    device_destroy(opened->device);
+}
+
+static void forget_files(const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) return;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        int file = openat(dirfd(folder), entry->d_name, O_RDONLY | O_CLOEXEC);
+        if (file < 0) continue;
+        if (fdatasync(file) == 0) (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        close(file);
+    }
+    closedir(folder);
+}
+
+/* The document's, and a question's of its own behind them. */
+static int32_t *make_tokens(const struct request *request, size_t vocabulary_size, uint64_t question_seed) {
+    size_t count = request->depth + TAIL_MOST;
+    int32_t *tokens = calloc(count, sizeof *tokens);
+    struct random random;
+    random_init(&random, 1);
+    for (size_t i = 0; tokens != NULL && i < count; i++) {
+        if (i == request->depth) random_init(&random, question_seed);
+        tokens[i] = (int32_t)random_below(&random, vocabulary_size);
+    }
+    return tokens;
+}
+
+static void fill(const struct request *request) {
+    struct opened opened;
+    struct error error;
+    open_all(&opened, request);
+    int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, 1);
+    double began = clock_seconds();
+    check(engine_fill_document(opened.engine, opened.sequence, tokens, request->depth, 1, &error), &error);
+    struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);
+    fprintf(stderr, "%zu tokens, %.2f GB written in %.1f s\n", request->depth,
+            (double)tier.write_bytes * 1e-9, clock_seconds() - began);
+    free(tokens);
+    close_all(&opened);
+}
+
+static void measure(const struct request *request, size_t question) {
+    struct opened opened;
+    struct error error;
+    const float *logits;
+    forget_files(request->folder);
+    open_all(&opened, request);
+    int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, clock_ns());
+    const struct prefill_request prompt = {.tokens = tokens, .token_count = request->depth + question};
+    double began = clock_seconds();
+    check(engine_prefill(opened.engine, opened.sequence, &prompt, &logits, &error), &error);
+    double answer = clock_seconds() - began;
+    struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);
+    static const char *const words[] = {"dense", "select", "auto"};
+    printf("%zu,%zu,%zu,%s,%zu,%s,%llu,%.3f,%.3f,%.3f,%.3f,%llu,%llu\n", request->depth, question,
+           request->host_mib, request->select, request->keep, words[request->remainder],
+           (unsigned long long)sequence_reused_tokens(opened.sequence), opened.model_seconds,
+           opened.engine_seconds, answer, opened.model_seconds + opened.engine_seconds + answer,
+           (unsigned long long)tier.read_bytes, (unsigned long long)tier.host_bytes);
+    fflush(stdout);
+    free(tokens);
+    close_all(&opened);
+}
+
+int main(int argc, char **argv) {
+    struct request request = request_read(argc, argv);
+    if (!request.only_open) fill(&request);
+    printf("depth,question,host_mib,select,keep,remainder,reused,model_s,engine_s,answer_s,total_s,read_"
+           "bytes,host_bytes\n");
+    for (size_t round = 0; round < request.rounds; round++)
+        for (size_t i = 0; i < request.question_count; i++) measure(&request, request.questions[i]);
+    return 0;
+}
