@@ -30,7 +30,8 @@ static const struct {
 } restricted[] = {
     {OPTION_EVAL_TASKS, RULER},   {OPTION_EVAL_SAMPLES, RULER},
     {OPTION_SEED, RULER},         {OPTION_EVAL_SVG, RULER},
-    {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_STRETCH, KL | RECALL},
+    {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_SHARED, RULER},
+    {OPTION_EVAL_RESUME, RULER},  {OPTION_EVAL_STRETCH, KL | RECALL},
     {OPTION_EVAL_QUESTIONS, ASK}, {OPTION_EVAL_LENGTHS, RULER | KL | RECALL},
     {OPTION_CHUNKS, KL | RECALL},
 };
@@ -154,7 +155,11 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
         if (option_text(options, paths[i]) != NULL)
             TRY(json_file_check(option_text(options, paths[i]), error));
     const char *jsonl = option_text(options, OPTION_EVAL_JSONL);
-    return jsonl != NULL ? output_file_open_lines(&evaluation->jsonl, jsonl, error) : STATUS_OK;
+    evaluation->resumes = option_flag(options, OPTION_EVAL_RESUME);
+    if (evaluation->resumes && jsonl == NULL)
+        return error_set(error, STATUS_USAGE, "--resume: after what?  --jsonl FILE");
+    return jsonl != NULL ? output_file_open_lines(&evaluation->jsonl, jsonl, evaluation->resumes, error)
+                         : STATUS_OK;
 }
 
 enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error) {

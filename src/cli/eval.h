@@ -27,6 +27,7 @@ struct evaluation {
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
+    bool resumes;             /* jsonl is appended to */
     size_t preset_in_use;     /* index + 1; 0: none */
     uint32_t noticed;         /* bits: presets whose fallback was told */
 };

@@ -2,7 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
+#include "base/checked.h"
 #include "cli/eval.h"
+#include "cli/eval_resume.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "eval/answer.h"
@@ -10,6 +13,13 @@
 #include "eval/match.h"
 #include "eval/ruler.h"
 #include "platform/clock.h"
+
+/* Tasks whose samples are made together, of one text or each of its own. */
+struct group {
+    size_t tasks[RULER_TASK_COUNT]; /* by index into ruler_run.tasks */
+    size_t task_count;
+    bool is_shared;
+};
 
 struct score {
     double sum;
@@ -22,9 +32,14 @@ struct ruler_run {
     struct ruler_options ruler;
     enum ruler_task tasks[RULER_TASK_COUNT];
     size_t task_count;
+    struct group groups[RULER_TASK_COUNT];
+    size_t group_count;
     const uint64_t *lengths;
     size_t length_count;
     uint64_t sample_count, seed;
+    char id[EVAL_RUN_ID_BYTES]; /* in every line */
+    bool *done;                 /* [presets][tasks][lengths][samples], owned; of --resume */
+    size_t done_count;
     struct score scores[EVAL_PRESETS_MOST][RULER_TASK_COUNT]
                        [EVAL_LENGTHS_MOST]; /* by index into tasks, lengths */
     struct heat_map map;
@@ -56,6 +71,20 @@ static void read_tasks(struct ruler_run *run, const struct options *options) {
     }
 }
 
+enum { SHARED_NONE, SHARED_NIAH, SHARED_ALL }; /* choices of --shared-text */
+
+static void group_tasks(struct ruler_run *run, uint64_t shares) {
+    struct group *shared = NULL;
+    for (size_t i = 0; i < run->task_count; i++) {
+        bool can_share = shares != SHARED_NONE && ruler_task_can_share(run->tasks[i]) &&
+                         (shares == SHARED_ALL || run->tasks[i] != RULER_VT);
+        struct group *group = can_share && shared != NULL ? shared : &run->groups[run->group_count++];
+        if (can_share) shared = group;
+        group->is_shared = can_share;
+        group->tasks[group->task_count++] = i;
+    }
+}
+
 static uint64_t longest(const struct ruler_run *run) {
     uint64_t most = 0;
     for (size_t i = 0; i < run->length_count; i++)
@@ -67,6 +96,7 @@ static enum status open_run(struct ruler_run *run, bool with_engine, struct erro
     struct evaluation *evaluation = run->evaluation;
     const struct options *options = evaluation->options;
     read_tasks(run, options);
+    group_tasks(run, option_count(options, OPTION_EVAL_SHARED));
     run->lengths = option_list(options, OPTION_EVAL_LENGTHS)->list;
     run->length_count = option_list(options, OPTION_EVAL_LENGTHS)->list_count;
     run->sample_count = option_count(options, OPTION_EVAL_SAMPLES);
@@ -96,7 +126,54 @@ struct place { /* of a sample, by index */
     uint64_t sample;
 };
 
-static json_t *sample_json(const struct ruler_run *run, struct place place,
+static void deinit_samples(struct ruler_sample *samples, const struct group *group) {
+    for (size_t i = 0; i < group->task_count; i++) ruler_sample_deinit(&samples[i]);
+}
+
+/* samples: [group->task_count]. */
+static enum status create_samples(const struct ruler_run *run, const struct group *group, size_t length,
+                                  uint64_t index, struct ruler_sample *samples, struct error *error) {
+    enum ruler_task tasks[RULER_TASK_COUNT];
+    for (size_t i = 0; i < group->task_count; i++) tasks[i] = run->tasks[group->tasks[i]];
+    if (group->is_shared)
+        return ruler_samples_create_shared(samples, &run->ruler, tasks, group->task_count,
+                                           run->lengths[length], index, error);
+    ASSERT(group->task_count == 1);
+    return ruler_sample_create(samples, &run->ruler, tasks[0], run->lengths[length], index, error);
+}
+
+/* Tokens with which all prompts begin, the last of each left out. */
+static size_t common_tokens(const struct ruler_sample *samples, size_t count) {
+    size_t common = samples[0].tokens.count - 1;
+    for (size_t i = 1; i < count; i++) {
+        size_t same = 0, most = min_size(common, samples[i].tokens.count - 1);
+        while (same < most && samples[i].tokens.ids[same] == samples[0].tokens.ids[same]) same++;
+        common = same;
+    }
+    return common;
+}
+
+static bool *done_at(const struct ruler_run *run, size_t preset, struct place place) {
+    size_t index =
+        ((preset * run->task_count + place.task) * run->length_count + place.length) * run->sample_count;
+    return &run->done[index + place.sample];
+}
+
+/* What every line of one evaluation begins with, apart from the presets. */
+static void name_run(struct ruler_run *run) {
+    struct evaluation *evaluation = run->evaluation;
+    struct text what = {0};
+    text_format(&what, "seed %llu shared", (unsigned long long)run->seed);
+    for (size_t i = 0; i < run->group_count; i++)
+        for (size_t j = 0; run->groups[i].is_shared && j < run->groups[i].task_count; j++)
+            text_format(&what, " %s", ruler_task_name(run->tasks[run->groups[i].tasks[j]]));
+    for (size_t i = 0; i < run->essay.sentence_count; i++)
+        text_append(&what, run->essay.sentences[i].bytes, run->essay.sentences[i].length);
+    evaluation_run_id(evaluation, &what, run->id);
+    text_deinit(&what);
+}
+
+static json_t *sample_json(const struct ruler_run *run, struct place place, bool is_shared,
                            const struct ruler_sample *sample) {
     json_t *object = json_object(), *answers = json_array();
     json_add(object, "task", json_string(ruler_task_name(run->tasks[place.task])));
@@ -108,6 +185,8 @@ static json_t *sample_json(const struct ruler_run *run, struct place place,
     json_add(object, "depth", sample->depth >= 0 ? json_real(sample->depth) : json_null());
     json_add_uint(object, "prompt_tokens", sample->tokens.count);
     json_add_uint(object, "token_budget", sample->token_budget);
+    json_add(object, "shared_text", json_boolean(is_shared));
+    if (run->id[0] != '\0') json_add(object, "run", json_string(run->id));
     return object;
 }
 
@@ -118,10 +197,18 @@ static double score_of(enum ruler_task task, const struct ruler_sample *sample, 
                                                                sample->answer_count);
 }
 
-static enum status take_answer(struct ruler_run *run, size_t preset, struct place place,
+static void count_score(struct ruler_run *run, size_t preset, struct place place, double depth,
+                        double value) {
+    struct score *score = &run->scores[preset][place.task][place.length];
+    score->sum += value;
+    score->count++;
+    if (ruler_task_is_needle(run->tasks[place.task]))
+        heat_map_add(&run->map, preset, place.length, depth, value);
+}
+
+static enum status take_answer(struct ruler_run *run, size_t preset, struct place place, bool is_shared,
                                const struct ruler_sample *sample, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    enum ruler_task task = run->tasks[place.task];
     struct answer_request request = {.engine = evaluation->session.engine,
                                      .sequence = evaluation->sequence,
                                      .tokenizer = evaluation->session.tokenizer,
@@ -133,64 +220,120 @@ static enum status take_answer(struct ruler_run *run, size_t preset, struct plac
     TRY(answer_greedy(&request, &run->answer, &steps, error));
     run->decode[preset].tokens += steps;
     run->decode[preset].seconds += clock_seconds() - began;
-    double value = score_of(task, sample, &run->answer);
-    struct score *score = &run->scores[preset][place.task][place.length];
-    score->sum += value;
-    score->count++;
-    if (ruler_task_is_needle(task)) heat_map_add(&run->map, preset, place.length, sample->depth, value);
+    double value = score_of(run->tasks[place.task], sample, &run->answer);
+    count_score(run, preset, place, sample->depth, value);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
-    json_t *object = sample_json(run, place, sample);
+    json_t *object = sample_json(run, place, is_shared, sample);
     json_add(object, "preset", json_string(evaluation->labels[preset]));
     json_add(object, "answer", json_bytes(run->answer.bytes, run->answer.length));
     json_add_number(object, "score", value);
     return evaluation_line(evaluation, object, error);
 }
 
-static enum status read_prompt(struct ruler_run *run, const struct ruler_sample *sample,
+/* The prompt but its last token, `kept` tokens of which are there. */
+static enum status read_prompt(struct ruler_run *run, const struct ruler_sample *sample, size_t kept,
                                struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    sequence_truncate(evaluation->sequence, 0);
+    sequence_truncate(evaluation->sequence, kept);
     double began = clock_seconds();
-    enum status status = answer_prefill(evaluation->session.engine, evaluation->sequence, sample->tokens.ids,
-                                        sample->tokens.count, progress_engine, &run->progress, error);
-    run->prefill.tokens += sample->tokens.count - 1;
+    enum status status =
+        answer_prefill(evaluation->session.engine, evaluation->sequence, sample->tokens.ids,
+                       sample->tokens.count, kept == 0 ? progress_engine : NULL, &run->progress, error);
+    run->prefill.tokens += sample->tokens.count - 1 - kept;
     run->prefill.seconds += clock_seconds() - began;
     return status;
 }
 
-static enum status run_sample(struct ruler_run *run, struct place place, struct error *error) {
+static bool all_done(const struct ruler_run *run, const struct group *group, size_t length, uint64_t index) {
+    for (size_t i = 0; i < run->evaluation->preset_count; i++)
+        for (size_t j = 0; j < group->task_count; j++)
+            if (!*done_at(run, i, (struct place){group->tasks[j], length, index})) return false;
+    return true;
+}
+
+static enum status answer_samples(struct ruler_run *run, const struct group *group,
+                                  const struct ruler_sample *samples, size_t length, uint64_t index,
+                                  struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    struct ruler_sample sample;
-    double began = clock_seconds();
-    TRY(ruler_sample_create(&sample, &run->ruler, run->tasks[place.task], run->lengths[place.length],
-                            place.sample, error));
-    run->generate_seconds += clock_seconds() - began;
-    run->progress.label = ruler_task_name(run->tasks[place.task]);
-    run->progress.offset = run->tokens_done;
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < evaluation->preset_count && status == STATUS_OK; i++) {
+    size_t common = common_tokens(samples, group->task_count), held = 0;
+    for (size_t i = 0; i < evaluation->preset_count; i++) {
         size_t preset = evaluation->order[i];
-        status = evaluation_use_preset(evaluation, preset, error);
-        /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
-        if (status == STATUS_OK && (i == 0 || evaluation_watches(evaluation, preset)))
-            status = read_prompt(run, &sample, error);
-        if (status == STATUS_OK) status = take_answer(run, preset, place, &sample, error);
+        for (size_t j = 0; j < group->task_count; j++) {
+            struct place place = {group->tasks[j], length, index};
+            if (*done_at(run, preset, place)) continue;
+            TRY(evaluation_use_preset(evaluation, preset, error));
+            /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
+            if (evaluation_watches(evaluation, preset)) held = 0;
+            run->progress.label = ruler_task_name(run->tasks[place.task]);
+            TRY(read_prompt(run, &samples[j], held, error));
+            held = common;
+            TRY(take_answer(run, preset, place, group->is_shared, &samples[j], error));
+        }
     }
-    run->tokens_done += run->lengths[place.length];
-    ruler_sample_deinit(&sample);
+    return STATUS_OK;
+}
+
+static enum status run_group(struct ruler_run *run, const struct group *group, size_t length, uint64_t index,
+                             struct error *error) {
+    struct ruler_sample samples[RULER_TASK_COUNT];
+    run->progress.offset = run->tokens_done;
+    run->tokens_done += run->lengths[length];
+    if (all_done(run, group, length, index)) return STATUS_OK;
+    double began = clock_seconds();
+    TRY(create_samples(run, group, length, index, samples, error));
+    run->generate_seconds += clock_seconds() - began;
+    enum status status = answer_samples(run, group, samples, length, index, error);
+    deinit_samples(samples, group);
     return status;
 }
 
-/* Calls `each` for every sample: the lengths one after the other, samples before tasks, so that an interrupted
- * run has something of every task. */
+/* Calls `each` for every group and sample: the lengths one after the other, samples before tasks, so that an
+ * interrupted run has something of every task. */
 static enum status for_each(struct ruler_run *run,
-                            enum status (*each)(struct ruler_run *, struct place, struct error *),
+                            enum status (*each)(struct ruler_run *, const struct group *, size_t length,
+                                                uint64_t index, struct error *),
                             struct error *error) {
     for (size_t length = 0; length < run->length_count; length++)
-        for (uint64_t sample = 0; sample < run->sample_count; sample++)
-            for (size_t task = 0; task < run->task_count; task++)
-                TRY(each(run, (struct place){task, length, sample}, error));
+        for (uint64_t index = 0; index < run->sample_count; index++)
+            for (size_t i = 0; i < run->group_count; i++)
+                TRY(each(run, &run->groups[i], length, index, error));
     return STATUS_OK;
+}
+
+/* ---- --resume ---- */
+
+/* A line of an earlier run: counted when it belongs to what is asked for now. */
+static void take_line(void *context, const json_t *line) {
+    struct ruler_run *run = context;
+    const char *task = json_string_value(json_object_get(line, "task")),
+               *preset = json_string_value(json_object_get(line, "preset"));
+    const json_t *score = json_object_get(line, "score");
+    struct place place = {.sample = (uint64_t)json_integer_value(json_object_get(line, "index"))};
+    uint64_t length = (uint64_t)json_integer_value(json_object_get(line, "length"));
+    size_t p = 0;
+    while (p < run->evaluation->preset_count &&
+           (preset == NULL || strcmp(run->evaluation->labels[p], preset) != 0))
+        p++;
+    while (place.task < run->task_count &&
+           (task == NULL || strcmp(ruler_task_name(run->tasks[place.task]), task) != 0))
+        place.task++;
+    while (place.length < run->length_count && run->lengths[place.length] != length) place.length++;
+    if (p == run->evaluation->preset_count || place.task == run->task_count ||
+        place.length == run->length_count || place.sample >= run->sample_count || !json_is_number(score) ||
+        *done_at(run, p, place))
+        return;
+    *done_at(run, p, place) = true;
+    run->done_count++;
+    count_score(run, p, place, json_number_value(json_object_get(line, "depth")), json_number_value(score));
+}
+
+static enum status resume(struct ruler_run *run, struct error *error) {
+    struct evaluation *evaluation = run->evaluation;
+    size_t cells = evaluation->preset_count * run->task_count * run->length_count;
+    run->done = calloc(cells, run->sample_count * sizeof *run->done);
+    if (run->done == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    name_run(run);
+    return evaluation->resumes ? evaluation_resume(evaluation, run->id, take_line, run, error) : STATUS_OK;
 }
 
 /* ---- reporting ---- */
@@ -308,16 +451,21 @@ static enum status report(struct ruler_run *run, struct error *error) {
 
 /* ---- --emit ---- */
 
-static enum status emit_sample(struct ruler_run *run, struct place place, struct error *error) {
+static enum status emit_group(struct ruler_run *run, const struct group *group, size_t length, uint64_t index,
+                              struct error *error) {
     if (interrupt_requested()) return error_set(error, STATUS_INTERRUPTED, "interrupted");
-    struct ruler_sample sample;
-    TRY(ruler_sample_create(&sample, &run->ruler, run->tasks[place.task], run->lengths[place.length],
-                            place.sample, error));
-    json_t *object = sample_json(run, place, &sample);
-    json_add(object, "prompt", json_bytes(sample.prompt, sample.prompt_bytes));
-    json_add(object, "answer_text", json_string(sample.answer_text));
-    ruler_sample_deinit(&sample);
-    return evaluation_line(run->evaluation, object, error);
+    struct ruler_sample samples[RULER_TASK_COUNT];
+    TRY(create_samples(run, group, length, index, samples, error));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < group->task_count && status == STATUS_OK; i++) {
+        struct place place = {group->tasks[i], length, index};
+        json_t *object = sample_json(run, place, group->is_shared, &samples[i]);
+        json_add(object, "prompt", json_bytes(samples[i].prompt, samples[i].prompt_bytes));
+        json_add(object, "answer_text", json_string(samples[i].answer_text));
+        status = evaluation_line(run->evaluation, object, error);
+    }
+    deinit_samples(samples, group);
+    return status;
 }
 
 static enum status emit_all(struct ruler_run *run, struct error *error) {
@@ -325,27 +473,28 @@ static enum status emit_all(struct ruler_run *run, struct error *error) {
     evaluation->output = EVAL_OUTPUT_MD; /* the lines go to one file */
     output_file_abort(&evaluation->jsonl);
     TRY(output_file_open(&evaluation->jsonl, option_text(evaluation->options, OPTION_EVAL_EMIT), error));
-    TRY(for_each(run, emit_sample, error));
+    TRY(for_each(run, emit_group, error));
     return output_file_commit(&evaluation->jsonl, error);
 }
 
 /* A length that a task cannot have is said before the work. */
 static enum status check_lengths(struct ruler_run *run, struct error *error) {
     for (size_t length = 0; length < run->length_count; length++)
-        for (size_t task = 0; task < run->task_count; task++) {
-            struct ruler_sample sample;
-            TRY(ruler_sample_create(&sample, &run->ruler, run->tasks[task], run->lengths[length], 0, error));
-            ruler_sample_deinit(&sample);
+        for (size_t i = 0; i < run->group_count; i++) {
+            struct ruler_sample samples[RULER_TASK_COUNT];
+            TRY(create_samples(run, &run->groups[i], length, 0, samples, error));
+            deinit_samples(samples, &run->groups[i]);
         }
     return STATUS_OK;
 }
 
 static enum status evaluate(struct ruler_run *run, struct error *error) {
     TRY(check_lengths(run, error));
+    TRY(resume(run, error));
     progress_begin(&run->progress, "eval", option_flag(run->evaluation->options, OPTION_QUIET));
     for (size_t i = 0; i < run->length_count; i++)
-        run->progress.total += run->lengths[i] * run->sample_count * run->task_count;
-    enum status status = for_each(run, run_sample, error);
+        run->progress.total += run->lengths[i] * run->sample_count * run->group_count;
+    enum status status = for_each(run, run_group, error);
     progress_end(&run->progress);
     if (status != STATUS_OK && status != STATUS_INTERRUPTED) return status;
     struct error later; /* what was measured before Ctrl-C is reported */
@@ -362,6 +511,7 @@ enum status eval_ruler(struct evaluation *evaluation, struct error *error) {
     if (status == STATUS_OK) status = emits ? emit_all(run, error) : evaluate(run, error);
     essay_deinit(&run->essay);
     text_deinit(&run->answer);
+    free(run->done);
     free(run);
     return status;
 }

@@ -81,6 +81,11 @@ const struct option_spec option_table[] = {
      GROUP_TEST, "ruler: tokens of prompt and answer; kl, recall: tokens of context at which to measure"},
     {OPTION_EVAL_SAMPLES, "samples", NULL, NULL, ARGUMENT_COUNT, "N", "20", NULL, 1, 1e6, BIT(EVAL),
      GROUP_TEST, "ruler: samples of each task at each length"},
+    {OPTION_EVAL_SHARED, "shared-text", NULL, NULL, ARGUMENT_WORD, "TASKS", "none", "none|niah|all", 0, 0,
+     BIT(EVAL), GROUP_TEST,
+     "ruler: sample i of the needle tasks with an essay (niah), or of these and vt (all), is one text, read "
+     "once, "
+     "with a question each"},
     {OPTION_EVAL_STRETCH, "stretch", NULL, NULL, ARGUMENT_COUNT, "N", "64", NULL, 1, 65536, BIT(EVAL),
      GROUP_TEST, "kl, recall: tokens decoded at each length"},
     {OPTION_EVAL_QUESTIONS, "questions", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL),
@@ -119,6 +124,8 @@ const struct option_spec option_table[] = {
      GROUP_OUTPUT, "standard output: the table, all figures, or a line per sample"},
     {OPTION_EVAL_JSONL, "jsonl", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL), GROUP_OUTPUT,
      "write a line of JSON per sample and preset to FILE"},
+    {OPTION_EVAL_RESUME, "resume", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0, BIT(EVAL), GROUP_OUTPUT,
+     "ruler: go on after the lines that --jsonl FILE holds of the same run, which count as if measured now"},
     {OPTION_EVAL_SVG, "svg", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL), GROUP_OUTPUT,
      "ruler: draw the needles found by length and depth"},
     {OPTION_EVAL_EMIT, "emit", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL), GROUP_OUTPUT,

@@ -3,17 +3,19 @@
 #include <errno.h>
 #include <sys/stat.h>
 
-enum status output_file_open_lines(struct output_file *file, const char *path, struct error *error) {
+enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
+                                   struct error *error) {
     *file = (struct output_file){.path = path};
     errno = 0;
-    file->stream = fopen(path, "we");
+    file->stream = fopen(path, appends ? "ae" : "we");
     return file->stream != NULL ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", path);
 }
 
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) {
     *file = (struct output_file){.path = path};
     struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return output_file_open_lines(file, path, error);
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return output_file_open_lines(file, path, false, error);
     TRY(file_writer_open(&file->writer, path, error));
     file->stream = file->writer.stream;
     return STATUS_OK;

@@ -3,6 +3,7 @@
 #ifndef LOAM_CLI_OUTPUT_FILE_H
 #define LOAM_CLI_OUTPUT_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -16,9 +17,9 @@ struct output_file {
 };
 
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) STATUS_CHECKED;
-/* Truncates the file; what was put there stays, whatever comes. */
-enum status output_file_open_lines(struct output_file *file, const char *path, struct error *error)
-    STATUS_CHECKED;
+/* Truncates the file, or appends to it; what was put there stays, whatever comes. */
+enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
+                                   struct error *error) STATUS_CHECKED;
 enum status output_file_flush(struct output_file *file, struct error *error) STATUS_CHECKED;
 enum status output_file_put(struct output_file *file, const char *bytes, size_t length, struct error *error)
     STATUS_CHECKED;

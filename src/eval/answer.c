@@ -8,9 +8,11 @@
 enum status answer_prefill(struct engine *engine, struct sequence *sequence, const token_id *tokens,
                            size_t token_count, engine_progress *progress, void *progress_context,
                            struct error *error) {
-    ASSERT(sequence_length(sequence) == 0 && token_count >= 2);
-    struct prefill_request request = {.tokens = tokens,
-                                      .token_count = token_count - 1,
+    size_t held = (size_t)sequence_length(sequence);
+    ASSERT(token_count >= 2 && held <= token_count - 1);
+    if (held == token_count - 1) return STATUS_OK;
+    struct prefill_request request = {.tokens = tokens + held,
+                                      .token_count = token_count - 1 - held,
                                       .progress = progress,
                                       .progress_context = progress_context};
     return engine_prefill(engine, sequence, &request, NULL, error);

@@ -10,7 +10,8 @@
 #include "eval/text.h"
 #include "token/tokenizer.h"
 
-/* Puts all but the last of the tokens [token_count] into an empty sequence. token_count is 2 at least. */
+/* Puts all but the last of the tokens [token_count] into the sequence, which holds none or the first of them.
+ * token_count is 2 at least. */
 enum status answer_prefill(struct engine *engine, struct sequence *sequence, const token_id *tokens,
                            size_t token_count, engine_progress *progress, void *progress_context,
                            struct error *error) STATUS_CHECKED;

@@ -33,6 +33,26 @@ const char *ruler_task_name(enum ruler_task task) { return tasks[task].name; }
 bool ruler_task_is_part(enum ruler_task task) { return tasks[task].is_part; }
 bool ruler_task_is_needle(enum ruler_task task) { return tasks[task].is_needle; }
 
+bool ruler_task_can_share(enum ruler_task task) {
+    switch (task) {
+    case RULER_NIAH_SINGLE_2:
+    case RULER_NIAH_SINGLE_3:
+    case RULER_NIAH_MULTIKEY_1:
+    case RULER_NIAH_MULTIVALUE:
+    case RULER_NIAH_MULTIQUERY:
+    case RULER_VT: return true;
+    case RULER_NIAH_SINGLE_1: /* noise, or a haystack of needles: not an essay */
+    case RULER_NIAH_MULTIKEY_2:
+    case RULER_NIAH_MULTIKEY_3:
+    case RULER_CWE:
+    case RULER_FWE:
+    case RULER_QA_1:
+    case RULER_QA_2:
+    case RULER_TASK_COUNT: return false;
+    }
+    return false;
+}
+
 /* ---- one size ---- */
 
 struct trial {
@@ -44,22 +64,31 @@ struct trial {
 static void trial_deinit(struct trial *trial) {
     text_deinit(&trial->page.prompt);
     token_list_deinit(&trial->tokens);
-    urn_deinit(&trial->draft.urn);
-    urn_deinit(&trial->draft.towns);
+    ruler_draft_deinit(&trial->draft);
 }
 
-static enum status write_page(struct trial *trial, size_t unit_count, struct error *error) {
+enum status ruler_page_tokens(const struct ruler_page *page, const struct tokenizer *tokenizer,
+                              struct token_list *tokens, struct error *error) {
+    if (page->prompt.failed) return error_set(error, STATUS_MEMORY, "out of memory for a prompt");
+    tokens->count = 0;
+    return tokenizer_encode(tokenizer, page->prompt.bytes, page->prompt.length,
+                            (struct tokenize_options){.add_special = true}, tokens, error);
+}
+
+static enum status write_page(void *context, size_t unit_count, size_t *token_count, bool *exhausted,
+                              struct error *error) {
+    struct trial *trial = context;
     struct ruler_page *page = &trial->page;
     text_clear(&page->prompt);
     page->answer_count = 0;
     page->exhausted = false;
     page->depth = -1;
     tasks[trial->draft.task].write(&trial->draft, unit_count, page);
-    if (page->prompt.failed) return error_set(error, STATUS_MEMORY, "out of memory for a prompt");
-    if (page->exhausted) return STATUS_OK;
-    trial->tokens.count = 0;
-    return tokenizer_encode(trial->draft.options->tokenizer, page->prompt.bytes, page->prompt.length,
-                            (struct tokenize_options){.add_special = true}, &trial->tokens, error);
+    *exhausted = page->exhausted;
+    if (page->exhausted && !page->prompt.failed) return STATUS_OK;
+    TRY(ruler_page_tokens(page, trial->draft.options->tokenizer, &trial->tokens, error));
+    *token_count = trial->tokens.count;
+    return STATUS_OK;
 }
 
 static enum status answer_text(const struct ruler_page *page, char **text, struct error *error) {
@@ -78,17 +107,18 @@ static enum status answer_text(const struct ruler_page *page, char **text, struc
     return STATUS_OK;
 }
 
-static enum status answer_budget(struct trial *trial, size_t *budget, struct error *error) {
+enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer,
+                              enum ruler_task task, size_t *budget, struct error *error) {
     enum { SPARE = 8 };
     char *text;
-    TRY(answer_text(&trial->page, &text, error));
+    TRY(answer_text(page, &text, error));
     struct token_list list = {0};
-    enum status status = tokenizer_encode(trial->draft.options->tokenizer, text, strlen(text),
-                                          (struct tokenize_options){0}, &list, error);
+    enum status status =
+        tokenizer_encode(tokenizer, text, strlen(text), (struct tokenize_options){0}, &list, error);
     free(text);
     size_t needed = list.count + SPARE;
     token_list_deinit(&list);
-    *budget = tasks[trial->draft.task].token_budget;
+    *budget = tasks[task].token_budget;
     if (needed > *budget) *budget = needed;
     return status;
 }
@@ -97,12 +127,10 @@ static enum status answer_budget(struct trial *trial, size_t *budget, struct err
 
 enum { UNITS_LEAST_FWE = 64, INTERPOLATIONS_MOST = 16 };
 
-/* Finds the largest unit count whose prompt has at most `target` tokens, between `lower` (which fits) and the end
- * of the word lists, and leaves that page in the trial.  *exhausted: the lists ended first.
- * The token count grows by nearly the same amount per unit, so interpolation finds the place in a few writings. */
-static enum status fit(struct trial *trial, size_t lower, size_t target, bool *exhausted,
-                       struct error *error) {
-    size_t lower_tokens = trial->tokens.count, upper = SIZE_MAX, written = lower;
+/* The token count grows by nearly the same amount per unit, so interpolation finds the place in a few writings. */
+enum status ruler_fit(ruler_write *write, void *context, size_t lower, size_t lower_tokens, size_t target,
+                      bool *exhausted, struct error *error) {
+    size_t upper = SIZE_MAX, written = lower, tokens = lower_tokens;
     double rate = 10; /* tokens per unit, to begin with */
     *exhausted = false;
     for (size_t round = 0; upper - lower > 1; round++) {
@@ -110,30 +138,31 @@ static enum status fit(struct trial *trial, size_t lower, size_t target, bool *e
         size_t unit_count = lower + (step >= 1 ? (size_t)step : 1);
         if (round >= INTERPOLATIONS_MOST && upper != SIZE_MAX) unit_count = lower + (upper - lower) / 2;
         if (unit_count >= upper) unit_count = upper - 1;
-        TRY(write_page(trial, unit_count, error));
+        bool ended;
+        TRY(write(context, unit_count, &tokens, &ended, error));
         written = unit_count;
-        double units = (double)(unit_count - lower),
-               more = (double)trial->tokens.count - (double)lower_tokens;
-        if (trial->page.exhausted) {
+        if (ended) {
             *exhausted = true;
             upper = unit_count;
             continue;
         }
+        double units = (double)(unit_count - lower), more = (double)tokens - (double)lower_tokens;
         if (more > 0) rate = more / units;
-        if (trial->tokens.count > target) {
+        if (tokens > target) {
             *exhausted = false;
             upper = unit_count;
         } else {
             lower = unit_count;
-            lower_tokens = trial->tokens.count;
+            lower_tokens = tokens;
         }
     }
-    if (written != lower) TRY(write_page(trial, lower, error));
-    ASSERT(trial->tokens.count <= target);
+    bool ended = false;
+    if (written != lower) TRY(write(context, lower, &tokens, &ended, error));
+    ASSERT(!ended && tokens <= target);
     return STATUS_OK;
 }
 
-static size_t occurrences(const char *text, const char *part) {
+size_t ruler_occurrences(const char *text, const char *part) {
     size_t count = 0;
     for (const char *place = text; (place = strstr(place, part)) != NULL; place++) count++;
     return count;
@@ -143,7 +172,7 @@ static size_t occurrences(const char *text, const char *part) {
 static bool is_unambiguous(const struct trial *trial) {
     if (trial->draft.task > RULER_NIAH_MULTIQUERY) return true;
     for (size_t i = 0; i < trial->page.answer_count; i++)
-        if (occurrences(trial->page.prompt.bytes, trial->page.answers[i]) != 1) return false;
+        if (ruler_occurrences(trial->page.prompt.bytes, trial->page.answers[i]) != 1) return false;
     return true;
 }
 
@@ -155,14 +184,16 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return random_next(&random);
 }
 
-static enum status draw(struct trial *trial, uint64_t index, uint64_t attempt, bool pairs,
-                        struct error *error) {
-    struct ruler_draft *draft = &trial->draft;
+void ruler_draft_deinit(struct ruler_draft *draft) {
     urn_deinit(&draft->urn);
     urn_deinit(&draft->towns);
-    const struct ruler_options *options = draft->options;
-    enum ruler_task task = draft->task;
-    uint64_t length = draft->length, series = mix(mix(options->seed, (uint64_t)task), length);
+}
+
+enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
+                             enum ruler_task task, uint64_t length, uint64_t index, uint64_t attempt,
+                             bool pairs, struct error *error) {
+    ruler_draft_deinit(draft);
+    uint64_t series = mix(mix(options->seed, (uint64_t)task), length);
     *draft = (struct ruler_draft){.options = options, .task = task, .length = length, .pairs = pairs};
     struct random first;
     random_init(&first, series);
@@ -176,54 +207,57 @@ static enum status draw(struct trial *trial, uint64_t index, uint64_t attempt, b
 /* One attempt, in the trial; *exhausted: the task's word lists are too short for this length. */
 static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exhausted, struct error *error) {
     const struct ruler_draft *draft = &trial->draft;
-    size_t least = draft->task == RULER_FWE ? UNITS_LEAST_FWE : 0;
-    TRY(write_page(trial, least, error));
-    TRY(answer_budget(trial, budget, error));
-    if (trial->tokens.count + *budget > draft->length)
+    size_t least = draft->task == RULER_FWE ? UNITS_LEAST_FWE : 0, token_count;
+    TRY(write_page(trial, least, &token_count, exhausted, error));
+    TRY(ruler_page_budget(&trial->page, draft->options->tokenizer, draft->task, budget, error));
+    if (token_count + *budget > draft->length)
         return error_set(error, STATUS_USAGE, "%s: needs a length of %zu tokens at least, found %llu",
-                         tasks[draft->task].name, trial->tokens.count + *budget,
-                         (unsigned long long)draft->length);
-    return fit(trial, least, (size_t)draft->length - *budget, exhausted, error);
+                         tasks[draft->task].name, token_count + *budget, (unsigned long long)draft->length);
+    return ruler_fit(write_page, trial, least, token_count, (size_t)draft->length - *budget, exhausted,
+                     error);
 }
 
-static enum status make(struct trial *trial, uint64_t index, size_t *budget, struct error *error) {
+static enum status make(struct trial *trial, const struct ruler_options *options, enum ruler_task task,
+                        uint64_t length, uint64_t index, size_t *budget, struct error *error) {
     enum { ATTEMPTS_MOST = 100 };
     bool exhausted = false, pairs = false;
     for (uint64_t attempt = 0; attempt < ATTEMPTS_MOST; attempt++) {
-        TRY(draw(trial, index, attempt, pairs, error));
+        TRY(ruler_draft_draw(&trial->draft, options, task, length, index, attempt, pairs, error));
         TRY(attempt_sample(trial, budget, &exhausted, error));
-        if (exhausted && trial->draft.task == RULER_CWE && !pairs) {
+        if (exhausted && task == RULER_CWE && !pairs) {
             pairs = true;
             continue;
         }
         if (exhausted)
             return error_set(error, STATUS_USAGE,
-                             "%s: the word lists are too short for a length of %llu tokens",
-                             tasks[trial->draft.task].name, (unsigned long long)trial->draft.length);
+                             "%s: the word lists are too short for a length of %llu tokens", tasks[task].name,
+                             (unsigned long long)length);
         if (is_unambiguous(trial)) return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn",
-                     tasks[trial->draft.task].name);
+    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn", tasks[task].name);
+}
+
+enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *page, struct token_list *tokens,
+                              size_t budget, struct error *error) {
+    *sample = (struct ruler_sample){.depth = page->depth, .token_budget = budget};
+    TRY(answer_text(page, &sample->answer_text, error));
+    sample->prompt = page->prompt.bytes;
+    sample->prompt_bytes = page->prompt.length;
+    sample->tokens = *tokens;
+    memcpy(sample->answers, page->answers, sizeof sample->answers);
+    sample->answer_count = page->answer_count;
+    page->prompt = (struct text){0};
+    *tokens = (struct token_list){0};
+    return STATUS_OK;
 }
 
 enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options,
                                 enum ruler_task task, uint64_t length, uint64_t index, struct error *error) {
     *sample = (struct ruler_sample){.depth = -1};
-    struct trial trial = {.draft = {.options = options, .task = task, .length = length}};
+    struct trial trial = {0};
     size_t budget = 0;
-    enum status status = make(&trial, index, &budget, error);
-    if (status == STATUS_OK) status = answer_text(&trial.page, &sample->answer_text, error);
-    if (status == STATUS_OK) {
-        sample->prompt = trial.page.prompt.bytes;
-        sample->prompt_bytes = trial.page.prompt.length;
-        sample->tokens = trial.tokens;
-        memcpy(sample->answers, trial.page.answers, sizeof sample->answers);
-        sample->answer_count = trial.page.answer_count;
-        sample->depth = trial.page.depth;
-        sample->token_budget = budget;
-        trial.page.prompt = (struct text){0};
-        trial.tokens = (struct token_list){0};
-    }
+    enum status status = make(&trial, options, task, length, index, &budget, error);
+    if (status == STATUS_OK) status = ruler_sample_take(sample, &trial.page, &trial.tokens, budget, error);
     trial_deinit(&trial);
     return status;
 }

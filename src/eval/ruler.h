@@ -72,4 +72,14 @@ enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_
     STATUS_CHECKED;
 void ruler_sample_deinit(struct ruler_sample *sample);
 
+/* Samples of several tasks over one text, so that one prefill serves all of them: samples[task_count], zeroed or not,
+ * in the order of tasks, which are different and can all share.  The text is the essay with the needles of every task
+ * and vt's statements (on lines of their own), keys, values and names all different; the prompts are the same up to
+ * the question.  It has as many sentences as fit with the task that needs the most tokens to ask and answer.  Each
+ * sample depends on the set of tasks too.  On failure all samples are empty. */
+bool ruler_task_can_share(enum ruler_task task);
+enum status ruler_samples_create_shared(struct ruler_sample *samples, const struct ruler_options *options,
+                                        const enum ruler_task *tasks, size_t task_count, uint64_t length,
+                                        uint64_t index, struct error *error) STATUS_CHECKED;
+
 #endif

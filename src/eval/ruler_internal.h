@@ -102,6 +102,49 @@ size_t ruler_word_pair_count(void);
 void ruler_word(char *target, enum ruler_kind kind, struct random *random);
 void ruler_page_answer(struct ruler_page *page, const char *answer);
 
+/* A sentence or line that is hidden in an essay. */
+struct hidden {
+    double depth; /* in the essay's bytes, 0 to 1 */
+    bool own_line;
+    struct text text;
+};
+/* unit_count sentences of the essay with what is hidden between them, [count] in the order of depth. */
+void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count,
+                       const struct hidden *hidden, size_t count, struct text *text);
+
+/* Parts of a needle task's and of vt's prompts: one needle, one statement; the question with the line end before it,
+ * which also gives the page its answers and depth. */
+void ruler_niah_needle(const struct ruler_draft *draft, const struct needle *needle, struct text *text);
+void ruler_niah_question(const struct ruler_draft *draft, struct ruler_page *page);
+void ruler_vt_statement(const struct ruler_draft *draft, size_t index, struct text *text);
+void ruler_vt_question(const struct ruler_draft *draft, struct ruler_page *page);
+
+/* ---- what ruler.c and ruler_shared.c share ---- */
+
+/* Draws what is fixed for a sample of the task; the draft is zeroed or an earlier one. */
+enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
+                             enum ruler_task task, uint64_t length, uint64_t index, uint64_t attempt,
+                             bool pairs, struct error *error) STATUS_CHECKED;
+void ruler_draft_deinit(struct ruler_draft *draft);
+/* The tokens of the page's prompt. */
+enum status ruler_page_tokens(const struct ruler_page *page, const struct tokenizer *tokenizer,
+                              struct token_list *tokens, struct error *error) STATUS_CHECKED;
+/* Tokens to answer the page with. */
+enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer,
+                              enum ruler_task task, size_t *budget, struct error *error) STATUS_CHECKED;
+/* Moves prompt and tokens into the sample. */
+enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *page, struct token_list *tokens,
+                              size_t budget, struct error *error) STATUS_CHECKED;
+size_t ruler_occurrences(const char *text, const char *part);
+
+/* Writes with so many units: the tokens that takes, unless the word lists end before (*exhausted). */
+typedef enum status ruler_write(void *context, size_t unit_count, size_t *token_count, bool *exhausted,
+                                struct error *error);
+/* Finds the largest unit count that takes at most `target` tokens, between `lower` (which takes lower_tokens and fits)
+ * and the end of the word lists, and writes that at last.  *exhausted: the lists ended first. */
+enum status ruler_fit(ruler_write *write, void *context, size_t lower, size_t lower_tokens, size_t target,
+                      bool *exhausted, struct error *error) STATUS_CHECKED;
+
 /* The families of tasks.  draw: false when there is no memory. */
 bool ruler_niah_draw(struct ruler_draft *draft);
 void ruler_niah_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page);

@@ -54,28 +54,37 @@ bool ruler_vt_draw(struct ruler_draft *draft) {
     return true;
 }
 
+void ruler_vt_statement(const struct ruler_draft *draft, size_t index, struct text *text) {
+    const char *name = draft->names[index];
+    if (index == 0)
+        FILL(text, TEMPLATE_vt_first, {"name", name}, {"value", draft->vt_value});
+    else
+        FILL(text, TEMPLATE_vt_next, {"name", name}, {"source", draft->names[index - 1]});
+}
+
+void ruler_vt_question(const struct ruler_draft *draft, struct ruler_page *page) {
+    struct text *text = &page->prompt;
+    text_add(text, "\n");
+    FILL(text, TEMPLATE_question_vt, {"value", draft->vt_value});
+    text_add(text, "\n");
+    FILL(text, TEMPLATE_prefix_vt, {"value", draft->vt_value});
+    for (size_t i = 0; i < VT_NAMES; i++) ruler_page_answer(page, draft->names[i]);
+}
+
 void ruler_vt_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page) {
     struct text statements[VT_NAMES] = {{0}};
     const char *lines[VT_NAMES];
     bool failed = false;
     for (size_t i = 0; i < VT_NAMES; i++) {
-        const char *name = draft->names[i];
-        if (i == 0)
-            FILL(&statements[i], TEMPLATE_vt_first, {"name", name}, {"value", draft->vt_value});
-        else
-            FILL(&statements[i], TEMPLATE_vt_next, {"name", name}, {"source", draft->names[i - 1]});
+        ruler_vt_statement(draft, i, &statements[i]);
         lines[i] = statements[i].bytes;
         failed = failed || statements[i].failed;
-        ruler_page_answer(page, name);
     }
     struct text *text = &page->prompt;
     ruler_fill(text, TEMPLATE_intro_vt, NULL, 0);
     text_add(text, "\n");
     if (!failed) ruler_write_noise(text, unit_count, lines, draft->places, VT_NAMES);
-    text_add(text, "\n");
-    FILL(text, TEMPLATE_question_vt, {"value", draft->vt_value});
-    text_add(text, "\n");
-    FILL(text, TEMPLATE_prefix_vt, {"value", draft->vt_value});
+    ruler_vt_question(draft, page);
     if (failed) text->failed = true;
     for (size_t i = 0; i < VT_NAMES; i++) text_deinit(&statements[i]);
 }

@@ -66,7 +66,12 @@ static int by_depth(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void write_needle(const struct ruler_draft *draft, struct text *text, const struct needle *needle) {
+static void sort_needles(const struct ruler_draft *draft, struct needle *in_order) {
+    memcpy(in_order, draft->needles, sizeof draft->needles);
+    qsort(in_order, draft->needle_count, sizeof *in_order, by_depth);
+}
+
+void ruler_niah_needle(const struct ruler_draft *draft, const struct needle *needle, struct text *text) {
     FILL(text, TEMPLATE_needle, {"kinds", ruler_kind_text(draft->value_kind, true)}, {"key", needle->key},
          {"value", needle->value});
 }
@@ -97,27 +102,45 @@ static const struct essay_sentence **read_essay(const struct essay *essay, size_
 }
 
 /* Sentences differ in length by a factor of twenty, so depth is measured in bytes. */
-static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count,
-                        const struct needle *needles, struct text *text) {
-    const struct essay_sentence **sentences = read_essay(draft->options->essay, unit_count, random);
+void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count,
+                       const struct hidden *hidden, size_t count, struct text *text) {
+    const struct essay_sentence **sentences = read_essay(essay, unit_count, random);
     if (sentences == NULL) {
         text->failed = true;
         return;
     }
     size_t total = 0, before = 0, next = 0;
+    bool line_ends = false;
     for (size_t i = 0; i < unit_count; i++) total += sentences[i]->length + 1;
     for (size_t i = 0; i <= unit_count; i++) {
-        while (next < draft->needle_count &&
-               (i == unit_count || needles[next].depth * (double)total <= (double)before)) {
-            if (i + next > 0) text_add(text, " ");
-            write_needle(draft, text, &needles[next++]);
+        while (next < count && (i == unit_count || hidden[next].depth * (double)total <= (double)before)) {
+            line_ends = line_ends || hidden[next].own_line;
+            if (i + next > 0) text_add(text, line_ends ? "\n" : " ");
+            line_ends = hidden[next].own_line;
+            text_add(text, hidden[next++].text.bytes);
         }
         if (i == unit_count) break;
-        if (i + next > 0) text_add(text, " ");
+        if (i + next > 0) text_add(text, line_ends ? "\n" : " ");
+        line_ends = false;
         text_append(text, sentences[i]->bytes, sentences[i]->length);
         before += sentences[i]->length + 1;
     }
     free(sentences);
+}
+
+static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count,
+                        struct text *text) {
+    struct needle in_order[NEEDLES_MOST];
+    struct hidden hidden[NEEDLES_MOST] = {0};
+    sort_needles(draft, in_order);
+    for (size_t i = 0; i < draft->needle_count; i++) {
+        hidden[i].depth = in_order[i].depth;
+        ruler_niah_needle(draft, &in_order[i], &hidden[i].text);
+        text->failed = text->failed || hidden[i].text.failed;
+    }
+    if (!text->failed)
+        ruler_write_essay(draft->options->essay, random, unit_count, hidden, draft->needle_count, text);
+    for (size_t i = 0; i < draft->needle_count; i++) text_deinit(&hidden[i].text);
 }
 
 static void write_needles(struct ruler_draft *draft, struct random *random, size_t unit_count,
@@ -129,7 +152,7 @@ static void write_needles(struct ruler_draft *draft, struct random *random, size
     for (size_t i = 0; i <= unit_count; i++) {
         if (i > 0) text_add(text, "\n");
         if (i == place) {
-            write_needle(draft, text, &draft->needles[0]);
+            ruler_niah_needle(draft, &draft->needles[0], text);
             continue;
         }
         if (draft->key_kind == KIND_word && draft->urn.left == 0) {
@@ -140,13 +163,13 @@ static void write_needles(struct ruler_draft *draft, struct random *random, size
         draw_key(draft, &draft->urn, other.key, random);
         do ruler_word(other.value, draft->value_kind, random);
         while (has_value(draft, other.value));
-        write_needle(draft, text, &other);
+        ruler_niah_needle(draft, &other, text);
     }
 }
 
 static void write_noise(const struct ruler_draft *draft, size_t unit_count, struct text *text) {
     struct text line = {0};
-    write_needle(draft, &line, &draft->needles[0]);
+    ruler_niah_needle(draft, &draft->needles[0], &line);
     if (line.failed)
         text->failed = true;
     else
@@ -154,10 +177,10 @@ static void write_noise(const struct ruler_draft *draft, size_t unit_count, stru
     text_deinit(&line);
 }
 
-/* The question and the answers that belong to it. */
-static void write_question(const struct ruler_draft *draft, const struct needle *in_order,
-                           struct ruler_page *page) {
+void ruler_niah_question(const struct ruler_draft *draft, struct ruler_page *page) {
     const struct niah_shape *shape = &shapes[draft->task];
+    struct needle in_order[NEEDLES_MOST];
+    sort_needles(draft, in_order);
     bool many = shape->asked_count * shape->value_count > 1;
     struct text keys = {0};
     char asked[NEEDLES_MOST][RULER_ANSWER_BYTES];
@@ -179,21 +202,18 @@ static void write_question(const struct ruler_draft *draft, const struct needle 
         for (size_t i = 0; i < draft->needle_count; i++) ruler_page_answer(page, in_order[i].value);
     else
         for (size_t i = 0; i < shape->asked_count; i++) ruler_page_answer(page, draft->needles[i].value);
+    page->depth = ruler_task_is_needle(draft->task) ? draft->depth : -1;
 }
 
 void ruler_niah_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page) {
     const struct niah_shape *shape = &shapes[draft->task];
     struct random random = draft->random;
-    struct needle in_order[NEEDLES_MOST];
-    memcpy(in_order, draft->needles, sizeof in_order);
-    qsort(in_order, draft->needle_count, sizeof in_order[0], by_depth);
     FILL(&page->prompt, TEMPLATE_intro_niah, {"kinds", ruler_kind_text(draft->value_kind, true)});
     text_add(&page->prompt, "\n");
     switch (shape->haystack) {
     case HAYSTACK_NOISE: write_noise(draft, unit_count, &page->prompt); break;
-    case HAYSTACK_ESSAY: write_essay(draft, &random, unit_count, in_order, &page->prompt); break;
+    case HAYSTACK_ESSAY: write_essay(draft, &random, unit_count, &page->prompt); break;
     case HAYSTACK_NEEDLES: write_needles(draft, &random, unit_count, page); break;
     }
-    write_question(draft, in_order, page);
-    page->depth = ruler_task_is_needle(draft->task) ? draft->depth : -1;
+    ruler_niah_question(draft, page);
 }

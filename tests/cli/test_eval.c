@@ -189,6 +189,94 @@ static void nothing_measured_is_lost(void **state) {
     }
 }
 
+#define SHARED                                                                                          \
+    "eval", "ruler", "-m", model_path, "--tasks", "niah_single_2,niah_multikey_1,qa_1,vt", "--lengths", \
+        "1500", "--samples", "3", "-q", "--set", "dense=0", "--preset", "full,h2o:100%"
+
+/* The samples of a text are answered from one prefill; h2o, which reads each prompt itself and keeps all of it here,
+ * must give the same answers. */
+static void a_shared_text_is_read_once(void **state) {
+    (void)state;
+    struct process_result run =
+        LOAM(SHARED, "--shared-text", "all", "--jsonl", jsonl_path, "--json", json_path);
+    if (run.code != 0) fail_msg("%s", run.complaints);
+    char *lines = read_file(jsonl_path), *rest = lines;
+    json_t *rows[24];
+    size_t count = 0, answered = 0;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && *line != '\0';) {
+        assert_true(count < 24);
+        rows[count++] = json_loads(line, 0, NULL);
+    }
+    assert_int_equal(count, 4 * 3 * 2);
+    for (size_t i = 0; i < count; i++) {
+        const char *task = json_string_value(json_object_get(rows[i], "task"));
+        assert_true(json_boolean_value(json_object_get(rows[i], "shared_text")) ==
+                    (strcmp(task, "qa_1") != 0));
+        if (strcmp(json_string_value(json_object_get(rows[i], "preset")), "full") != 0) continue;
+        size_t same = 0;
+        for (size_t j = 0; j < count; j++)
+            same += j != i &&
+                    json_equal(json_object_get(rows[i], "task"), json_object_get(rows[j], "task")) &&
+                    json_equal(json_object_get(rows[i], "index"), json_object_get(rows[j], "index")) &&
+                    json_equal(json_object_get(rows[i], "answer"), json_object_get(rows[j], "answer"));
+        assert_int_equal(same, 1);
+        answered += json_string_length(json_object_get(rows[i], "answer")) > 0;
+    }
+    assert_true(answered > 6);
+    for (size_t i = 0; i < count; i++) json_decref(rows[i]);
+    json_t *root = read_json(json_path); /* h2o reads twelve prompts, full nine questions */
+    assert_in_range(json_integer_value(json_object_get(json_object_get(root, "prefill"), "tokens")), 12 * 900,
+                    12 * 1372 + 9 * 200);
+    json_decref(root);
+    free(lines);
+    process_deinit(&run);
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static size_t sorted_lines(char *text, char **lines, size_t most) {
+    size_t count = 0;
+    for (char *line; (line = strsep(&text, "\n")) != NULL && *line != '\0';) {
+        assert_true(count < most);
+        lines[count++] = line;
+    }
+    qsort(lines, count, sizeof *lines, by_text);
+    return count;
+}
+
+/* The file of a run that was cut short, then the rest of it: the same lines and the same table. */
+static void a_run_goes_on_after_its_lines(void **state) {
+    (void)state;
+    struct process_result run = LOAM(SHARED, "--shared-text", "niah", "--jsonl", jsonl_path);
+    char *whole = read_file(jsonl_path), *cut = strdup(whole), *end = cut, *a[30], *b[30];
+    for (int i = 0; i < 7; i++) end = strchr(end, '\n') + 1;
+    end[40] = '\0'; /* and part of the eighth */
+    FILE *file = fopen(jsonl_path, "w");
+    fputs(cut, file);
+    fclose(file);
+    struct process_result rest =
+        LOAM(SHARED, "--shared-text", "niah", "--jsonl", jsonl_path, "--resume", "-o", "jsonl");
+    if (rest.code != 0) fail_msg("%s", rest.complaints);
+    size_t printed = 0;
+    for (const char *c = rest.output; (c = strchr(c, '\n')) != NULL; c++) printed++;
+    assert_int_equal(printed, 24 - 7);
+    char *resumed = read_file(jsonl_path);
+    assert_memory_equal(resumed, cut, (size_t)(end - cut));
+    size_t count = sorted_lines(whole, a, 30);
+    assert_int_equal(sorted_lines(resumed, b, 30), count);
+    for (size_t i = 0; i < count; i++) assert_string_equal(a[i], b[i]);
+    struct process_result again = LOAM(SHARED, "--shared-text", "niah", "--jsonl", jsonl_path, "--resume");
+    const char *table = strstr(run.output, "\n\n");
+    assert_non_null(table);
+    assert_memory_equal(again.output, run.output, (size_t)(table - run.output));
+    check(LOAM(SHARED, "--shared-text", "all", "--jsonl", jsonl_path, "--resume"), 2, "of another run");
+    check(LOAM(SHARED, "--jsonl", jsonl_path, "--resume", "--seed", "4"), 2, "line 1 is of another run");
+    check(LOAM(SHARED, "--resume"), 2, "--jsonl FILE");
+    check(LOAM(SHARED, "--jsonl", text_path, "--resume"), 2, "its last line is none");
+    free(whole), free(cut), free(resumed);
+    process_deinit(&run), process_deinit(&rest), process_deinit(&again);
+}
+
 /* The same of `eval ask`, whose table tells how many it has asked. */
 static void answers_are_reported_after_an_interrupt(void **state) {
     (void)state;
@@ -377,6 +465,8 @@ int main(void) {
         cmocka_unit_test(recall_of_presets),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
         cmocka_unit_test(nothing_measured_is_lost),
+        cmocka_unit_test(a_shared_text_is_read_once),
+        cmocka_unit_test(a_run_goes_on_after_its_lines),
         cmocka_unit_test(answers_are_reported_after_an_interrupt),
         cmocka_unit_test(questions_about_a_document),
         cmocka_unit_test(questions_that_are_none),

@@ -409,13 +409,141 @@ static void facts_are_in_the_documents(void **state) {
     }
 }
 
+/* ---- one text for several tasks ---- */
+
+static const enum ruler_task sharing[] = {
+    RULER_NIAH_SINGLE_2,   RULER_NIAH_MULTIVALUE, RULER_VT,
+    RULER_NIAH_MULTIQUERY, RULER_NIAH_SINGLE_3,   RULER_NIAH_MULTIKEY_1};
+enum { SHARING = sizeof sharing / sizeof sharing[0], SHARED_KEYS = 1 + 1 + 4 + 1 + 4, SHARED_NEEDLES = 14 };
+
+static void make_shared(struct ruler_sample *samples, const struct tokenizer *tokenizer,
+                        const enum ruler_task *tasks, size_t count, uint64_t length, uint64_t index) {
+    struct ruler_options options = {.seed = 5, .essay = &essay, .tokenizer = tokenizer};
+    struct error error;
+    assert_ok(ruler_samples_create_shared(samples, &options, tasks, count, length, index, &error), error);
+}
+
+static void free_shared(struct ruler_sample *samples, size_t count) {
+    for (size_t i = 0; i < count; i++) ruler_sample_deinit(&samples[i]);
+}
+
+/* The keys of all needles are different but for multivalue's, whose four are one. */
+static void check_shared_keys(const char *prompt) {
+    char keys[SHARED_NEEDLES][60];
+    size_t count = 0, different = 0;
+    for (const char *c = prompt; (c = strstr(c, "One of the special magic ")) != NULL; c++) {
+        assert_true(count < SHARED_NEEDLES);
+        assert_non_null(between(c, " for ", " is: ", keys[count], sizeof keys[count]));
+        size_t same = 0;
+        for (size_t i = 0; i < count; i++) same += strcmp(keys[i], keys[count]) == 0;
+        different += same == 0;
+        count++;
+    }
+    assert_int_equal(count, SHARED_NEEDLES);
+    assert_int_equal(different, SHARED_KEYS);
+}
+
+static void check_shared_chain(const struct ruler_sample *sample) {
+    char line[60], value[20];
+    assert_int_equal(count_of(sample->prompt, "\nVAR "), 5);
+    assert_non_null(between(sample->prompt, "hold the value ", " in the text", value, sizeof value));
+    const char *place = sample->prompt;
+    for (size_t i = 0; i < 5; i++) {
+        snprintf(line, sizeof line, "\nVAR %s = %s%s\n", sample->answers[i], i > 0 ? "VAR " : "",
+                 i > 0 ? sample->answers[i - 1] : value);
+        assert_int_equal(count_of(sample->prompt, line), 1);
+        assert_int_equal(count_of(sample->prompt, sample->answers[i]), i < 4 ? 2 : 1);
+        const char *next = strstr(sample->prompt, line);
+        assert_true(next >= place);
+        place = next;
+    }
+}
+
+static void a_shared_text_has_every_answer(void **state) {
+    (void)state;
+    for (uint64_t index = 0; index < 8; index++) {
+        struct ruler_sample samples[SHARING];
+        make_shared(samples, bytes_tokenizer, sharing, SHARING, 12000, index);
+        size_t text = (size_t)(question_of(samples[0].prompt) - samples[0].prompt);
+        for (size_t i = 0; i < SHARING; i++) {
+            const char *question = question_of(samples[i].prompt);
+            assert_int_equal((size_t)(question - samples[i].prompt), text);
+            assert_memory_equal(samples[i].prompt, samples[0].prompt, text);
+            check_answer_text(&samples[i]);
+            if (sharing[i] == RULER_VT)
+                check_shared_chain(&samples[i]);
+            else
+                check_needles(&samples[i]);
+            assert_true((samples[i].depth >= 0) == ruler_task_is_needle(sharing[i]));
+            if (samples[i].depth < 0) continue;
+            double depth =
+                (double)(strstr(samples[i].prompt, samples[i].answers[0]) - samples[i].prompt) / (double)text;
+            if (depth < samples[i].depth - 0.1 || depth > samples[i].depth + 0.1)
+                fail_msg("%s: at %.3f, said %.3f", ruler_task_name(sharing[i]), depth, samples[i].depth);
+        }
+        check_shared_keys(samples[0].prompt);
+        free_shared(samples, SHARING);
+    }
+}
+
+/* The task that needs most is exact; the others are as long but for their question and answer. */
+static void shared_lengths_are_exact(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {2500, 4096, 20000};
+    for (size_t t = 0; t < 2; t++) {
+        const struct tokenizer *tokenizer = t == 0 ? bytes_tokenizer : bpe_tokenizer;
+        for (size_t l = t == 0; l < 3; l++) {
+            struct ruler_sample samples[SHARING];
+            make_shared(samples, tokenizer, sharing, SHARING, lengths[l], l);
+            size_t fullest = 0;
+            for (size_t i = 0; i < SHARING; i++) {
+                size_t used = samples[i].tokens.count + samples[i].token_budget;
+                assert_true(used <= lengths[l]);
+                if (used > samples[fullest].tokens.count + samples[fullest].token_budget) fullest = i;
+            }
+            check_size(tokenizer, &samples[fullest], RULER_NIAH_MULTIVALUE, lengths[l]);
+            free_shared(samples, SHARING);
+        }
+    }
+}
+
+static void a_shared_text_comes_from_its_seed(void **state) {
+    (void)state;
+    struct ruler_sample a[3], b[3], other[3], fewer[2];
+    make_shared(a, bpe_tokenizer, sharing, 3, 3000, 4);
+    make_shared(b, bpe_tokenizer, sharing, 3, 3000, 4);
+    make_shared(other, bpe_tokenizer, sharing, 3, 3000, 5);
+    make_shared(fewer, bpe_tokenizer, sharing, 2, 3000, 4);
+    for (size_t i = 0; i < 3; i++) {
+        assert_string_equal(a[i].prompt, b[i].prompt);
+        assert_string_equal(a[i].answer_text, b[i].answer_text);
+        assert_string_not_equal(a[i].answer_text, other[i].answer_text);
+    }
+    assert_int_equal(count_of(fewer[0].prompt, "VAR "), 0);
+    assert_true(count_of(a[0].prompt, "VAR ") > 0);
+    assert_false(ruler_task_can_share(RULER_NIAH_MULTIKEY_2));
+    free_shared(a, 3), free_shared(b, 3), free_shared(other, 3), free_shared(fewer, 2);
+    struct ruler_options options = {.seed = 5, .essay = &essay, .tokenizer = bytes_tokenizer};
+    struct error error;
+    assert_int_equal(ruler_samples_create_shared(a, &options, sharing, 3, 600, 0, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "a shared text: needs a length of "));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_are_exact),           cmocka_unit_test(too_short_is_said),
-        cmocka_unit_test(same_seed_same_sample),       cmocka_unit_test(samples_stay_what_they_were),
-        cmocka_unit_test(needles_are_found),           cmocka_unit_test(depths_are_spread),
-        cmocka_unit_test(variables_are_chained),       cmocka_unit_test(common_words_are_common),
-        cmocka_unit_test(frequent_words_are_frequent), cmocka_unit_test(facts_are_in_the_documents),
+        cmocka_unit_test(lengths_are_exact),
+        cmocka_unit_test(too_short_is_said),
+        cmocka_unit_test(same_seed_same_sample),
+        cmocka_unit_test(samples_stay_what_they_were),
+        cmocka_unit_test(needles_are_found),
+        cmocka_unit_test(depths_are_spread),
+        cmocka_unit_test(variables_are_chained),
+        cmocka_unit_test(common_words_are_common),
+        cmocka_unit_test(frequent_words_are_frequent),
+        cmocka_unit_test(facts_are_in_the_documents),
+        cmocka_unit_test(a_shared_text_has_every_answer),
+        cmocka_unit_test(shared_lengths_are_exact),
+        cmocka_unit_test(a_shared_text_comes_from_its_seed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
