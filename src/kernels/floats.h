@@ -20,6 +20,9 @@
 #define FLOATS_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Into all caches; any address. */
+FLOATS_INLINE void floats_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
 #if defined(__aarch64__)
 #include "kernels/floats_neon.h"
 #else
@@ -37,6 +40,14 @@ FLOATS_INLINE floats8 floats8_load_int8(const void *p) {
 }
 FLOATS_INLINE floats8 floats8_scale(floats8 x, float by) { return _mm256_mul_ps(x, _mm256_set1_ps(by)); }
 FLOATS_INLINE void floats8_store(float *p, floats8 x) { _mm256_storeu_ps(p, x); }
+FLOATS_INLINE void floats4_from_halves(float *p, const void *halves) {
+    _mm_storeu_ps(p, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)halves)));
+}
+/* The larger; NaN where either is. */
+FLOATS_INLINE floats8 floats8_max_or_nan(floats8 x, floats8 y) {
+    __m256 most = _mm256_max_ps(y, x);
+    return _mm256_blendv_ps(most, y, _mm256_cmp_ps(y, y, _CMP_UNORD_Q));
+}
 
 FLOATS_INLINE void floats8_transpose(floats8 x[8]) {
     __m256 a[8], b[8];
@@ -94,6 +105,14 @@ FLOATS_INLINE floats floats_load_half(const void *p) {
 FLOATS_INLINE floats floats_load_int8(const void *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
+FLOATS_INLINE void floats_store_half(void *p, floats x) { /* to the nearest */
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, 0));
+}
+/* Bit i of FLOATS / 8 bytes: float i is above zero. */
+FLOATS_INLINE void floats_store_signs(uint8_t *p, floats x) {
+    uint16_t bits = (uint16_t)_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+    __builtin_memcpy(p, &bits, sizeof bits);
+}
 FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm512_add_ps(x, y); }
 FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm512_sub_ps(x, y); }
 FLOATS_INLINE floats floats_multiply(floats x, floats y) { return _mm512_mul_ps(x, y); }
@@ -146,6 +165,13 @@ FLOATS_INLINE floats floats_load_half(const void *p) {
 }
 FLOATS_INLINE floats floats_load_int8(const void *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+FLOATS_INLINE void floats_store_half(void *p, floats x) { /* to the nearest */
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, 0));
+}
+/* Bit i of FLOATS / 8 bytes: float i is above zero. */
+FLOATS_INLINE void floats_store_signs(uint8_t *p, floats x) {
+    *p = (uint8_t)_mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
 FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm256_add_ps(x, y); }
 FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm256_sub_ps(x, y); }

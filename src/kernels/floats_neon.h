@@ -25,6 +25,16 @@ FLOATS_INLINE floats floats_load_int8(const void *p) {
     int16x8_t wide = vmovl_s8(vld1_s8(p));
     return (floats){vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))};
 }
+FLOATS_INLINE void floats_store_half(void *p, floats x) { /* to the nearest */
+    vst1q_u8(p, vreinterpretq_u8_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.low), x.high)));
+}
+/* Bit i of the byte: float i is above zero. */
+FLOATS_INLINE void floats_store_signs(uint8_t *p, floats x) {
+    static const uint32_t bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    uint32x4_t low = vandq_u32(vcgtzq_f32(x.low), vld1q_u32(bits));
+    uint32x4_t high = vandq_u32(vcgtzq_f32(x.high), vld1q_u32(bits + 4));
+    *p = (uint8_t)vaddvq_u32(vorrq_u32(low, high));
+}
 #define FLOATS_BOTH(function, x, y) ((floats){function((x).low, (y).low), function((x).high, (y).high)})
 FLOATS_INLINE floats floats_add(floats x, floats y) { return FLOATS_BOTH(vaddq_f32, x, y); }
 FLOATS_INLINE floats floats_subtract(floats x, floats y) { return FLOATS_BOTH(vsubq_f32, x, y); }
@@ -86,6 +96,11 @@ FLOATS_INLINE floats8 floats8_load_half(const void *p) { return floats_load_half
 FLOATS_INLINE floats8 floats8_load_int8(const void *p) { return floats_load_int8(p); }
 FLOATS_INLINE floats8 floats8_scale(floats8 x, float by) { return floats_multiply(x, floats_set(by)); }
 FLOATS_INLINE void floats8_store(float *p, floats8 x) { floats_store(p, x); }
+FLOATS_INLINE void floats4_from_halves(float *p, const void *halves) {
+    vst1q_f32(p, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(halves))));
+}
+/* The larger; NaN where either is. */
+FLOATS_INLINE floats8 floats8_max_or_nan(floats8 x, floats8 y) { return FLOATS_BOTH(vmaxq_f32, x, y); }
 
 FLOATS_INLINE void floats4_transpose(float32x4_t x[4]) {
     float32x4_t a = vtrn1q_f32(x[0], x[1]), b = vtrn2q_f32(x[0], x[1]);

@@ -69,6 +69,8 @@ void abstract_kernels_init(struct abstract_kernels *kernels, cpu_mask mask) {
 #if defined(__x86_64__)
     if ((mask & CPU_AVX2) != 0) abstract_avx2_install(kernels);
     if ((mask & CPU_AVX512) != 0) abstract_avx512_install(kernels);
+#elif defined(__aarch64__)
+    if ((mask & CPU_NEON) != 0) abstract_neon_install(kernels);
 #endif
     (void)mask;
 }

@@ -19,6 +19,7 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
     if ((mask & CPU_NEON) != 0) {
         attention_decode_neon_install(kernels);
         attention_prefill_neon_install(kernels);
+        attention_gather_neon_install(kernels);
     }
 #endif
     (void)mask;

@@ -13,6 +13,7 @@ void attention_prefill_avx512_install(struct attention_kernels *kernels);
 void attention_prefill_amx_install(struct attention_kernels *kernels);
 void attention_decode_neon_install(struct attention_kernels *kernels);
 void attention_prefill_neon_install(struct attention_kernels *kernels);
+void attention_gather_neon_install(struct attention_kernels *kernels);
 void attention_gather_avx2_install(struct attention_kernels *kernels);
 void attention_gather_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx2_install(struct attention_kernels *kernels);

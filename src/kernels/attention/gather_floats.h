@@ -1,4 +1,4 @@
-/* Gather attention over `floats`; included by attention_gather_avx2.c and attention_gather_avx512.c.
+/* Gather attention over `floats`; included by attention_gather_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping: 16 selected rows at a time; while they are attended, the next 16 are prefetched: a line of their K
  * for each of K that is multiplied, and of V for V.  Rows of 64 to 512 bytes lie at random, where the
@@ -64,7 +64,7 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
             scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
         if (next != NULL && part * gather_bytes(type) % GATHER_LINE == 0)
             for (size_t r = 0; r < row_count; r++)
-                _mm_prefetch((const char *)next->row[row + r] + part * gather_bytes(type), _MM_HINT_T0);
+                floats_prefetch(next->row[row + r] + part * gather_bytes(type));
         FLOATS_UNROLL
         for (size_t i = 0; i < width; i += FLOATS) {
             const size_t d = part + i;
@@ -96,8 +96,7 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
         next = NULL;                                                                              \
     } while (0)
     if (type == KV_Q8)
-        for (size_t r = 0; r < GATHER_BATCH; r++)
-            _mm_prefetch((const char *)next->halves[row + r], _MM_HINT_T0);
+        for (size_t r = 0; r < GATHER_BATCH; r++) floats_prefetch(next->halves[row + r]);
     for (; head + 4 <= group; head += 4) SCORE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) SCORE_HEADS(2, 4);
     for (; head < group; head++) SCORE_HEADS(1, 8);
@@ -124,8 +123,7 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
             const size_t byte = (d + n * FLOATS) * gather_bytes(type);
-            if (next != NULL && byte % GATHER_LINE == 0)
-                _mm_prefetch((const char *)next->row[row] + byte, _MM_HINT_T0);
+            if (next != NULL && byte % GATHER_LINE == 0) floats_prefetch(next->row[row] + byte);
             floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
             floats value = gather_load(type, base, d + n * FLOATS, scale);
             FLOATS_UNROLL
@@ -160,7 +158,7 @@ FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, con
         next = NULL;                                                                           \
     } while (0)
     if (type == KV_Q8)
-        for (size_t r = 0; r < GATHER_ROWS; r++) _mm_prefetch((const char *)next->halves[r], _MM_HINT_T0);
+        for (size_t r = 0; r < GATHER_ROWS; r++) floats_prefetch(next->halves[r]);
     for (; head + 4 <= group; head += 4) VALUE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
     for (; head < group; head++) VALUE_HEADS(1, 8);
@@ -250,9 +248,7 @@ FLOATS_INLINE void gather_scales(const struct gather_rows *rows, const size_t di
     for (size_t row = 0; row < count; row++) {
         float *scales = rows->scales + row * scale_count;
         size_t i = 0;
-        for (; i + 4 <= scale_count; i += 4)
-            _mm_storeu_ps(scales + i, _mm_cvtph_ps(_mm_loadl_epi64(
-                                          (const __m128i *)(const void *)(rows->halves[row] + i))));
+        for (; i + 4 <= scale_count; i += 4) floats4_from_halves(scales + i, rows->halves[row] + i);
         for (; i < scale_count; i++) scales[i] = half_to_float(rows->halves[row][i]);
     }
 }

@@ -1,30 +1,21 @@
-/* encode over `floats`; included by hash_avx2.c and hash_avx512.c. */
+/* encode over `floats`; included by hash_avx2.c, hash_avx512.c and hash_neon.c. */
 #include <math.h>
 
 #include "kernels/hash/hash_internal.h"
 #include "kernels/project/project_floats.h"
-
-/* One bit per float that is above zero, and its bytes. */
-FLOATS_INLINE void signs_store(uint8_t *code, floats x) {
-#if defined(FLOATS_512)
-    uint16_t bits = (uint16_t)_mm512_cmp_ps_mask(x, floats_set(0), _CMP_GT_OQ);
-    memcpy(code, &bits, sizeof bits);
-#else
-    *code = (uint8_t)_mm256_movemask_ps(_mm256_cmp_ps(x, floats_set(0), _CMP_GT_OQ));
-#endif
-}
 
 FLOATS_INLINE void encode_inputs(const size_t inputs, const size_t vectors,
                                  const struct hash_encode_args *args, size_t row) {
     const size_t code_bytes = args->bits / 8;
     floats sum[8];
     size_t column = 0;
-#define ENCODE_TILE(count)                                                           \
-    project_tile(inputs, count, args->weights + column, args->bits, args->dimension, \
-                 args->x + row * args->x_stride, args->x_stride, sum);               \
-    FLOATS_UNROLL                                                                    \
-    for (size_t i = 0; i < inputs * (count); i++)                                    \
-    signs_store(args->codes + (row + i / (count)) * code_bytes + (column + i % (count)*FLOATS) / 8, sum[i])
+#define ENCODE_TILE(count)                                                                                 \
+    project_tile(inputs, count, args->weights + column, args->bits, args->dimension,                       \
+                 args->x + row * args->x_stride, args->x_stride, sum);                                     \
+    FLOATS_UNROLL                                                                                          \
+    for (size_t i = 0; i < inputs * (count); i++)                                                          \
+    floats_store_signs(args->codes + (row + i / (count)) * code_bytes + (column + i % (count)*FLOATS) / 8, \
+                       sum[i])
     for (; column + vectors * FLOATS <= args->bits; column += vectors * FLOATS) { ENCODE_TILE(vectors); }
     for (; column < args->bits; column += FLOATS) { ENCODE_TILE(1); }
 #undef ENCODE_TILE

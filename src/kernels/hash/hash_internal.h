@@ -8,5 +8,6 @@
 void hash_ref_install(struct hash_kernels *kernels);
 void hash_avx2_install(struct hash_kernels *kernels);
 void hash_avx512_install(struct hash_kernels *kernels);
+void hash_neon_install(struct hash_kernels *kernels);
 
 #endif

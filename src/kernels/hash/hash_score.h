@@ -1,7 +1,7 @@
 /* The walk over chunks of hash scores; the including source defines chunk_score first. */
 FLOATS_INLINE void hash_prefetch(const struct hash_score_args *args, uint64_t chunk) {
     const char *block = args->blocks[chunk];
-    for (size_t i = 0; i < args->layout->bytes; i += 64) _mm_prefetch(block + i, _MM_HINT_T0);
+    for (size_t i = 0; i < args->layout->bytes; i += 64) floats_prefetch(block + i);
 }
 
 FLOATS_INLINE void hash_score_shaped(const size_t code_bytes, const struct hash_score_args *args) {

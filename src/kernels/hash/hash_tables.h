@@ -1,4 +1,4 @@
-/* The tables of the queries' codes; included by hash_avx2.c and hash_avx512.c.
+/* The tables of the queries' codes; included by hash_avx2.c, hash_avx512.c and hash_neon.c.
  *
  * H(t), the Hamming distances of a key's code to the codes of a group, is a sum over the nibbles of the key's
  * code: for each nibble position a table of 16 says what its value adds for all heads together.  Two
@@ -8,6 +8,8 @@
  */
 #ifndef LOAM_KERNELS_HASH_TABLES_H
 #define LOAM_KERNELS_HASH_TABLES_H
+
+#include <string.h>
 
 #include "base/checked.h"
 #include "kernels/floats.h"
@@ -31,24 +33,32 @@ FLOATS_INLINE size_t hash_set_heads(size_t group, size_t set) {
     return group * (set + 1) / sets - group * set / sets;
 }
 
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+
+/* table[index], indices below 16 */
+FLOATS_INLINE bytes16 bytes16_lookup(bytes16 table, bytes16 index) {
+#if defined(__aarch64__)
+    return (bytes16)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
+#else
+    return (bytes16)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
+#endif
+}
+
 /* tables: [set][code_bytes][2][16] */
 static void hash_tables_build(const struct hash_score_args *args, uint8_t *tables) {
-    const __m128i value = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m128i ones = _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const bytes16 value = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const bytes16 ones = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     const uint8_t *codes = args->codes;
     for (size_t set = 0; set < hash_sets(args->group); set++) {
         size_t heads = hash_set_heads(args->group, set);
         for (size_t byte = 0; byte < args->layout->code_bytes; byte++, tables += HASH_POSITION_BYTES) {
-            __m128i low = _mm_setzero_si128(), high = low;
+            bytes16 sums[2] = {{0}, {0}};
             for (size_t head = 0; head < heads; head++) {
-                int code = codes[head * args->layout->code_bytes + byte];
-                __m128i low_differs = _mm_xor_si128(value, _mm_set1_epi8((char)(code & 15)));
-                __m128i high_differs = _mm_xor_si128(value, _mm_set1_epi8((char)(code >> 4)));
-                low = _mm_add_epi8(low, _mm_shuffle_epi8(ones, low_differs));
-                high = _mm_add_epi8(high, _mm_shuffle_epi8(ones, high_differs));
+                uint8_t code = codes[head * args->layout->code_bytes + byte];
+                sums[0] += bytes16_lookup(ones, value ^ (uint8_t)(code & 15));
+                sums[1] += bytes16_lookup(ones, value ^ (uint8_t)(code >> 4));
             }
-            _mm_store_si128((__m128i *)tables, low);
-            _mm_store_si128((__m128i *)tables + 1, high);
+            memcpy(tables, sums, sizeof sums);
         }
         codes += heads * args->layout->code_bytes;
     }

@@ -1,4 +1,4 @@
-/* mass over `floats`; included by mass_avx2.c and mass_avx512.c.
+/* mass over `floats`; included by mass_avx2.c, mass_avx512.c and mass_neon.c.
  *
  * Mapping: a register of rows at a time; each head's scores become probabilities, their sum over the group goes to
  * the rows' masses: in one store where rows are consecutive, one by one where they are listed.

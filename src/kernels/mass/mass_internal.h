@@ -8,5 +8,6 @@
 void mass_ref_install(struct mass_kernels *kernels);
 void mass_avx2_install(struct mass_kernels *kernels);
 void mass_avx512_install(struct mass_kernels *kernels);
+void mass_neon_install(struct mass_kernels *kernels);
 
 #endif

@@ -1,4 +1,4 @@
-/* x . A over `floats`; included by the AVX2 and AVX-512 sources of project, and by those of hash, whose codes are
+/* x . A over `floats`; included by the AVX2, AVX-512 and NEON sources of project, and by those of hash, whose codes are
  * the signs of such products.
  *
  * Mapping: up to 4 vectors at once, so that A is read and converted once for them (a group's queries, the keys of a

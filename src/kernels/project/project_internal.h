@@ -8,6 +8,7 @@
 void project_ref_install(struct project_kernels *kernels);
 void project_avx2_install(struct project_kernels *kernels);
 void project_avx512_install(struct project_kernels *kernels);
+void project_neon_install(struct project_kernels *kernels);
 
 /* What the wider variant falls back on where columns are no multiple of its registers. */
 void project_rows_avx2(const struct project_args *args);

@@ -1,4 +1,4 @@
-/* The rows of project over `floats`; included by project_avx2.c and project_avx512.c. */
+/* The rows of project over `floats`; included by project_avx2.c, project_avx512.c and project_neon.c. */
 #include "kernels/project/project_floats.h"
 #include "kernels/project/project_internal.h"
 
@@ -7,11 +7,7 @@ FLOATS_INLINE void project_store(const struct project_args *args, size_t row, si
     if (args->out != NULL)
         floats_store(args->out + at, value);
     else
-#if defined(FLOATS_512)
-        _mm256_storeu_si256((__m256i *)(args->out_halves + at), _mm512_cvtps_ph(value, 0));
-#else
-        _mm_storeu_si128((__m128i *)(args->out_halves + at), _mm256_cvtps_ph(value, 0));
-#endif
+        floats_store_half(args->out_halves + at, value);
 }
 
 FLOATS_INLINE void project_inputs(const size_t inputs, const size_t vectors, const struct project_args *args,

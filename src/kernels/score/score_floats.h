@@ -1,4 +1,4 @@
-/* Scores over `floats`; included by score_avx2.c and score_avx512.c.
+/* Scores over `floats`; included by score_avx2.c, score_avx512.c and score_neon.c.
  *
  * Mapping: 8 rows at a time, their addresses in an array (blocks may hold fewer rows); for up to 4 heads and 2
  * rows (1 head: 8 rows) the products accumulate in registers, a vector of the row is converted once for all heads.
@@ -66,7 +66,7 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++) row[r] = floats_load_half(rows[r] + d * 2);
         if (d * 2 % SCORE_LINE == 0) /* one by one: a burst would fill the miss queue and stop the loads */
-            for (size_t r = 0; r < row_count; r++) _mm_prefetch((const char *)ahead[r] + d * 2, _MM_HINT_T0);
+            for (size_t r = 0; r < row_count; r++) floats_prefetch(ahead[r] + d * 2);
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
             floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -78,17 +78,13 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
     floats_sums_store(sum, heads * row_count, row_count, scores, SCORE_ROWS);
 }
 
-/* The larger; NaN where either is. */
-FLOATS_INLINE __m256 larger(__m256 best, __m256 next) {
-    __m256 most = _mm256_max_ps(next, best);
-    return _mm256_blendv_ps(most, next, _mm256_cmp_ps(next, next, _CMP_UNORD_Q));
-}
-
 /* The scores of 8 rows: the largest over `heads` heads. */
-FLOATS_INLINE __m256 rows_score(const float *q, size_t q_stride, size_t heads, const uint8_t *const *rows,
-                                const uint8_t *const *ahead, size_t columns) {
+FLOATS_INLINE floats8 rows_score(const float *q, size_t q_stride, size_t heads, const uint8_t *const *rows,
+                                 const uint8_t *const *ahead, size_t columns) {
     float scores[SCORE_HEADS * SCORE_ROWS];
-    __m256 best = _mm256_set1_ps(-INFINITY);
+    float least[SCORE_ROWS];
+    for (size_t i = 0; i < SCORE_ROWS; i++) least[i] = -INFINITY;
+    floats8 best = floats8_load(least);
     for (size_t head = 0; head < heads;) {
         size_t take = heads - head >= 4 ? 4 : heads - head == 3 ? 1 : heads - head;
         const float *query = q + head * q_stride;
@@ -97,7 +93,8 @@ FLOATS_INLINE __m256 rows_score(const float *q, size_t q_stride, size_t heads, c
         for (size_t r = 0; r < SCORE_ROWS && take == 2; r += 4)
             row_tile(2, 4, query, q_stride, rows + r, ahead + r, columns, scores + r);
         if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, ahead, columns, scores);
-        for (size_t i = 0; i < take; i++) best = larger(best, _mm256_loadu_ps(scores + i * SCORE_ROWS));
+        for (size_t i = 0; i < take; i++)
+            best = floats8_max_or_nan(best, floats8_load(scores + i * SCORE_ROWS));
         head += take;
     }
     return best;
@@ -128,13 +125,13 @@ FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const 
             cursor_rows(args, &next, SCORE_ROWS, ahead);
         else
             memcpy(ahead, rows, sizeof ahead);
-        __m256 scores = rows_score(q, args->q_stride, heads, rows, ahead, columns);
+        floats8 scores = rows_score(q, args->q_stride, heads, rows, ahead, columns);
         float *target = args->scores + (row - args->row_begin);
         if (count == SCORE_ROWS) {
-            _mm256_storeu_ps(target, scores);
+            floats8_store(target, scores);
         } else {
             float part[SCORE_ROWS];
-            _mm256_storeu_ps(part, scores);
+            floats8_store(part, scores);
             memcpy(target, part, count * sizeof *part);
         }
     }

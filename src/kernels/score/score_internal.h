@@ -8,6 +8,7 @@
 void score_ref_install(struct score_kernels *kernels);
 void score_avx2_install(struct score_kernels *kernels);
 void score_avx512_install(struct score_kernels *kernels);
+void score_neon_install(struct score_kernels *kernels);
 
 /* What the wider variant falls back on where rows are no multiple of its registers. */
 void score_rows_avx2(const struct score_args *args);

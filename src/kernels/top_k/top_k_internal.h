@@ -9,6 +9,7 @@
 void top_k_ref_install(struct top_k_kernels *kernels);
 void top_k_avx2_install(struct top_k_kernels *kernels);
 void top_k_avx512_install(struct top_k_kernels *kernels);
+void top_k_neon_install(struct top_k_kernels *kernels);
 
 /* Exact for all: digit by digit.  What the others fall back on; needs TOP_K_REF_SCRATCH_BYTES of scratch. */
 enum { TOP_K_REF_SCRATCH_BYTES = 256 * sizeof(size_t) };

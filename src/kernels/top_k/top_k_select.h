@@ -1,4 +1,4 @@
-/* The selection of top_k; included by top_k_avx2.c and top_k_avx512.c, which define collect and keep.
+/* The selection of top_k; included by top_k_avx2.c, top_k_avx512.c and top_k_neon.c, which define collect and keep.
  *
  * Mapping: a sample of up to 2048 scores, spread evenly, gives a threshold that is very likely a little below the
  * k-th largest score; one pass compares all scores with it, 64 to a mask, and lists the bits of the masks:
@@ -109,7 +109,7 @@ static size_t collect(const struct top_k_args *args, float threshold, struct can
         uint64_t mask = mask_of(args->scores + i, threshold);
         uint32_t *list = set->indices + found, *end = list + __builtin_popcountll(mask);
         do {
-            VECTOR_UNROLL(8)
+            FLOATS_UNROLL
             for (size_t n = 0; n < 8; n++) {
                 list[n] = (uint32_t)(i + (size_t)__builtin_ctzll(mask | (uint64_t)1 << 63));
                 mask &= mask - 1;
