@@ -278,11 +278,11 @@ static struct slot *take_victim(struct kv_tier *tier) {
     return NULL;
 }
 
-/* Of the next slots that may go the one that is used least; NULL: none of the next `most`. */
-static struct slot *least_used(struct kv_tier *tier, uint64_t most) {
+/* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `most`. */
+static struct slot *least_used(struct kv_tier *tier, uint64_t most, size_t sample) {
     struct slot *least = NULL;
     size_t seen = 0;
-    for (uint64_t i = 0; i < most && seen < SAMPLE_SLOTS; i++) {
+    for (uint64_t i = 0; i < most && seen < sample; i++) {
         struct slot *slot = &tier->slots[tier->hand];
         tier->hand = (tier->hand + 1) % tier->slot_count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
@@ -296,16 +296,16 @@ static struct slot *least_used(struct kv_tier *tier, uint64_t most) {
  * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
  * admission is that of TinyLFU, Einziger et al. 2017). */
 static void admit(struct kv_tier *tier, struct slot *slot) {
-    struct slot *other = least_used(tier, SAMPLE_SLOTS * 4);
+    struct slot *other = least_used(tier, SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
     make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
 }
 
-/* A slot of nobody; NULL: all are pinned or not on disk yet. */
-static struct slot *slot_take(struct kv_tier *tier) {
+/* A slot of nobody; NULL: all are pinned or not on disk yet.  A scan takes what comes next, without comparing. */
+static struct slot *slot_take(struct kv_tier *tier, bool scan) {
     if (tier->free_count > 0) return &tier->slots[tier->free_slots[--tier->free_count]];
     if (tier->fresh_first < tier->slot_count) return &tier->slots[tier->fresh_first++];
     struct slot *slot = take_victim(tier);
-    if (slot == NULL) slot = least_used(tier, tier->slot_count);
+    if (slot == NULL) slot = least_used(tier, tier->slot_count, scan ? 1 : SAMPLE_SLOTS);
     if (slot != NULL) slot_forget(tier, slot);
     return slot;
 }
@@ -334,16 +334,16 @@ static void reclaim(struct kv_tier *tier, bool spill) {
     }
 }
 
-static struct slot *slot_take_or_reclaim(struct kv_tier *tier) {
-    struct slot *slot = slot_take(tier);
+static struct slot *slot_take_or_reclaim(struct kv_tier *tier, bool scan) {
+    struct slot *slot = slot_take(tier, scan);
     while (slot == NULL &&
            io_queue_in_flight(tier->queue) > 0) { /* what nobody waits for any more may go when it has come */
         drain(tier, 1);
-        slot = slot_take(tier);
+        slot = slot_take(tier, scan);
     }
     for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
         reclaim(tier, round == 1);
-        slot = slot_take(tier);
+        slot = slot_take(tier, scan);
     }
     return slot;
 }
@@ -476,6 +476,41 @@ static void batch_add(struct kv_tier *tier, struct read_batch *batch, struct slo
 
 /* ---- bringing ---- */
 
+static uint64_t bring_chunk(const struct kv_bring *bring, size_t index);
+
+static int by_number_down(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* Slots for a scan's next chunks, in the order of memory: neighbours on the disk become neighbours in memory, and are
+ * read in one request.  Without sorting, runs would be cut by every bring that ends between, and never heal. */
+static struct slot *scan_slot(struct kv_tier *tier, const struct kv_bring *bring) {
+    if (tier->reserve_count == 0) {
+        size_t missing = 0;
+        for (size_t i = bring->pinned; i < bring->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
+            missing += *kv_chunk_entry(bring->sequence, bring->layer_index, bring->kv_head,
+                                       bring_chunk(bring, i)) == NULL;
+        for (struct slot *slot; missing > 0 && (slot = slot_take(tier, true)) != NULL; missing--)
+            tier->reserve[tier->reserve_count++] = (uint32_t)(slot - tier->slots);
+        qsort(tier->reserve, tier->reserve_count, sizeof *tier->reserve, by_number_down);
+    }
+    return tier->reserve_count > 0 ? &tier->slots[tier->reserve[--tier->reserve_count]] : NULL;
+}
+
+static struct slot *bring_take(struct kv_tier *tier, const struct kv_bring *bring) {
+    struct slot *slot = bring->scan ? scan_slot(tier, bring) : slot_take(tier, false);
+    return slot != NULL || bring->ahead ? slot : slot_take_or_reclaim(tier, bring->scan);
+}
+
+/* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
+static bool scan_is_full(const struct kv_tier *tier, const struct kv_bring *bring) {
+    uint64_t most = tier->slot_count / 4;
+    if (most < 4 * bring->chunk_count) most = 4 * bring->chunk_count;
+    return bring->scan && bring->pinned == 0 && tier->scan_pins > 0 &&
+           tier->scan_pins + bring->chunk_count > most;
+}
+
 static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
     return bring->chunks != NULL ? bring->chunks[index] : bring->chunk_first + index;
 }
@@ -492,12 +527,13 @@ bool kv_bring_begin(struct kv_bring *bring) {
     size_t row = bring->layer_index * sequence->cache->config.kv_head_count + bring->kv_head;
     struct read_batch batch;
     batch.count = 0;
+    if (scan_is_full(tier, bring)) return false;
     for (; bring->pinned < bring->chunk_count; bring->pinned++) {
         uint64_t chunk = bring_chunk(bring, bring->pinned);
         void *const *entry = kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
         struct slot *slot;
         if (*entry == NULL) {
-            slot = bring->ahead ? slot_take(tier) : slot_take_or_reclaim(tier);
+            slot = bring_take(tier, bring);
             if (slot == NULL) break;
             slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
             slot->fetched = true;
@@ -510,8 +546,11 @@ bool kv_bring_begin(struct kv_bring *bring) {
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
+        if (bring->scan) tier->scan_pins++;
         if (!bring->scan && !bring->ahead) count_use(tier, slot);
     }
+    while (tier->reserve_count > 0) /* evictions made room that is not needed */
+        tier->free_slots[tier->free_count++] = tier->reserve[--tier->reserve_count];
     if (batch.count > 0) batch_submit(tier, &batch);
     if (bring->missed > 0) io_queue_flush(tier->queue);
     return bring->pinned == bring->chunk_count;
@@ -543,6 +582,7 @@ void kv_bring_release(struct kv_bring *bring) {
         struct slot *slot = bring_slot(bring, i - 1);
         ASSERT(slot->pins > 0);
         slot->pins--;
+        if (bring->scan) tier->scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
         slot->fetched = false;
         if (bring->scan)
@@ -588,7 +628,7 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
                 TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
                 continue;
             }
-            struct slot *slot = slot_take_or_reclaim(tier);
+            struct slot *slot = slot_take_or_reclaim(tier, true);
             TRY(kv_tier_failure(sequence->cache, error));
             if (slot == NULL)
                 return error_set(error, STATUS_MEMORY,

@@ -27,8 +27,10 @@
  * ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
  *
  * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
- * budget finds the rest still there the next time round; of what was brought for a choice, what is used less often
- * than others (access frequency, LeoAM section 4.1).  Thread: the engine's.
+ * budget finds the rest still there the next time round (a quarter of the slots at most is on its way for scans, else
+ * they would drive the rest out), and neighbours get neighbouring slots, so that one request reads many pages; of
+ * what was brought for a choice, what is used less often than others (access frequency, LeoAM section 4.1).
+ * Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H

@@ -7,8 +7,9 @@
 
 #define TIER_NO_SLOT UINT32_MAX
 enum {
-    TIER_RING_PAGES = 16384,  /* pages that are being read at once, at most */
-    TIER_RUN_CHUNKS = 16,     /* chunks of metadata, or 4-bit pages, that are copied together */
+    TIER_RING_PAGES = 16384, /* pages that are being read at once, at most */
+    TIER_RUN_CHUNKS = 16,    /* chunks of metadata, or 4-bit pages, that are copied together */
+    TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
 };
 
@@ -34,6 +35,9 @@ struct kv_tier {
     uint64_t fresh_first;               /* slots from here on have never been used */
     uint32_t *free_slots, *victims;     /* owned; stacks */
     uint64_t free_count, victim_count;
+    uint32_t reserve[TIER_RESERVE_SLOTS]; /* taken for a scan, in the order of memory; the next one last */
+    size_t reserve_count;
+    uint64_t scan_pins;     /* of brings that scan */
     uint64_t hand;          /* where least_used goes on */
     uint64_t use_count;     /* since counts were halved */
     uint64_t queued_count;  /* slots in SLOT_QUEUED */

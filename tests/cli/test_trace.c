@@ -232,8 +232,8 @@ static void reads_run_while_the_layer_before_computes(void **state) {
 
 static void choices_run_ahead(void **state) {
     (void)state;
-    TRACED("--preset", "leoam", "--set", "speculate=next-layer", "--kv-disk", scratch_path("leoam.kv"),
-           "--kv-host", "3M");
+    TRACED("--preset", "leoam", "--keep", "40%", "--set", "speculate=next-layer", "--kv-disk",
+           scratch_path("leoam.kv"), "--kv-host", "3M");
     struct timeline timeline = timeline_read();
     expect_nesting(&timeline);
     expect_all_layers(&timeline);
