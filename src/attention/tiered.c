@@ -142,9 +142,7 @@ static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
         begin_jobs(jobs);
     }
     if (jobs->begun == first) {
-        if (kv_tier_failure(tiered->cache, &error) == STATUS_OK)
-            (void)error_set(&error, STATUS_MEMORY,
-                            "KV tier: one head's chunks do not fit: give more --kv-host");
+        if (kv_tier_failure(tiered->cache, &error) == STATUS_OK) (void)kv_tier_full(tiered->cache, &error);
         fail(tiered, &error);
         return false;
     }

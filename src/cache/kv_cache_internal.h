@@ -45,7 +45,10 @@ struct kv_sequence {
     struct kv_backing backing;
     struct kv_source sources[KV_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
     size_t source_count;
-    bool writes;               /* the last source is open for writing */
+    bool writes; /* the last source is open for writing */
+    enum status
+        write_failed; /* nothing more goes to the disk, and write_failure says why; STATUS_OK: not so */
+    struct error write_failure;
     bool saved;                /* and has every chunk from the first on: it may be committed */
     uint64_t *written;         /* owned; [layer]: chunks below it are on disk or on their way */
     uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */

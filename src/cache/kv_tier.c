@@ -169,6 +169,17 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
     return cache->tier->failed;
 }
 
+enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
+    for (const struct kv_sequence *s = cache->sequences; s != NULL; s = s->next)
+        if (s->write_failed != STATUS_OK)
+            return error_set(error, s->write_failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
+                             "%s; and without the disk --kv-host does not hold the KV",
+                             s->write_failure.message);
+    return error_set(error, STATUS_MEMORY,
+                     "KV tier: all %" PRIu64 " slots are in use: give more --kv-host, or --kv-disk",
+                     cache->tier->slot_count);
+}
+
 void kv_tier_fail(struct kv_tier *tier, const struct error *error) {
     if (tier->failed != STATUS_OK) return;
     tier->failed = error->status;
@@ -327,10 +338,11 @@ static void reclaim(struct kv_tier *tier, bool spill) {
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next) {
         struct error error;
         enum status status = STATUS_OK;
-        if (spill && !s->writes && s->backing.store != NULL) status = tier_spill(s, &error);
+        if (spill && !s->writes && s->backing.store != NULL && s->write_failed == STATUS_OK)
+            status = tier_spill(s, &error);
         if (status == STATUS_OK && s->writes)
             status = document_flush(s->sources[s->source_count - 1].document, &error);
-        if (status != STATUS_OK) kv_tier_fail(tier, &error);
+        if (status != STATUS_OK) tier_stop_writing(s, &error);
     }
 }
 
@@ -604,7 +616,7 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
         .sequence = sequence, .layer_index = layer, .kv_head = head, .chunks = &index, .chunk_count = 1};
     if (!kv_bring_begin(&bring)) {
         TRY(kv_tier_failure(tier->cache, error));
-        return error_set(error, STATUS_MEMORY, "KV tier: all %" PRIu64 " slots are in use", tier->slot_count);
+        return kv_tier_full(tier->cache, error);
     }
     enum status status = kv_bring_wait(&bring, error);
     struct slot *slot = bring_slot(&bring, 0);
@@ -630,11 +642,7 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
             }
             struct slot *slot = slot_take_or_reclaim(tier, true);
             TRY(kv_tier_failure(sequence->cache, error));
-            if (slot == NULL)
-                return error_set(error, STATUS_MEMORY,
-                                 "KV tier: all %" PRIu64
-                                 " slots are in use: give more --kv-host, or --kv-disk",
-                                 tier->slot_count);
+            if (slot == NULL) return kv_tier_full(sequence->cache, error);
             slot_give(tier, slot, sequence, layer_index * heads + head, chunk, SLOT_DIRTY);
         }
     if (sequence->complete[layer_index] > position_first) sequence->complete[layer_index] = position_first;

@@ -17,7 +17,9 @@
  *      at every instant, since all of it is counted at the start.  Not counted: what an open document keeps, its
  *      tokens and some 34 bytes a page (cache/store/store.h).
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
- *      (kv_tier_failure); nothing of it is attended to.
+ *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
+ *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
+ *      rest stays in RAM, and when that does not hold it the reason is the answer (kv_tier_full).
  *
  * With q4_pages a page holds its chunk in 4 bits (kernels/codec): it is read into a staging area, checked and
  * decoded into its slot.  So that what is attended to does not depend on the budget, a chunk's rows are rounded to
@@ -94,7 +96,8 @@ bool kv_sequence_is_saved(const struct kv_sequence *sequence);
 /* Makes the stored tokens durable, behind the computation.  tokens: [kv_sequence_length]. */
 enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error)
     STATUS_CHECKED;
-/* Waits until the last commit is durable. */
+/* Waits until the last commit is durable.  The first failure of a write, of whatever kv_sequence_write and
+ * kv_sequence_commit asked for since the sequence was made; those two go on without the disk and say nothing. */
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
@@ -107,6 +110,8 @@ struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */
 enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error)
     STATUS_CHECKED;
+/* No slot can be had, and why: STATUS_IO when writing has failed, else STATUS_MEMORY. */
+enum status kv_tier_full(const struct kv_cache *cache, struct error *error);
 /* The first failure; STATUS_OK: none. */
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 

@@ -69,6 +69,8 @@ void tier_drain_all(struct kv_tier *tier);
 enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk,
                             struct error *error) STATUS_CHECKED;
 /* A sequence that is not being written gets a document of its own, which nobody will find, for what does not fit. */
+/* A write failed: what is in memory and not on disk stays there, and nothing more is written. */
+void tier_stop_writing(struct kv_sequence *sequence, const struct error *why);
 enum status tier_spill(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 
 #endif

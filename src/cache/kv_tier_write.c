@@ -111,11 +111,37 @@ static enum status write_chunks(struct kv_sequence *sequence, size_t layer, uint
 
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) {
+    struct error why;
     TRY(kv_tier_failure(sequence->cache, error));
     sequence->complete[layer_index] = token_count;
     round_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS);
-    if (!sequence->writes) return STATUS_OK;
-    return write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error);
+    if (sequence->writes &&
+        write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
+    return STATUS_OK;
+}
+
+void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct error ignored;
+    if (sequence->write_failed == STATUS_OK) {
+        sequence->write_failed = why->status;
+        sequence->write_failure = *why;
+    }
+    if (!sequence->writes) return;
+    enum status flushed =
+        document_flush(written_document(sequence), &ignored); /* no page is on its way now */
+    (void)flushed;
+    for (uint64_t i = 0; i < tier->fresh_first; i++) {
+        struct slot *slot = &tier->slots[i];
+        if (slot->sequence != sequence || slot->state != SLOT_QUEUED) continue;
+        tier->queued_count--;
+        size_t heads = sequence->cache->config.kv_head_count;
+        bool there = document_page_written(tier_document_of(sequence, slot->chunk), slot->row / heads,
+                                           slot->row % heads, slot->chunk);
+        slot->state = there ? SLOT_CLEAN : SLOT_DIRTY;
+    }
+    sequence->writes = sequence->saved = false;
 }
 
 /* ---- documents ---- */
@@ -241,9 +267,17 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
                                       uint64_t token_count, bool writable, struct error *error) {
     ASSERT(sequence->length == 0 && sequence->source_count == 0);
     ASSERT(token_count <= document_token_count(document));
-    enum status status = load_document(sequence, document, token_count, error);
+    struct kv_tier *tier = sequence->cache->tier;
+    tier_drain_all(tier); /* from here on what cannot be read is this document's */
+    enum status status = kv_tier_failure(sequence->cache, error);
+    if (status != STATUS_OK) {
+        document_close(document);
+        return status;
+    }
+    status = load_document(sequence, document, token_count, error);
     if (status != STATUS_OK) { /* as if it had never been */
-        tier_drain_all(sequence->cache->tier);
+        tier_drain_all(tier);
+        tier->failed = STATUS_OK;
         forget_chunks(sequence, 0);
         cut_sources(sequence, 0);
         return status;
@@ -273,9 +307,7 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
     return STATUS_OK;
 }
 
-enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
-    TRY(kv_tier_failure(sequence->cache, error));
-    if (!sequence->saved || sequence->length <= sequence->committed_tokens) return STATUS_OK;
+static enum status commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
         TRY(write_chunks(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
     TRY(write_tails(sequence, error));
@@ -284,8 +316,20 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
     return STATUS_OK;
 }
 
+enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
+    TRY(kv_tier_failure(sequence->cache, error));
+    if (!sequence->saved || sequence->length <= sequence->committed_tokens) return STATUS_OK;
+    struct error why;
+    if (commit(sequence, tokens, &why) != STATUS_OK) tier_stop_writing(sequence, &why);
+    return STATUS_OK;
+}
+
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) {
-    return sequence->writes ? document_flush(written_document(sequence), error) : STATUS_OK;
+    struct error why;
+    if (sequence->writes && document_flush(written_document(sequence), &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
+    if (sequence->write_failed != STATUS_OK && error != NULL) *error = sequence->write_failure;
+    return sequence->write_failed;
 }
 
 /* ---- cutting back ---- */

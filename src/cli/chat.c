@@ -289,6 +289,10 @@ enum status chat_command(const struct options *options, struct error *error) {
     enum status status = open_chat(chat, error);
     if (status == STATUS_OK) status = converse(chat, error);
     if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    struct error why;
+    if (chat->answer.sequence != NULL && sequence_flush(chat->answer.sequence, &why) != STATUS_OK &&
+        !chat->generation.quiet)
+        fprintf(stderr, "loam: note: saving stopped: %s\n", why.message);
     line_reader_destroy(chat->reader);
     answer_destroy(&chat->answer);
     session_close(&chat->session);

@@ -344,14 +344,16 @@ static json_t *run_json(const struct run *run) {
 }
 
 /* Commits are made behind the computation: whether they were is known now.  The answer is there either way. */
-static void note_saving(const struct run *run) {
+static enum status check_saving(const struct run *run, struct error *error) {
     struct error why;
     for (size_t i = 0; i < run->answer_count; i++) {
         struct sequence *sequence = run->answers[i].sequence;
-        if (sequence == NULL || sequence_flush(sequence, &why) == STATUS_OK) continue;
-        if (!run->generation.quiet) fprintf(stderr, "loam: note: not saved: %s\n", why.message);
-        return;
+        enum status status = sequence != NULL ? sequence_flush(sequence, &why) : STATUS_OK;
+        if (status == STATUS_OK) continue;
+        return error_set(error, status, "the answer is complete, but saving the prompt stopped: %s",
+                         why.message);
     }
+    return STATUS_OK;
 }
 
 static enum status report(struct run *run, enum status status, struct error *error) {
@@ -359,7 +361,7 @@ static enum status report(struct run *run, enum status status, struct error *err
     if (run->plan.disk.directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
     print_timings(run);
-    if (status == STATUS_OK) note_saving(run);
+    if (status == STATUS_OK) status = check_saving(run, error);
     const char *path = option_text(run->options, OPTION_JSON_FILE);
     if (path != NULL) {
         json_t *root = run_json(run);

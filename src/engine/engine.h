@@ -121,7 +121,8 @@ enum status engine_fill_document(struct engine *engine, struct sequence *sequenc
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
-/* Waits until what a prefill saved is durable. */
+/* Waits until what a prefill saved is durable.  A failure names the file: from that write on nothing more of the
+ * sequence was saved, and it lives on in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
