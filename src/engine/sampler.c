@@ -1,6 +1,5 @@
-/* sampler: candidates are found by partial selection; a vocabulary of 128 K is never sorted whole unless
- * top-p needs all of it.  Every choice between equal logits goes to the lower id, so the result does not
- * depend on the order of the search. */
+/* sampler: candidates are found by partial selection; a vocabulary of 128 K is never sorted whole.  Every choice
+ * between equal logits goes to the lower id, so the result does not depend on the order of the search. */
 #include "engine/sampler.h"
 
 #include <float.h>
@@ -12,7 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { REPEAT_MOST = 1 << 20, SELECT_FIRST = 256, SELECT_GROWTH = 8, BLOCK = 64, LANES = 4 };
+enum { REPEAT_MOST = 1 << 20, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
 
 /* 16 bytes: every target has these; gcc 12 takes wider comparisons apart where it has no AVX. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
@@ -170,6 +169,16 @@ static void heap_sink(struct candidate *heap, size_t count, size_t hole) {
     heap[hole] = moving;
 }
 
+/* A heap of candidates in order, best first: the worst goes to the end, again and again. */
+static void heap_sort(struct candidate *heap, size_t count) {
+    for (size_t end = count; end-- > 1;) {
+        struct candidate worst = heap[0];
+        heap[0] = heap[end];
+        heap[end] = worst;
+        heap_sink(heap, end, 0);
+    }
+}
+
 /* The best `count` tokens, best first, into sampler->candidates. */
 static void select_best(const struct sampler *sampler, size_t count) {
     struct candidate *best = sampler->candidates;
@@ -185,12 +194,7 @@ static void select_best(const struct sampler *sampler, size_t count) {
         best[0] = (struct candidate){logits[i], (int32_t)i};
         heap_sink(best, count, 0);
     }
-    for (size_t end = count; end-- > 1;) { /* the worst goes to the end, again and again */
-        struct candidate worst = best[0];
-        best[0] = best[end];
-        best[end] = worst;
-        heap_sink(best, end, 0);
-    }
+    heap_sort(best, count);
 }
 
 /* How many of the sorted candidates reach the share top_p of total; count + 1 when they do not. */
@@ -207,6 +211,40 @@ static double exp_sum(const float *logits, size_t count, double maximum) {
     double sum = 0;
     for (size_t i = 0; i < count; i++) sum += exp((double)logits[i] - maximum);
     return sum;
+}
+
+/* Tokens by how far their logit is below the largest, in steps of 1 / BINS_PER_UNIT; the last bin has the rest. */
+static size_t bin_of(float logit, float maximum) {
+    float steps = (maximum - logit) * BINS_PER_UNIT;
+    return steps < BINS - 1 ? (size_t)steps : BINS - 1;
+}
+
+/* Top-p of the whole vocabulary: the bins that are in it altogether, in order of id, then as many as it takes of the
+ * bin that crosses top_p, which alone is sorted. */
+static size_t select_nucleus(struct sampler *sampler, float maximum) {
+    const size_t size = sampler->vocabulary_size;
+    struct candidate *candidates = sampler->candidates;
+    double sums[BINS] = {0}, total = 0, sum = 0;
+    for (size_t i = 0; i < size; i++)
+        sums[bin_of(sampler->logits[i], maximum)] += exp((double)sampler->logits[i] - (double)maximum);
+    for (size_t bin = 0; bin < BINS; bin++) total += sums[bin];
+    size_t crossing = 0, sure = 0, count = 0;
+    const double share = sampler->options.top_p * total;
+    while (crossing < BINS - 1 && sum + sums[crossing] < share) sum += sums[crossing++];
+    for (size_t i = 0; i < size; i++)
+        if (bin_of(sampler->logits[i], maximum) < crossing)
+            candidates[sure++] = (struct candidate){sampler->logits[i], (int32_t)i};
+    struct candidate *crossers = candidates + sure;
+    for (size_t i = 0; i < size; i++)
+        if (bin_of(sampler->logits[i], maximum) == crossing)
+            crossers[count++] = (struct candidate){sampler->logits[i], (int32_t)i};
+    for (size_t i = count / 2; i-- > 0;) heap_sink(crossers, count, i);
+    heap_sort(crossers, count);
+    for (size_t i = 0; i < count; i++) {
+        sum += exp((double)crossers[i].logit - (double)maximum);
+        if (sum >= share) return sure + i + 1;
+    }
+    return sure + count; /* rounding: the sum in another order stayed below */
 }
 
 /* Top-k, then top-p. Fills sampler->candidates and returns how many. */
@@ -226,13 +264,7 @@ static size_t select_candidates(struct sampler *sampler, float maximum) {
         for (size_t i = 0; i < size; i++) candidates[i] = (struct candidate){sampler->logits[i], (int32_t)i};
         return size;
     }
-    double total = exp_sum(sampler->logits, size, maximum);
-    for (count = min_size(SELECT_FIRST, size);; count = min_size(count * SELECT_GROWTH, size)) {
-        select_best(sampler, count);
-        size_t kept = top_p_count(candidates, count, total, options->top_p);
-        if (kept <= count) return kept;
-        if (count == size) return size; /* rounding: the sum in another order stayed below */
-    }
+    return select_nucleus(sampler, maximum);
 }
 
 static int32_t draw(struct sampler *sampler, float maximum, size_t count) {
