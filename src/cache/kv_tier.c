@@ -70,6 +70,10 @@ uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
     return fixed_bytes(config) + slots_least(config) * slot_cost(config);
 }
 
+uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
+    return fixed_bytes(config) + kv_bytes / slot_bytes_of(config) * slot_cost(config);
+}
+
 enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     const struct kv_cache_config *config = &cache->config;
     struct kv_tier *tier = calloc(1, sizeof *tier);

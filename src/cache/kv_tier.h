@@ -117,5 +117,7 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) S
 
 /* The bytes that a configuration needs at least in host_bytes, with metadata_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_least(const struct kv_cache_config *config);
+/* The host_bytes that leave kv_bytes for slots. */
+uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);
 
 #endif

@@ -33,7 +33,8 @@ static const struct {
     {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_SHARED, RULER},
     {OPTION_EVAL_RESUME, RULER},  {OPTION_EVAL_STRETCH, KL | RECALL},
     {OPTION_EVAL_QUESTIONS, ASK}, {OPTION_EVAL_LENGTHS, RULER | KL | RECALL},
-    {OPTION_CHUNKS, KL | RECALL},
+    {OPTION_CHUNKS, KL | RECALL}, {OPTION_KV_HOST, RULER},
+    {OPTION_KV_DISK, RULER},
 };
 
 static enum status find_kind(const struct options *options, size_t *index, struct error *error) {
@@ -86,6 +87,7 @@ static enum status read_preset(struct evaluation *evaluation, const char *label,
     }
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+    if (evaluation->tiers.used) TRY(kv_disk_parse(&plan->disk, option_text(options, OPTION_KV_DISK), error));
     return plan_read_axes(plan, name, sets[0] != '\0' ? sets : NULL, keep, error);
 }
 
@@ -102,6 +104,13 @@ static enum status add_preset(struct evaluation *evaluation, const char *label, 
 /* One prefill serves all of them, so their KV must be of one type. */
 static enum status check_types(const struct evaluation *evaluation, struct error *error) {
     const struct plan *first = &evaluation->plans[0];
+    for (size_t i = 0; i < evaluation->preset_count && evaluation->tiers.used; i++)
+        if (evaluation_watches(evaluation, i) || evaluation->plans[i].k_type != KV_F16 ||
+            evaluation->plans[i].v_type != KV_F16)
+            return error_set(
+                error, STATUS_USAGE,
+                "--preset %.40s with --kv-disk: a preset that watches prompts, or KV that is not f16",
+                evaluation->labels[i]);
     for (size_t i = 1; i < evaluation->preset_count; i++)
         if (evaluation->plans[i].k_type != first->k_type || evaluation->plans[i].v_type != first->v_type)
             return error_set(
@@ -149,6 +158,7 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
                                       .output = (enum eval_output)option_count(options, OPTION_EVAL_OUTPUT)};
     if (option_list(options, OPTION_EVAL_LENGTHS)->list_count > EVAL_LENGTHS_MOST)
         return error_set(error, STATUS_USAGE, "--lengths: more than %d", EVAL_LENGTHS_MOST);
+    TRY(eval_tiers_read(&evaluation->tiers, evaluation, error));
     TRY(read_presets(evaluation, error));
     static const enum option_id paths[] = {OPTION_JSON_FILE, OPTION_EVAL_SVG, OPTION_EVAL_EMIT};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
@@ -189,8 +199,11 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
         !option_flag(evaluation->options, OPTION_QUIET))
         fprintf(stderr, "loam: note: %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
-    for (size_t i = 0; i < evaluation->preset_count; i++)
-        TRY(plan_check_memory(&evaluation->plans[i], &session->model->config, context_size, error));
+    for (size_t i = 0; i < evaluation->preset_count; i++) {
+        struct plan in_memory = evaluation->plans[i]; /* as prompts are read */
+        in_memory.disk = (struct kv_disk){0};
+        TRY(plan_check_memory(&in_memory, &session->model->config, context_size, error));
+    }
     struct engine_options engine_options = {.context_size = context_size,
                                             .sequence_capacity = 1,
                                             .batch_size = session_batch_size(evaluation->options),
@@ -203,6 +216,9 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
 }
 
 void evaluation_close(struct evaluation *evaluation) {
+    eval_tiers_close(evaluation);
+    kv_disk_deinit(&evaluation->tiers.disk);
+    for (size_t i = 0; i < evaluation->preset_count; i++) plan_deinit(&evaluation->plans[i]);
     sequence_destroy(evaluation->sequence);
     session_close(&evaluation->session);
     output_file_abort(&evaluation->jsonl);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "cli/command.h"
+#include "cli/eval_tiers.h"
 #include "cli/json_file.h"
 #include "cli/output_file.h"
 #include "cli/plan.h"
@@ -28,6 +29,7 @@ struct evaluation {
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
     bool resumes;             /* jsonl is appended to */
+    struct eval_tiers tiers;  /* --kv-host and --kv-disk */
     size_t preset_in_use;     /* index + 1; 0: none */
     uint32_t noticed;         /* bits: presets whose fallback was told */
 };

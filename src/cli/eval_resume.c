@@ -28,6 +28,7 @@ void evaluation_run_id(const struct evaluation *evaluation, const struct text *w
     uint64_t hash = mix_text(UINT64_C(0xcbf29ce484222325), model);
     hash = mix_text(hash, option_text(evaluation->options, OPTION_KEEP));
     hash = mix_text(hash, option_text(evaluation->options, OPTION_SET));
+    hash = mix_text(hash, evaluation->tiers.used ? option_text(evaluation->options, OPTION_KV_HOST) : NULL);
     hash = mix_text(hash, kv_type_name(evaluation->plans[0].k_type));
     hash = mix_text(hash, kv_type_name(evaluation->plans[0].v_type));
     hash = fnv1a(hash, what->bytes, what->length);

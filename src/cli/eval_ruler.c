@@ -197,6 +197,11 @@ static double score_of(enum ruler_task task, const struct ruler_sample *sample, 
                                                                sample->answer_count);
 }
 
+struct attending { /* who answers */
+    struct engine *engine;
+    struct sequence *sequence;
+};
+
 static void count_score(struct ruler_run *run, size_t preset, struct place place, double depth,
                         double value) {
     struct score *score = &run->scores[preset][place.task][place.length];
@@ -206,11 +211,12 @@ static void count_score(struct ruler_run *run, size_t preset, struct place place
         heat_map_add(&run->map, preset, place.length, depth, value);
 }
 
-static enum status take_answer(struct ruler_run *run, size_t preset, struct place place, bool is_shared,
-                               const struct ruler_sample *sample, struct error *error) {
+static enum status take_answer(struct ruler_run *run, struct attending attending, size_t preset,
+                               struct place place, bool is_shared, const struct ruler_sample *sample,
+                               struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    struct answer_request request = {.engine = evaluation->session.engine,
-                                     .sequence = evaluation->sequence,
+    struct answer_request request = {.engine = attending.engine,
+                                     .sequence = attending.sequence,
                                      .tokenizer = evaluation->session.tokenizer,
                                      .last_token = sample->tokens.ids[sample->tokens.count - 1],
                                      .token_budget = sample->token_budget,
@@ -230,16 +236,16 @@ static enum status take_answer(struct ruler_run *run, size_t preset, struct plac
     return evaluation_line(evaluation, object, error);
 }
 
-/* The prompt but its last token, `kept` tokens of which are there. */
-static enum status read_prompt(struct ruler_run *run, const struct ruler_sample *sample, size_t kept,
+/* The first token_count tokens of the prompt, `kept` of which are there. */
+static enum status read_tokens(struct ruler_run *run, struct attending attending,
+                               const struct ruler_sample *sample, size_t token_count, size_t kept,
                                struct error *error) {
-    struct evaluation *evaluation = run->evaluation;
-    sequence_truncate(evaluation->sequence, kept);
+    sequence_truncate(attending.sequence, kept);
     double began = clock_seconds();
     enum status status =
-        answer_prefill(evaluation->session.engine, evaluation->sequence, sample->tokens.ids,
-                       sample->tokens.count, kept == 0 ? progress_engine : NULL, &run->progress, error);
-    run->prefill.tokens += sample->tokens.count - 1 - kept;
+        answer_prefill(attending.engine, attending.sequence, sample->tokens.ids, token_count + 1,
+                       kept == 0 ? progress_engine : NULL, &run->progress, error);
+    run->prefill.tokens += token_count - kept;
     run->prefill.seconds += clock_seconds() - began;
     return status;
 }
@@ -251,6 +257,39 @@ static bool all_done(const struct ruler_run *run, const struct group *group, siz
     return true;
 }
 
+/* Every preset answers over the one KV; *held: tokens that all prompts begin with and that are there. */
+static enum status answer_in_memory(struct ruler_run *run, size_t preset, struct place place,
+                                    const struct group *group, const struct ruler_sample *sample,
+                                    size_t common, size_t *held, struct error *error) {
+    struct evaluation *evaluation = run->evaluation;
+    struct attending attending = {evaluation->session.engine, evaluation->sequence};
+    TRY(evaluation_use_preset(evaluation, preset, error));
+    /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
+    if (evaluation_watches(evaluation, preset)) *held = 0;
+    TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, *held, error));
+    *held = common;
+    return take_answer(run, attending, preset, place, group->is_shared, sample, error);
+}
+
+/* Every preset answers over KV of its own, in the tiers; *filled: it is there. */
+static enum status answer_in_tiers(struct ruler_run *run, size_t preset, struct place place,
+                                   const struct group *group, const struct ruler_sample *sample,
+                                   size_t common, size_t *held, bool *filled, struct error *error) {
+    struct evaluation *evaluation = run->evaluation;
+    if (*held == 0) {
+        TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
+        TRY(read_tokens(run, (struct attending){evaluation->session.engine, evaluation->sequence}, sample,
+                        common, 0, error));
+        TRY(eval_tiers_open(evaluation, run->lengths[place.length], error));
+    }
+    *held = common;
+    if (!*filled) TRY(eval_tiers_fill(evaluation, preset, common, error));
+    *filled = true;
+    struct attending attending = {evaluation->tiers.engines[preset], evaluation->tiers.sequences[preset]};
+    TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, common, error));
+    return take_answer(run, attending, preset, place, group->is_shared, sample, error);
+}
+
 static enum status answer_samples(struct ruler_run *run, const struct group *group,
                                   const struct ruler_sample *samples, size_t length, uint64_t index,
                                   struct error *error) {
@@ -258,16 +297,15 @@ static enum status answer_samples(struct ruler_run *run, const struct group *gro
     size_t common = common_tokens(samples, group->task_count), held = 0;
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         size_t preset = evaluation->order[i];
+        bool filled = false;
         for (size_t j = 0; j < group->task_count; j++) {
             struct place place = {group->tasks[j], length, index};
             if (*done_at(run, preset, place)) continue;
-            TRY(evaluation_use_preset(evaluation, preset, error));
-            /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
-            if (evaluation_watches(evaluation, preset)) held = 0;
             run->progress.label = ruler_task_name(run->tasks[place.task]);
-            TRY(read_prompt(run, &samples[j], held, error));
-            held = common;
-            TRY(take_answer(run, preset, place, group->is_shared, &samples[j], error));
+            if (evaluation->tiers.used)
+                TRY(answer_in_tiers(run, preset, place, group, &samples[j], common, &held, &filled, error));
+            else
+                TRY(answer_in_memory(run, preset, place, group, &samples[j], common, &held, error));
         }
     }
     return STATUS_OK;
@@ -440,6 +478,12 @@ static enum status report(struct ruler_run *run, struct error *error) {
     for (size_t i = 0; i < evaluation->preset_count; i++)
         json_add(decode, evaluation->labels[i], eval_work_json(run->decode[i]));
     json_add(root, "decode", decode);
+    if (evaluation->tiers.used) {
+        json_t *tiers = json_object();
+        for (size_t i = 0; i < evaluation->preset_count; i++)
+            json_add(tiers, evaluation->labels[i], eval_tiers_json(evaluation, i));
+        json_add(root, "tiers", tiers);
+    }
     json_add_number(root, "generate_seconds", run->generate_seconds);
     json_add(root, "results", results_json(run));
     struct table table;
@@ -490,6 +534,8 @@ static enum status check_lengths(struct ruler_run *run, struct error *error) {
 
 static enum status evaluate(struct ruler_run *run, struct error *error) {
     TRY(check_lengths(run, error));
+    for (size_t i = 0; i < run->length_count && run->evaluation->tiers.used; i++)
+        TRY(eval_tiers_open(run->evaluation, run->lengths[i], error)); /* a budget that is too small */
     TRY(resume(run, error));
     progress_begin(&run->progress, "eval", option_flag(run->evaluation->options, OPTION_QUIET));
     for (size_t i = 0; i < run->length_count; i++)

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
@@ -14,6 +15,7 @@
 #include "engine/documents.h"
 #include "model/calibration.h"
 #include "platform/pool.h"
+#include "tensor/half.h"
 
 static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
 enum {
@@ -196,15 +198,34 @@ static enum status cache_config(const struct model *model, const struct engine_o
     return STATUS_OK;
 }
 
+/* With the selection's metadata. */
+static enum status selecting_config(const struct model *model, const struct engine_options *options,
+                                    struct kv_cache_config *kv, struct error *error) {
+    const struct select_shape shape = select_shape_of(model);
+    TRY(cache_config(model, options, kv, error));
+    if (options->select.method != NULL)
+        TRY(select_options_metadata_bytes(&options->select, &shape, &kv->metadata_bytes, error));
+    kv->metadata_layer_first = options->select.dense_layers;
+    return STATUS_OK;
+}
+
 enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
                                     uint64_t *bytes, struct error *error) {
     struct kv_cache_config kv;
-    const struct select_shape shape = select_shape_of(model);
-    TRY(cache_config(model, options, &kv, error));
-    if (options->select.method != NULL)
-        TRY(select_options_metadata_bytes(&options->select, &shape, &kv.metadata_bytes, error));
-    kv.metadata_layer_first = options->select.dense_layers;
+    TRY(selecting_config(model, options, &kv, error));
     *bytes = kv_tier_bytes_least(&kv);
+    return STATUS_OK;
+}
+
+enum status engine_host_bytes_around(const struct model *model, const struct engine_options *options,
+                                     uint64_t kv_bytes, uint64_t *bytes, struct error *error) {
+    struct engine_options counted = *options;
+    struct kv_cache_config kv;
+    counted.host_bytes = *bytes = kv_bytes;
+    for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
+        TRY(selecting_config(model, &counted, &kv, error));
+        counted.host_bytes = *bytes = kv_tier_bytes_around(&kv, kv_bytes);
+    }
     return STATUS_OK;
 }
 
@@ -614,7 +635,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
     return STATUS_OK;
 }
 
-/* ---- made-up KV ---- */
+/* ---- KV that is not computed here ---- */
 
 struct fill {
     struct engine *engine;
@@ -623,6 +644,7 @@ struct fill {
     void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
     size_t bytes;
     struct random random;
+    const struct sequence *source; /* whose rows are copied; NULL: they are made up */
 };
 
 /* Sums of four uniform numbers, mean 0 and variance 1: near enough to normal, one generator call each. */
@@ -634,15 +656,42 @@ static void fill_values(struct random *random, float *values, size_t count) {
     }
 }
 
-/* All layers get the same rows: attention's time does not depend on them, and making them would. */
+static void read_halves(const uint8_t *row, size_t count, float *values) {
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, row + 2 * i, sizeof half);
+        values[i] = half_to_float(half);
+    }
+}
+
+/* Rows [position, position + count) of a layer of the source, which become the same halves again. */
+static void copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count) {
+    const struct kv_cache_config *kv = &fill->engine->kv;
+    const struct kv_view view = kv_sequence_view(fill->source->kv, layer);
+    float *k = fill->host, *v = k + count * kv->kv_head_count * kv->k_dimension;
+    for (size_t i = 0; i < count; i++)
+        for (size_t head = 0; head < kv->kv_head_count; head++) {
+            uint64_t token = position + i;
+            const void *chunk = view.chunks[head * view.chunk_stride + token / KV_CHUNK_TOKENS];
+            read_halves(kv_k_row(view.layout, chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
+                        k + (i * kv->kv_head_count + head) * kv->k_dimension);
+            read_halves(kv_v_row(view.layout, chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
+                        v + (i * kv->kv_head_count + head) * kv->v_dimension);
+        }
+}
+
+/* Made up, all layers get the same rows: attention's time does not depend on them, and making them would. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct device_operations *operations = fill->engine->model->device->operations;
     size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
-    fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
-    operations->copy(fill->stream, fill->rows, fill->host, count * (k_stride + v_stride) * sizeof(float));
+    if (fill->source == NULL) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
     struct engine *engine = fill->engine;
     for (size_t layer = 0; layer < kv->layer_count; layer++) {
+        if (fill->source != NULL) copy_rows(fill, layer, position, count);
+        if (fill->source != NULL || layer == 0)
+            operations->copy(fill->stream, fill->rows, fill->host,
+                             count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
         if (engine->tiered != NULL)
             TRY(tiered_begin_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
@@ -681,22 +730,44 @@ static enum status fill_run(struct fill *fill, uint64_t token_count, struct erro
     return STATUS_OK;
 }
 
-enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
-                               uint64_t seed, struct error *error) {
+static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct error *error) {
+    struct engine *engine = fill->engine;
+    struct sequence *sequence = fill->sequence;
     ASSERT(sequence->engine == engine);
     if (engine->documents != NULL && !sequence->attached) {
         sequence->attached = true;
         TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));
     }
     TRY(sequence_grow(sequence, token_count, error));
+    enum status status = fill_run(fill, token_count, error);
+    struct device *device = engine->model->device;
+    if (fill->rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill->rows, fill->bytes);
+    if (fill->host != NULL) device->operations->release(device, MEMORY_HOST, fill->host, fill->bytes);
+    if (fill->stream != NULL) device->operations->stream_destroy(fill->stream);
+    return status;
+}
+
+enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
+                               uint64_t seed, struct error *error) {
     struct fill fill = {.engine = engine, .sequence = sequence};
     random_init(&fill.random, seed);
-    enum status status = fill_run(&fill, token_count, error);
-    struct device *device = engine->model->device;
-    if (fill.rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill.rows, fill.bytes);
-    if (fill.host != NULL) device->operations->release(device, MEMORY_HOST, fill.host, fill.bytes);
-    if (fill.stream != NULL) device->operations->stream_destroy(fill.stream);
-    return status;
+    return fill_sequence(&fill, token_count, error);
+}
+
+enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
+                        uint64_t token_count, struct error *error) {
+    const struct engine *from = source->engine;
+    ASSERT(sequence_length(sequence) == 0 && token_count <= sequence_length(source));
+    ASSERT(from != engine && from->model == engine->model);
+    if (from->tiered != NULL || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||
+        engine->kv.k_type != KV_F16 || engine->kv.v_type != KV_F16)
+        return error_set(error, STATUS_UNSUPPORTED, "a copy of KV that is not f16 in memory");
+    if (engine->select != NULL && select_watches_prefill(engine->select))
+        return error_set(error, STATUS_UNSUPPORTED, "a copy of KV for a selection that watches prompts");
+    free(sequence->tokens); /* not saved */
+    sequence->tokens = NULL;
+    struct fill fill = {.engine = engine, .sequence = sequence, .source = source};
+    return fill_sequence(&fill, token_count, error);
 }
 
 enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,

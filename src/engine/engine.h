@@ -117,6 +117,13 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
 enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                                  uint64_t token_count, uint64_t seed, struct error *error) STATUS_CHECKED;
 
+/* Puts the KV of the first token_count tokens of a sequence of another engine over the same model into an empty one:
+ * for comparing, in one run, what several engines do after the same prompt.  It may go to the disk and is not saved.
+ * The source's KV is all in memory, f16 as the target's.  STATUS_UNSUPPORTED: it is not, or the target's selection
+ * watches prompts. */
+enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
+                        uint64_t token_count, struct error *error) STATUS_CHECKED;
+
 /* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
@@ -129,6 +136,9 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* The least host_bytes that options need; for messages and tests. */
 enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
                                     uint64_t *bytes, struct error *error) STATUS_CHECKED;
+/* The host_bytes of which kv_bytes are for chunks, the rest for metadata, tables and buffers. */
+enum status engine_host_bytes_around(const struct model *model, const struct engine_options *options,
+                                     uint64_t kv_bytes, uint64_t *bytes, struct error *error) STATUS_CHECKED;
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */

@@ -1,0 +1,125 @@
+#include "cli/eval_tiers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/size.h"
+#include "cli/eval.h"
+#include "cli/model_size.h"
+
+enum { BLOCK_ROWS = 256 }; /* of the questions that are read behind what was put there */
+
+enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error) {
+    char first[32];
+    const char *slash = strchr(text, '/');
+    size_t length = slash != NULL ? (size_t)(slash - text) : 0;
+    *budget = (struct eval_budget){0};
+    if (slash == NULL && size_parse(text, &budget->bytes) && budget->bytes > 0) return STATUS_OK;
+    if (slash != NULL && length < sizeof first) {
+        memcpy(first, text, length);
+        first[length] = '\0';
+        if (size_parse(first, &budget->numerator) && size_parse(slash + 1, &budget->divisor) &&
+            budget->numerator > 0 && budget->divisor > 0 && budget->numerator <= budget->divisor &&
+            budget->divisor <= 1 << 20)
+            return STATUS_OK;
+    }
+    return error_set(error, STATUS_USAGE, "--kv-host: found '%.40s', expected bytes or a share such as 1/8",
+                     text);
+}
+
+enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation,
+                            struct error *error) {
+    const char *disk = option_text(evaluation->options, OPTION_KV_DISK),
+               *host = option_text(evaluation->options, OPTION_KV_HOST);
+    if ((disk == NULL) != (host == NULL))
+        return error_set(error, STATUS_USAGE, "eval: --kv-host and --kv-disk belong together");
+    tiers->used = disk != NULL;
+    if (!tiers->used) return STATUS_OK;
+    TRY(kv_disk_parse(&tiers->disk, disk, error));
+    return eval_budget_parse(&tiers->budget, host, error);
+}
+
+static enum status budget_of(const struct evaluation *evaluation, const struct engine_options *options,
+                             uint64_t *bytes, struct error *error) {
+    const struct model *model = evaluation->session.model;
+    const struct eval_budget *budget = &evaluation->tiers.budget;
+    *bytes = budget->bytes;
+    if (budget->divisor == 0) return STATUS_OK;
+    struct kv_cache_config cache = model_cache_config(&model->config, options->k_type, options->v_type);
+    uint64_t all;
+    if (!checked_multiply(kv_cache_bytes_per_token(&cache), options->context_size, &all) ||
+        !checked_multiply(all, budget->numerator, &all))
+        return error_set(error, STATUS_MEMORY, "--kv-host: a share of more KV than fits any memory");
+    return engine_host_bytes_around(model, options, all / budget->divisor, bytes, error);
+}
+
+static enum status open_preset(struct evaluation *evaluation, size_t preset, struct error *error) {
+    struct eval_tiers *tiers = &evaluation->tiers;
+    const struct plan *plan = &evaluation->plans[preset];
+    struct engine_options options = {.context_size = tiers->context_size,
+                                     .sequence_capacity = 1,
+                                     .batch_size = BLOCK_ROWS,
+                                     .segment_size = BLOCK_ROWS,
+                                     .k_type = plan->k_type,
+                                     .v_type = plan->v_type,
+                                     .select = plan->select};
+    TRY(plan_tiers(plan, evaluation->session.model, "eval", &options, error));
+    TRY(budget_of(evaluation, &options, &options.host_bytes, error));
+    tiers->budget_bytes[preset] = options.host_bytes;
+    enum status status = engine_create(&tiers->engines[preset], evaluation->session.model, &options, error);
+    if (status != STATUS_OK && error != NULL) error_prefix(error, evaluation->labels[preset]);
+    return status;
+}
+
+enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size, struct error *error) {
+    struct eval_tiers *tiers = &evaluation->tiers;
+    if (tiers->engines != NULL && tiers->context_size == context_size) return STATUS_OK;
+    eval_tiers_close(evaluation);
+    tiers->context_size = context_size;
+    tiers->engines = calloc(evaluation->preset_count, sizeof *tiers->engines);
+    tiers->sequences = calloc(evaluation->preset_count, sizeof *tiers->sequences);
+    tiers->budget_bytes = calloc(evaluation->preset_count, sizeof *tiers->budget_bytes);
+    if (tiers->engines == NULL || tiers->sequences == NULL || tiers->budget_bytes == NULL)
+        return error_set(error, STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < evaluation->preset_count; i++) TRY(open_preset(evaluation, i, error));
+    return STATUS_OK;
+}
+
+enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
+                            struct error *error) {
+    struct eval_tiers *tiers = &evaluation->tiers;
+    sequence_destroy(tiers->sequences[preset]);
+    tiers->sequences[preset] = NULL;
+    TRY(sequence_create(&tiers->sequences[preset], tiers->engines[preset], error));
+    return engine_copy(tiers->engines[preset], tiers->sequences[preset], evaluation->sequence, token_count,
+                       error);
+}
+
+void eval_tiers_close(struct evaluation *evaluation) {
+    struct eval_tiers *tiers = &evaluation->tiers;
+    for (size_t i = 0; i < evaluation->preset_count; i++) {
+        if (tiers->sequences != NULL) sequence_destroy(tiers->sequences[i]);
+        if (tiers->engines != NULL) engine_destroy(tiers->engines[i]);
+    }
+    free(tiers->engines);
+    free(tiers->sequences);
+    free(tiers->budget_bytes);
+    tiers->engines = NULL;
+    tiers->sequences = NULL;
+    tiers->budget_bytes = NULL;
+}
+
+json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset) {
+    const struct eval_tiers *tiers = &evaluation->tiers;
+    const struct kv_tier_statistics statistics = engine_tier_statistics(tiers->engines[preset]);
+    json_t *object = json_object();
+    json_add_uint(object, "context_tokens", tiers->context_size);
+    json_add_uint(object, "budget_bytes", tiers->budget_bytes[preset]);
+    json_add_uint(object, "host_bytes", statistics.host_bytes);
+    json_add_uint(object, "read_bytes", statistics.read_bytes);
+    json_add_uint(object, "write_bytes", statistics.write_bytes);
+    json_add_uint(object, "hits", statistics.hits);
+    json_add_uint(object, "misses", statistics.misses);
+    return object;
+}

@@ -1,0 +1,47 @@
+/* eval_tiers: presets judged over KV that is partly on disk.
+ *
+ * A prompt is read once, with full attention and all of its KV in RAM; what it left is put into an engine of each
+ * preset's own, which has a budget and a disk as `loam run` has with the same options, and answers from there. */
+#ifndef LOAM_CLI_EVAL_TIERS_H
+#define LOAM_CLI_EVAL_TIERS_H
+
+#include <jansson.h>
+
+#include "cli/kv_disk.h"
+#include "engine/engine.h"
+
+struct evaluation;
+
+/* --kv-host: bytes, or a share of a sample's KV, which is what of its chunks may lie in RAM; metadata, tables and
+ * buffers come on top then. */
+struct eval_budget {
+    uint64_t bytes;              /* 0: a share */
+    uint64_t numerator, divisor; /* divisor 0: not given */
+};
+enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error)
+    STATUS_CHECKED;
+
+struct eval_tiers {
+    bool used;
+    struct kv_disk disk; /* owned */
+    struct eval_budget budget;
+    struct engine **engines;     /* owned; one per preset, over the session's model */
+    struct sequence **sequences; /* owned, of these; NULL: not filled */
+    uint64_t *budget_bytes;
+    uint64_t context_size;
+};
+
+/* --kv-disk and --kv-host; used is false without the former.  STATUS_USAGE: only one of them. */
+enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation,
+                            struct error *error) STATUS_CHECKED;
+/* An engine per preset for context_size tokens.  STATUS_MEMORY: the budget is too small, with what is needed. */
+enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size, struct error *error)
+    STATUS_CHECKED;
+/* The preset's sequence then holds the first token_count tokens of the evaluation's, and nothing else. */
+enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
+                            struct error *error) STATUS_CHECKED;
+void eval_tiers_close(struct evaluation *evaluation);
+/* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */
+json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset);
+
+#endif

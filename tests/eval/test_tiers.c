@@ -1,0 +1,112 @@
+/* `loam eval ruler` with an eighth of the KV in RAM answers as with all of it there, from the disk and within its
+ * budget. */
+#include "testing.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/process.h"
+
+#define MODEL LOAM_SOURCE_DIR "/models/loam-nano.gguf"
+#define RULER(...)                                                                                     \
+    {                                                                                                  \
+        "eval", "ruler", "-m", MODEL, "--tasks", "niah_single_2,niah_multiquery", "--lengths", "4608", \
+            "--samples", "1", "--shared-text", "niah", "-q", "-o", "jsonl", __VA_ARGS__, NULL          \
+    }
+
+enum { ANSWERS = 4, LENGTH = 4608 };
+
+struct answer {
+    char preset[40], task[40], text[300];
+};
+
+static void take_answers(const char *const *arguments, struct answer *answers) {
+    struct process_result result =
+        process_run(&(struct process_request){.arguments = arguments, .timeout_seconds = 200});
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    char *rest = result.output;
+    size_t count = 0;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && *line != '\0'; count++) {
+        json_t *row = json_loads(line, 0, NULL);
+        assert_true(count < ANSWERS && row != NULL);
+        struct answer *answer = &answers[count];
+        snprintf(answer->preset, sizeof answer->preset, "%s",
+                 json_string_value(json_object_get(row, "preset")));
+        snprintf(answer->task, sizeof answer->task, "%s", json_string_value(json_object_get(row, "task")));
+        snprintf(answer->text, sizeof answer->text, "%s", json_string_value(json_object_get(row, "answer")));
+        json_decref(row);
+    }
+    assert_int_equal(count, ANSWERS);
+    process_deinit(&result);
+}
+
+static json_int_t number(const json_t *object, const char *key) {
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void an_eighth_in_ram_answers_the_same(void **state) {
+    (void)state;
+    struct answer in_ram[ANSWERS], in_tiers[ANSWERS];
+    char folder[200], json[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
+    snprintf(json, sizeof json, "%s", scratch_path("tiers.json"));
+    mkdir(folder, 0700);
+    take_answers((const char *const[])RULER("--preset", "leoam:dense=0:leaf=64:5%,hata:300"), in_ram);
+    take_answers((const char *const[])RULER("--preset", "leoam:5%,hata:300", "--kv-host", "1/8", "--kv-disk",
+                                            folder, "--json", json),
+                 in_tiers);
+    for (size_t i = 0; i < ANSWERS; i++) {
+        assert_string_equal(in_tiers[i].task, in_ram[i].task);
+        assert_string_equal(in_tiers[i].text, in_ram[i].text);
+        assert_true(strlen(in_tiers[i].text) > 5);
+    }
+    assert_string_equal(in_tiers[0].preset, "leoam:5%");
+    json_t *root = json_load_file(json, 0, NULL), *tiers = json_object_get(root, "tiers"), *row;
+    const char *preset;
+    assert_int_equal(json_object_size(tiers), 2);
+    json_object_foreach(tiers, preset, row) {
+        const json_int_t kv = LENGTH * 6 * 2 * 2 * 64 * 2; /* layers, heads, K and V, dimension, bytes */
+        assert_in_range(number(row, "budget_bytes"), kv / 8 + 1, kv / 8 + (4 << 20));
+        assert_in_range(number(row, "host_bytes"), kv / 8, number(row, "budget_bytes"));
+        assert_true(number(row, "read_bytes") > kv / 8); /* more than fits */
+        assert_in_range(number(row, "write_bytes"), kv * 9 / 10, kv * 3 / 2);
+    }
+    json_decref(root);
+}
+
+static void what_cannot_be_is_said(void **state) {
+    (void)state;
+    const struct {
+        const char *const *arguments;
+        int code;
+        const char *says;
+    } cases[] = {
+        {(const char *const[])RULER("--kv-host", "1/8"), 2, "belong together"},
+        {(const char *const[])RULER("--kv-host", "9/8", "--kv-disk", "/nonexistent"), 2,
+         "a share such as 1/8"},
+        {(const char *const[])RULER("--kv-host", "1/8", "--kv-disk", "/nonexistent", "--preset", "h2o"), 2,
+         "watches prompts"},
+        {(const char *const[])RULER("--kv-host", "100K", "--kv-disk", "/nonexistent"), 5, "at least"},
+        {(const char *const[]){"eval", "kl", "-m", MODEL, "--kv-host", "1M", NULL}, 2, "another evaluation"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result result =
+            process_run(&(struct process_request){.arguments = cases[i].arguments, .timeout_seconds = 100});
+        if (result.code != cases[i].code || strstr(result.complaints, cases[i].says) == NULL)
+            fail_msg("exit %d, expected %d and '%s': %s", result.code, cases[i].code, cases[i].says,
+                     result.complaints);
+        process_deinit(&result);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_eighth_in_ram_answers_the_same),
+        cmocka_unit_test(what_cannot_be_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
