@@ -505,6 +505,7 @@ void select_attend_chosen(struct select *select, struct stream *stream,
     size_t k_dimension = item->view.layout->k_dimension, v_dimension = item->view.layout->v_dimension;
     struct select_item heads = *item;
     heads.view.chunks += kv_head_first * item->view.chunk_stride;
+    if (heads.view.packed != NULL) heads.view.packed += kv_head_first * item->view.chunk_stride;
     struct attend_selected_operation selected =
         selected_operation(select, select->options.dense_layers, operation);
     selected.q += kv_head_first * group * k_dimension;

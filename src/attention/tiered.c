@@ -204,6 +204,7 @@ static void attend_heads(struct stream *stream, const struct device *device,
     struct attend_item item = operation->items[index];
     size_t group = operation->head_count / operation->kv_head_count;
     item.view.chunks += head_first * item.view.chunk_stride;
+    item.view.packed = NULL; /* rows */
     part.q += head_first * group * item.view.layout->k_dimension;
     part.out += head_first * group * item.view.layout->v_dimension;
     part.head_count = group * head_count;
@@ -285,6 +286,7 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < tiered->kv_head_count; head++) {
             struct job *job = job_add(tiered, jobs, sequences[choice->chosen_items[i]], i, head);
+            job->bring.packed = true;
             bring_rows(jobs, &job->bring,
                        choice->rows + (i * tiered->kv_head_count + head) * choice->row_stride,
                        (size_t)select_item_kept(&choice->chosen[i]));

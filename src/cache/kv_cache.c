@@ -225,9 +225,12 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     uint64_t chunk_count;
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
     if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
-                         &chunk_count))
+                         &chunk_count)) {
         sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
-    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && metadata_table(sequence);
+        if (cache->config.q4_pages) sequence->packed = table_create(chunk_count, sizeof *sequence->packed);
+    }
+    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && metadata_table(sequence) &&
+                      (!cache->config.q4_pages || sequence->packed != NULL);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -265,6 +268,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
         sequence->cache->sequences = sequence->next;
     free(sequence->columns);
     free(sequence->chunks);
+    free(sequence->packed);
     free(sequence->metadata);
     free(sequence);
 }
@@ -326,6 +330,7 @@ struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer
     bool has_metadata = sequence->metadata != NULL && layer_index >= cache->config.metadata_layer_first;
     return (struct kv_view){.layout = &cache->layout,
                             .chunks = sequence->chunks + offset,
+                            .packed = sequence->packed != NULL ? sequence->packed + offset : NULL,
                             .chunk_stride = (size_t)sequence->column_capacity,
                             .metadata = has_metadata ? sequence->metadata + offset : NULL};
 }

@@ -40,6 +40,7 @@ struct kv_sequence {
     uint64_t column_count, column_capacity;
     uint64_t *columns; /* owned; [column_capacity] */
     void **chunks;     /* owned; [layer][kv head][column_capacity] */
+    void **packed;     /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
     void **metadata;   /* owned; the same for the blocks beside them; NULL: none */
     /* Of a tier (kv_tier.c). */
     struct kv_backing backing;
@@ -62,6 +63,12 @@ static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t l
                                     uint64_t chunk) {
     size_t row = layer * sequence->cache->config.kv_head_count + head;
     return &sequence->chunks[row * sequence->column_capacity + chunk];
+}
+
+/* The same of chunks in 4 bits. */
+static inline void **kv_packed_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                     uint64_t chunk) {
+    return sequence->packed + (kv_chunk_entry(sequence, layer, head, chunk) - sequence->chunks);
 }
 
 /* Bytes of metadata beside a column. */

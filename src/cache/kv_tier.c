@@ -21,20 +21,15 @@ enum {
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t rows = config->layer_count * config->kv_head_count,
              chunks = kv_chunks_of(config->token_capacity);
-    size_t tables = config->metadata_bytes > 0 ? 2 : 1;
+    size_t tables = (size_t)1 + (config->metadata_bytes > 0 ? 1 : 0) + (config->q4_pages ? 1 : 0);
     return rows * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
            (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
 }
 
-static uint64_t slot_bytes_of(const struct kv_cache_config *config) {
+static uint64_t rows_bytes_of(const struct kv_cache_config *config) {
     struct kv_layout layout;
     kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
     return align_up(layout.chunk_bytes, IO_ALIGNMENT);
-}
-
-/* With what the tier keeps about a slot. */
-static uint64_t slot_cost(const struct kv_cache_config *config) {
-    return slot_bytes_of(config) + sizeof(struct slot) + 2 * sizeof(uint32_t);
 }
 
 /* A 4-bit chunk; 0: pages are what slots are. */
@@ -45,33 +40,121 @@ static size_t q4_bytes_of(const struct kv_cache_config *config) {
     return kv_q4_chunk_bytes(&layout);
 }
 
-/* Where 4-bit pages are read, and where they are made. */
-static uint64_t staging_cost(const struct kv_cache_config *config) {
-    size_t bytes = q4_bytes_of(config);
-    return align_up(bytes, IO_ALIGNMENT) * TIER_STAGING_PAGES + bytes * TIER_RUN_CHUNKS;
+/* What the tier keeps about a slot. */
+enum { SLOT_TABLE_BYTES = sizeof(struct slot) + 2 * sizeof(uint32_t) };
+
+static uint64_t rows_cost(const struct kv_cache_config *config) {
+    return rows_bytes_of(config) + SLOT_TABLE_BYTES;
+}
+static uint64_t packed_cost(const struct kv_cache_config *config) {
+    return q4_bytes_of(config) + SLOT_TABLE_BYTES;
+}
+
+static uint64_t staging_bytes_of(const struct kv_cache_config *config) {
+    return align_up(q4_bytes_of(config), IO_ALIGNMENT) * TIER_STAGING_PAGES;
 }
 
 static uint64_t fixed_bytes(const struct kv_cache_config *config) {
     uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
     return config->buffer_bytes + tables_bytes(config) + metadata + TIER_RUN_CHUNKS * config->metadata_bytes +
-           staging_cost(config);
+           staging_bytes_of(config);
 }
 
-/* For every head of every layer the chunk that grows and the one before it, which is being written; for one layer what
- * a block appends; and one head's whole context, which attention over everything needs at once. */
-static uint64_t slots_least(const struct kv_cache_config *config) {
+struct tier_share {
+    uint64_t rows, packed; /* slots */
+};
+
+/* Rows: for every head of every layer the chunk that grows and the one before it, which is being written; for one layer
+ * what a block appends; and one head's whole context, which attention over everything needs at once.  With 4-bit
+ * pages the chunk before is packed already, and as many chunks as one head may choose, and a block fills, are too. */
+static struct tier_share slots_least(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
-    uint64_t growing = config->layer_count * config->kv_head_count * sequences * 2;
+    uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
-    return growing + block + kv_chunks_of(config->token_capacity / sequences) + 1;
+    uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
+    if (!config->q4_pages) return (struct tier_share){.rows = growing * 2 + block + context};
+    return (struct tier_share){.rows = growing + block + context, .packed = block + context};
+}
+
+static uint64_t share_bytes(const struct kv_cache_config *config, struct tier_share share) {
+    return share.rows * rows_cost(config) + share.packed * packed_cost(config);
 }
 
 uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
-    return fixed_bytes(config) + slots_least(config) * slot_cost(config);
+    return fixed_bytes(config) + share_bytes(config, slots_least(config));
+}
+
+/* What a budget that suffices gives.  With 4-bit pages rows are a workplace: of what grows, and of attention over
+ * everything, which without metadata is all there is. */
+static struct tier_share slots_of(const struct kv_cache_config *config) {
+    struct tier_share share = slots_least(config);
+    uint64_t rest = config->host_bytes - fixed_bytes(config) - share_bytes(config, share);
+    uint64_t all = config->layer_count * config->kv_head_count *
+                   (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
+    if (!config->q4_pages) {
+        share.rows += rest / rows_cost(config);
+    } else {
+        uint64_t rows = rest / (config->metadata_bytes > 0 ? 32 : 2) / rows_cost(config);
+        share.rows += rows;
+        share.packed += (rest - rows * rows_cost(config)) / packed_cost(config);
+    }
+    share.rows = share.rows < all ? share.rows : all;
+    share.packed = share.packed < all ? share.packed : all;
+    return share;
+}
+
+static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, uint8_t *memory, size_t slot_bytes,
+                      uint64_t first, uint64_t count) {
+    *pool = (struct tier_pool){.memory = memory,
+                               .slot_bytes = slot_bytes,
+                               .first = first,
+                               .count = count,
+                               .free_slots = tier->stacks + 2 * first,
+                               .victims = tier->stacks + 2 * first + count};
+}
+
+static void release_slots(struct kv_tier *tier) {
+    io_queue_destroy(tier->queue);
+    if (tier->slab != NULL)
+        tier->cache->device->operations->release(tier->cache->device, MEMORY_DEVICE, tier->slab,
+                                                 tier->slab_bytes);
+    free(tier->slots);
+    free(tier->stacks);
+    tier->queue = NULL;
+    tier->slab = NULL;
+    tier->slots = NULL;
+    tier->stacks = NULL;
+}
+
+static enum status create_slots(struct kv_tier *tier, struct tier_share share, struct error *error) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    const size_t rows_bytes = (size_t)rows_bytes_of(config), staging = (size_t)staging_bytes_of(config);
+    uint64_t count = share.rows + share.packed;
+    if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
+    tier->slab_bytes =
+        max_size(staging + share.rows * rows_bytes + share.packed * tier->q4_bytes, SLAB_BYTES_LEAST);
+    void *slab;
+    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_DEVICE, tier->slab_bytes, &slab,
+                                                  error));
+    tier->slab = tier->staging = slab;
+    tier->slots = calloc(count, sizeof *tier->slots);
+    tier->stacks = calloc(2 * count, sizeof *tier->stacks);
+    if (tier->slots == NULL || tier->stacks == NULL)
+        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
+                         count);
+    pool_init(&tier->rows, tier, tier->slab + staging, rows_bytes, 0, share.rows);
+    pool_init(&tier->packed, tier, tier->rows.memory + share.rows * rows_bytes, tier->q4_bytes, share.rows,
+              share.packed);
+    const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
+    TRY(io_queue_create(&tier->queue, &options, error));
+    /* An advantage, or not.  It makes the memory resident, so it is no more than reads go to. */
+    (void)io_queue_register_memory(tier->queue, tier->slab,
+                                   staging > 0 ? staging : (size_t)share.rows * rows_bytes);
+    return STATUS_OK;
 }
 
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
-    return fixed_bytes(config) + kv_bytes / slot_bytes_of(config) * slot_cost(config);
+    return fixed_bytes(config) + kv_bytes / rows_bytes_of(config) * rows_cost(config);
 }
 
 enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
@@ -80,46 +163,19 @@ enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     if (tier == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     cache->tier = tier;
     tier->cache = cache;
-    tier->slot_bytes = (size_t)slot_bytes_of(config);
-    tier->slot_capacity = config->host_bytes / slot_cost(config);
-    if (tier->slot_capacity >= TIER_NO_SLOT) tier->slot_capacity = TIER_NO_SLOT - 1;
-    size_t slots_bytes = (size_t)tier->slot_capacity * tier->slot_bytes;
     tier->q4_bytes = q4_bytes_of(config);
     tier->staging_bytes = align_up(tier->q4_bytes, IO_ALIGNMENT);
     tier->ring_pages = tier->q4_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
-    tier->slab_bytes = max_size(slots_bytes + tier->staging_bytes * TIER_STAGING_PAGES, SLAB_BYTES_LEAST);
-    void *slab;
-    TRY(cache->device->operations->allocate(cache->device, MEMORY_DEVICE, tier->slab_bytes, &slab, error));
-    tier->slab = slab;
-    if (tier->q4_bytes > 0) tier->staging = tier->slab + slots_bytes;
-    size_t count = max_size((size_t)tier->slot_capacity, 1);
-    tier->slots = calloc(count, sizeof *tier->slots);
-    tier->free_slots = calloc(count, sizeof *tier->free_slots);
-    tier->victims = calloc(count, sizeof *tier->victims);
     tier->ring = calloc(tier->ring_pages, sizeof *tier->ring);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
-    tier->q4_run = calloc(TIER_RUN_CHUNKS, max_size(tier->q4_bytes, 1));
-    if (tier->slots == NULL || tier->free_slots == NULL || tier->victims == NULL || tier->ring == NULL ||
-        tier->q4_run == NULL)
-        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
-                         tier->slot_capacity);
-    const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
-    TRY(io_queue_create(&tier->queue, &options, error));
-    (void)io_queue_register_memory(tier->queue, tier->slab, tier->slab_bytes); /* an advantage, or not */
+    if (tier->ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
 
 void kv_tier_destroy(struct kv_tier *tier) {
     if (tier == NULL) return;
-    io_queue_destroy(tier->queue);
-    if (tier->slab != NULL)
-        tier->cache->device->operations->release(tier->cache->device, MEMORY_DEVICE, tier->slab,
-                                                 tier->slab_bytes);
-    free(tier->slots);
-    free(tier->free_slots);
-    free(tier->victims);
+    release_slots(tier);
     free(tier->ring);
-    free(tier->q4_run);
     free(tier->metadata_run);
     free(tier->began_ns);
     free(tier);
@@ -128,30 +184,34 @@ void kv_tier_destroy(struct kv_tier *tier) {
 enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     uint64_t fixed = fixed_bytes(config), least = kv_tier_bytes_least(config);
-    if (tier->fresh_first != 0)
+    if (tier->rows.fresh_count != 0)
         return error_set(error, STATUS_UNSUPPORTED, "another selection while KV is in the host tier");
     if (config->host_bytes < least)
         return error_set(error, STATUS_MEMORY,
                          "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
                          " for metadata, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, least, fixed, least - fixed);
-    tier->slot_count = (config->host_bytes - fixed) / slot_cost(config);
-    if (tier->slot_count > tier->slot_capacity) tier->slot_count = tier->slot_capacity;
+    release_slots(tier);
+    TRY(create_slots(tier, slots_of(config), error));
     free(tier->metadata_run);
     tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
     if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
 
+static uint64_t pool_used_bytes(const struct tier_pool *pool) {
+    return (pool->fresh_count - pool->free_count) * pool->slot_bytes;
+}
+
 uint64_t kv_tier_used_bytes(const struct kv_tier *tier) {
-    return (tier->fresh_first - tier->free_count) * tier->slot_bytes;
+    return pool_used_bytes(&tier->rows) + pool_used_bytes(&tier->packed);
 }
 
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;
-    statistics.host_bytes =
-        fixed_bytes(&cache->config) + cache->tier->fresh_first * slot_cost(&cache->config);
+    const struct tier_share used = {cache->tier->rows.fresh_count, cache->tier->packed.fresh_count};
+    statistics.host_bytes = fixed_bytes(&cache->config) + share_bytes(&cache->config, used);
     return statistics;
 }
 
@@ -181,7 +241,7 @@ enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
                              s->write_failure.message);
     return error_set(error, STATUS_MEMORY,
                      "KV tier: all %" PRIu64 " slots are in use: give more --kv-host, or --kv-disk",
-                     cache->tier->slot_count);
+                     cache->tier->rows.count + cache->tier->packed.count);
 }
 
 void kv_tier_fail(struct kv_tier *tier, const struct error *error) {
@@ -205,17 +265,30 @@ enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) {
 
 /* ---- slots ---- */
 
-struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk) {
-    return &tier->slots[(size_t)((const uint8_t *)chunk - tier->slab) / tier->slot_bytes];
+static bool is_packed(const struct kv_tier *tier, const struct slot *slot) {
+    return (uint64_t)(slot - tier->slots) >= tier->packed.first;
 }
 
-static uint8_t *slot_memory(const struct kv_tier *tier, const struct slot *slot) {
-    return tier->slab + (size_t)(slot - tier->slots) * tier->slot_bytes;
+static struct tier_pool *pool_of(struct kv_tier *tier, const struct slot *slot) {
+    return is_packed(tier, slot) ? &tier->packed : &tier->rows;
+}
+
+struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk) {
+    const uint8_t *at = chunk;
+    const struct tier_pool *pool =
+        tier->packed.count > 0 && at >= tier->packed.memory ? &tier->packed : &tier->rows;
+    return &tier->slots[pool->first + (size_t)(at - pool->memory) / pool->slot_bytes];
+}
+
+uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
+    const struct tier_pool *pool = is_packed(tier, slot) ? &tier->packed : &tier->rows;
+    return pool->memory + ((size_t)(slot - tier->slots) - pool->first) * pool->slot_bytes;
 }
 
 static void **slot_entry(const struct kv_tier *tier, const struct slot *slot) {
     size_t heads = tier->cache->config.kv_head_count;
-    return kv_chunk_entry(slot->sequence, slot->row / heads, slot->row % heads, slot->chunk);
+    return (is_packed(tier, slot) ? kv_packed_entry : kv_chunk_entry)(slot->sequence, slot->row / heads,
+                                                                      slot->row % heads, slot->chunk);
 }
 
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk) {
@@ -252,8 +325,9 @@ static void slot_forget(struct kv_tier *tier, struct slot *slot) {
 }
 
 void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
     slot_forget(tier, slot);
-    tier->free_slots[tier->free_count++] = (uint32_t)(slot - tier->slots);
+    pool->free_slots[pool->free_count++] = (uint32_t)(slot - tier->slots);
 }
 
 /* ---- who goes ---- */
@@ -265,28 +339,30 @@ static uint8_t *uses_at(struct kv_sequence *sequence, size_t row, uint64_t chunk
 static uint8_t uses_of(const struct slot *slot) { return *uses_at(slot->sequence, slot->row, slot->chunk); }
 
 /* Counts that never fell would keep what was wanted long ago. */
-static void age_uses(struct kv_tier *tier) {
+static void age_uses(struct kv_tier *tier, struct tier_pool *pool) {
     size_t rows = tier->cache->config.layer_count * tier->cache->config.kv_head_count;
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next)
         for (size_t i = 0; i < rows * s->column_capacity; i++) s->uses[i] /= 2;
-    tier->use_count = 0;
+    pool->use_count = 0;
 }
 
 static void count_use(struct kv_tier *tier, const struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
     uint8_t *uses = uses_at(slot->sequence, slot->row, slot->chunk);
     if (*uses < UINT8_MAX) ++*uses;
-    if (++tier->use_count > tier->slot_count * AGE_USES) age_uses(tier);
+    if (++pool->use_count > pool->count * AGE_USES) age_uses(tier, pool);
 }
 
 static void make_victim(struct kv_tier *tier, struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
     if (slot->is_victim) return;
     slot->is_victim = true;
-    tier->victims[tier->victim_count++] = (uint32_t)(slot - tier->slots);
+    pool->victims[pool->victim_count++] = (uint32_t)(slot - tier->slots);
 }
 
-static struct slot *take_victim(struct kv_tier *tier) {
-    while (tier->victim_count > 0) {
-        struct slot *slot = &tier->slots[tier->victims[--tier->victim_count]];
+static struct slot *take_victim(struct kv_tier *tier, struct tier_pool *pool) {
+    while (pool->victim_count > 0) {
+        struct slot *slot = &tier->slots[pool->victims[--pool->victim_count]];
         slot->is_victim = false;
         if (may_go(tier, slot)) return slot;
     }
@@ -294,12 +370,12 @@ static struct slot *take_victim(struct kv_tier *tier) {
 }
 
 /* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `most`. */
-static struct slot *least_used(struct kv_tier *tier, uint64_t most, size_t sample) {
+static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t most, size_t sample) {
     struct slot *least = NULL;
     size_t seen = 0;
     for (uint64_t i = 0; i < most && seen < sample; i++) {
-        struct slot *slot = &tier->slots[tier->hand];
-        tier->hand = (tier->hand + 1) % tier->slot_count;
+        struct slot *slot = &tier->slots[pool->first + pool->hand];
+        pool->hand = (pool->hand + 1) % pool->count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
         seen++;
         if (least == NULL || uses_of(slot) < uses_of(least)) least = slot;
@@ -311,16 +387,16 @@ static struct slot *least_used(struct kv_tier *tier, uint64_t most, size_t sampl
  * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
  * admission is that of TinyLFU, Einziger et al. 2017). */
 static void admit(struct kv_tier *tier, struct slot *slot) {
-    struct slot *other = least_used(tier, SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
+    struct slot *other = least_used(tier, pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
     make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
 }
 
 /* A slot of nobody; NULL: all are pinned or not on disk yet.  A scan takes what comes next, without comparing. */
-static struct slot *slot_take(struct kv_tier *tier, bool scan) {
-    if (tier->free_count > 0) return &tier->slots[tier->free_slots[--tier->free_count]];
-    if (tier->fresh_first < tier->slot_count) return &tier->slots[tier->fresh_first++];
-    struct slot *slot = take_victim(tier);
-    if (slot == NULL) slot = least_used(tier, tier->slot_count, scan ? 1 : SAMPLE_SLOTS);
+static struct slot *slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
+    if (pool->free_count > 0) return &tier->slots[pool->free_slots[--pool->free_count]];
+    if (pool->fresh_count < pool->count) return &tier->slots[pool->first + pool->fresh_count++];
+    struct slot *slot = take_victim(tier, pool);
+    if (slot == NULL) slot = least_used(tier, pool, pool->count, scan ? 1 : SAMPLE_SLOTS);
     if (slot != NULL) slot_forget(tier, slot);
     return slot;
 }
@@ -332,7 +408,7 @@ static void slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequenc
                           .chunk = (uint32_t)chunk,
                           .state = (uint8_t)state,
                           .is_victim = slot->is_victim};
-    *slot_entry(tier, slot) = slot_memory(tier, slot);
+    *slot_entry(tier, slot) = tier_slot_memory(tier, slot);
 }
 
 static void drain(struct kv_tier *tier, size_t least);
@@ -350,17 +426,24 @@ static void reclaim(struct kv_tier *tier, bool spill) {
     }
 }
 
-static struct slot *slot_take_or_reclaim(struct kv_tier *tier, bool scan) {
-    struct slot *slot = slot_take(tier, scan);
+static struct slot *slot_take_or_reclaim(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
+    struct slot *slot = slot_take(tier, pool, scan);
     while (slot == NULL &&
            io_queue_in_flight(tier->queue) > 0) { /* what nobody waits for any more may go when it has come */
         drain(tier, 1);
-        slot = slot_take(tier, scan);
+        slot = slot_take(tier, pool, scan);
     }
     for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
         reclaim(tier, round == 1);
-        slot = slot_take(tier, scan);
+        slot = slot_take(tier, pool, scan);
     }
+    return slot;
+}
+
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
+                             size_t row, uint64_t chunk) {
+    struct slot *slot = slot_take_or_reclaim(tier, pool, true);
+    if (slot != NULL) slot_give(tier, slot, sequence, row, chunk, SLOT_DIRTY);
     return slot;
 }
 
@@ -381,8 +464,10 @@ static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
             : io_completion_error(completion, &error);
     if (status != STATUS_OK)
         kv_tier_fail(tier, &error);
+    else if (is_packed(tier, slot))
+        memcpy(tier_slot_memory(tier, slot), memory, tier->q4_bytes);
     else if (slot->staged)
-        tier->codec.q4_decode(&tier->cache->layout, memory, slot_memory(tier, slot));
+        tier->codec.q4_decode(&tier->cache->layout, memory, tier_slot_memory(tier, slot));
     ASSERT(slot->state == SLOT_READING);
     slot->state = SLOT_CLEAN;
     slot->staged = false;
@@ -404,8 +489,8 @@ static void trace_read(struct kv_tier *tier, uint64_t tag, size_t pages) {
 static void pages_arrived(struct kv_tier *tier, const struct io_completion *completions, size_t count) {
     for (size_t i = 0; i < count; i++) {
         uint64_t tag = completions[i].request.tag;
-        size_t page_bytes =
-            tier->slots[tier->ring[tag % tier->ring_pages]].staged ? tier->staging_bytes : tier->slot_bytes;
+        size_t page_bytes = tier->slots[tier->ring[tag % tier->ring_pages]].staged ? tier->staging_bytes
+                                                                                   : tier->rows.slot_bytes;
         size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
         if (tier->trace != NULL) trace_read(tier, tag, pages);
         for (size_t p = 0; p < pages; p++, tag++) {
@@ -483,8 +568,9 @@ static void batch_add(struct kv_tier *tier, struct read_batch *batch, struct slo
     const struct page_read read = {.layer = (uint32_t)(slot->row / heads),
                                    .kv_head = (uint32_t)(slot->row % heads),
                                    .chunk = slot->chunk,
-                                   .memory = slot_memory(tier, slot)};
+                                   .memory = tier_slot_memory(tier, slot)};
     slot->staged = tier->q4_bytes > 0 && !document_read_is_tail(document, &read);
+    ASSERT(slot->staged || !is_packed(tier, slot));
     batch->document = document;
     batch->slots[batch->count] = slot;
     batch->reads[batch->count++] = read;
@@ -507,21 +593,22 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_bring *bring
         for (size_t i = bring->pinned; i < bring->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
             missing += *kv_chunk_entry(bring->sequence, bring->layer_index, bring->kv_head,
                                        bring_chunk(bring, i)) == NULL;
-        for (struct slot *slot; missing > 0 && (slot = slot_take(tier, true)) != NULL; missing--)
+        for (struct slot *slot; missing > 0 && (slot = slot_take(tier, &tier->rows, true)) != NULL; missing--)
             tier->reserve[tier->reserve_count++] = (uint32_t)(slot - tier->slots);
         qsort(tier->reserve, tier->reserve_count, sizeof *tier->reserve, by_number_down);
     }
     return tier->reserve_count > 0 ? &tier->slots[tier->reserve[--tier->reserve_count]] : NULL;
 }
 
-static struct slot *bring_take(struct kv_tier *tier, const struct kv_bring *bring) {
-    struct slot *slot = bring->scan ? scan_slot(tier, bring) : slot_take(tier, false);
-    return slot != NULL || bring->ahead ? slot : slot_take_or_reclaim(tier, bring->scan);
+static struct slot *bring_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_bring *bring) {
+    ASSERT(!bring->scan || pool == &tier->rows);
+    struct slot *slot = bring->scan ? scan_slot(tier, bring) : slot_take(tier, pool, false);
+    return slot != NULL || bring->ahead ? slot : slot_take_or_reclaim(tier, pool, bring->scan);
 }
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
 static bool scan_is_full(const struct kv_tier *tier, const struct kv_bring *bring) {
-    uint64_t most = tier->slot_count / 4;
+    uint64_t most = tier->rows.count / 4;
     if (most < 4 * bring->chunk_count) most = 4 * bring->chunk_count;
     return bring->scan && bring->pinned == 0 && tier->scan_pins > 0 &&
            tier->scan_pins + bring->chunk_count > most;
@@ -531,31 +618,63 @@ static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
     return bring->chunks != NULL ? bring->chunks[index] : bring->chunk_first + index;
 }
 
-static struct slot *bring_slot(const struct kv_bring *bring, size_t index) {
-    return tier_slot_at(
-        bring->sequence->cache->tier,
-        *kv_chunk_entry(bring->sequence, bring->layer_index, bring->kv_head, bring_chunk(bring, index)));
+/* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
+static void **bring_entry(const struct kv_bring *bring, uint64_t chunk) {
+    const struct kv_sequence *sequence = bring->sequence;
+    bool packed = bring->packed && sequence->packed != NULL && chunk < sequence->rounded[bring->layer_index];
+    return (packed ? kv_packed_entry : kv_chunk_entry)(sequence, bring->layer_index, bring->kv_head, chunk);
 }
 
-bool kv_bring_begin(struct kv_bring *bring) {
+static struct slot *bring_slot(const struct kv_bring *bring, size_t index) {
+    return tier_slot_at(bring->sequence->cache->tier, *bring_entry(bring, bring_chunk(bring, index)));
+}
+
+/* Rows of a chunk that lies in memory in 4 bits; false: it does not. */
+static bool unpack(struct kv_tier *tier, const struct kv_bring *bring, struct slot *slot, uint64_t chunk) {
+    const struct kv_sequence *sequence = bring->sequence;
+    if (sequence->packed == NULL || is_packed(tier, slot)) return false;
+    const void *packed = *kv_packed_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+    if (packed == NULL) return false;
+    while (tier_slot_at(tier, packed)->state == SLOT_READING) drain(tier, 1);
+    tier->codec.q4_decode(&tier->cache->layout, packed, tier_slot_memory(tier, slot));
+    slot->state = SLOT_CLEAN;
+    return true;
+}
+
+/* A slot for a chunk that has none, on its way there; NULL: not now. */
+static struct slot *bring_begin_chunk(struct kv_bring *bring, uint64_t chunk, struct read_batch *batch) {
     struct kv_sequence *sequence = bring->sequence;
     struct kv_tier *tier = sequence->cache->tier;
     size_t row = bring->layer_index * sequence->cache->config.kv_head_count + bring->kv_head;
+    bool packed =
+        bring_entry(bring, chunk) != kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+    struct tier_pool *pool = packed ? &tier->packed : &tier->rows;
+    struct slot *slot = bring_take(tier, pool, bring);
+    if (slot == NULL) return NULL;
+    slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
+    slot->fetched = true;
+    if (unpack(tier, bring, slot, chunk)) {
+        tier->statistics.hits++;
+        return slot;
+    }
+    batch_add(tier, batch, slot);
+    bring->missed++;
+    tier->statistics.misses++;
+    return slot;
+}
+
+bool kv_bring_begin(struct kv_bring *bring) {
+    struct kv_tier *tier = bring->sequence->cache->tier;
     struct read_batch batch;
     batch.count = 0;
     if (scan_is_full(tier, bring)) return false;
     for (; bring->pinned < bring->chunk_count; bring->pinned++) {
         uint64_t chunk = bring_chunk(bring, bring->pinned);
-        void *const *entry = kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+        void *const *entry = bring_entry(bring, chunk);
         struct slot *slot;
         if (*entry == NULL) {
-            slot = bring_take(tier, bring);
+            slot = bring_begin_chunk(bring, chunk, &batch);
             if (slot == NULL) break;
-            slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
-            slot->fetched = true;
-            batch_add(tier, &batch, slot);
-            bring->missed++;
-            tier->statistics.misses++;
         } else {
             slot = tier_slot_at(tier, *entry);
             tier->statistics.hits++;
@@ -566,7 +685,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
         if (!bring->scan && !bring->ahead) count_use(tier, slot);
     }
     while (tier->reserve_count > 0) /* evictions made room that is not needed */
-        tier->free_slots[tier->free_count++] = tier->reserve[--tier->reserve_count];
+        tier->rows.free_slots[tier->rows.free_count++] = tier->reserve[--tier->reserve_count];
     if (batch.count > 0) batch_submit(tier, &batch);
     if (bring->missed > 0) io_queue_flush(tier->queue);
     return bring->pinned == bring->chunk_count;
@@ -611,6 +730,12 @@ void kv_bring_release(struct kv_bring *bring) {
 
 /* ---- rows ---- */
 
+static void forget_packed(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const void *packed = *kv_packed_entry(sequence, layer, head, chunk);
+    if (packed != NULL) tier_slot_free(tier, tier_slot_at(tier, packed));
+}
+
 /* The chunk's rows are changed from now on: it is in memory, and not on disk. */
 enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk,
                             struct error *error) {
@@ -626,6 +751,7 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
     struct slot *slot = bring_slot(&bring, 0);
     if (slot->state == SLOT_QUEUED) tier->queued_count--; /* the writer has a copy */
     slot->state = SLOT_DIRTY;
+    if (sequence->packed != NULL && status == STATUS_OK) forget_packed(sequence, layer, head, chunk);
     kv_bring_release(&bring);
     return status;
 }
@@ -639,16 +765,20 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
     for (size_t head = 0; head < heads; head++)
         for (uint64_t chunk = position_first / KV_CHUNK_TOKENS; chunk < end; chunk++) {
             void *const *entry = kv_chunk_entry(sequence, layer_index, head, chunk);
+            if (sequence->packed != NULL && chunk * KV_CHUNK_TOKENS >= position_first)
+                forget_packed(sequence, layer_index, head, chunk); /* of a step that failed */
             if (*entry != NULL && tier_slot_at(tier, *entry)->state == SLOT_DIRTY) continue;
             if (*entry != NULL || chunk * KV_CHUNK_TOKENS < position_first) {
                 TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
                 continue;
             }
-            struct slot *slot = slot_take_or_reclaim(tier, true);
+            if (tier_slot_dirty(tier, &tier->rows, sequence, layer_index * heads + head, chunk) != NULL)
+                continue;
             TRY(kv_tier_failure(sequence->cache, error));
-            if (slot == NULL) return kv_tier_full(sequence->cache, error);
-            slot_give(tier, slot, sequence, layer_index * heads + head, chunk, SLOT_DIRTY);
+            return kv_tier_full(sequence->cache, error);
         }
     if (sequence->complete[layer_index] > position_first) sequence->complete[layer_index] = position_first;
+    if (sequence->rounded[layer_index] > position_first / KV_CHUNK_TOKENS)
+        sequence->rounded[layer_index] = position_first / KV_CHUNK_TOKENS;
     return STATUS_OK;
 }

@@ -13,7 +13,7 @@
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  Until it is released
  *      they stay.
- *   4  slots in use <= slot_count, and slots, metadata, the tables of both and write buffers together <= host_bytes:
+ *   4  slots in use <= those counted, and slots, metadata, the tables of both and write buffers together <= host_bytes:
  *      at every instant, since all of it is counted at the start.  Not counted: what an open document keeps, its
  *      tokens and some 34 bytes a page (cache/store/store.h).
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
@@ -21,12 +21,17 @@
  *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
  *      rest stays in RAM, and when that does not hold it the reason is the answer (kv_tier_full).
  *
- * With q4_pages a page holds its chunk in 4 bits (kernels/codec): it is read into a staging area, checked and
- * decoded into its slot.  So that what is attended to does not depend on the budget, a chunk's rows are rounded to
- * what its page decodes to as soon as its last row has been stored and attended to, whether or not they are written
- * and read again; the chunk that is not full yet is exact, in RAM and as the tail of a document.  Cut back into a
- * rounded chunk, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens they bound the rounded
- * ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
+ * With q4_pages a chunk that is full is 4 bits (kernels/codec), on disk and in its slot, and attend_selected reads it
+ * so; slots are of two kinds then.  Attention over everything reads rows: what it brings is decoded into slots of rows,
+ * from the 4 bits in memory or from the page, and those are copies that may always go.  A chunk that grows is rows, and
+ * exact, in RAM and as the tail of a document; it is packed as soon as its last row has been stored and attended
+ * to, whether or not it is ever written, so that what is attended to does not depend on the budget.
+ *
+ *   rows: free -> dirty -> free, when packed                packed: free -> dirty -> queued -> clean -> free
+ *         free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
+ *
+ * Cut back into a chunk that was packed, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
+ * they bound the rounded ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
  *
  * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
  * budget finds the rest still there the next time round (a quarter of the slots at most is on its way for scans, else
@@ -50,6 +55,9 @@ struct kv_bring {
     size_t chunk_count;
     bool ahead; /* a guess: takes only slots that may go now, and is no use of a chunk */
     bool scan;  /* all of a head's chunks, in order, step after step */
+    bool
+        packed; /* for attend_selected, which reads chunks that are full in 4 bits where the tier has them so; else
+                  * all are brought as rows */
     /* The tier's. */
     size_t pinned;  /* so many have a slot */
     size_t arrived; /* and of these so many are in memory */

@@ -8,7 +8,7 @@
 #define TIER_NO_SLOT UINT32_MAX
 enum {
     TIER_RING_PAGES = 16384, /* pages that are being read at once, at most */
-    TIER_RUN_CHUNKS = 16,    /* chunks of metadata, or 4-bit pages, that are copied together */
+    TIER_RUN_CHUNKS = 16,    /* chunks that are written together */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
 };
@@ -26,20 +26,30 @@ struct slot {
     bool staged; /* being read as a 4-bit page */
 };
 
+/* Slots of one kind: of rows as attention over everything reads them, or of chunks in 4 bits. */
+struct tier_pool {
+    uint8_t *memory; /* in the slab; [count][slot_bytes] */
+    size_t slot_bytes;
+    uint64_t first, count;          /* slots [first, first + count) of the tier */
+    uint64_t fresh_count;           /* so many have ever been used, the first ones */
+    uint32_t *free_slots, *victims; /* in the tier's; [count], stacks */
+    uint64_t free_count, victim_count;
+    uint64_t hand;      /* where least_used goes on, from first */
+    uint64_t use_count; /* since counts were halved */
+};
+
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
-    uint8_t *slab;          /* owned; [slot_capacity][slot_bytes] */
-    size_t slab_bytes, slot_bytes;
-    uint64_t slot_capacity, slot_count; /* slot_count: what the budget leaves beside metadata and tables */
-    struct slot *slots;                 /* owned */
-    uint64_t fresh_first;               /* slots from here on have never been used */
-    uint32_t *free_slots, *victims;     /* owned; stacks */
-    uint64_t free_count, victim_count;
-    uint32_t reserve[TIER_RESERVE_SLOTS]; /* taken for a scan, in the order of memory; the next one last */
+    uint8_t *slab;          /* owned; staging area, rows, packed */
+    size_t slab_bytes;
+    struct slot *slots; /* owned; of both pools */
+    uint32_t *stacks;   /* owned; of both pools */
+    struct tier_pool rows;
+    struct tier_pool packed; /* with q4_pages; else of no slots */
+    uint32_t
+        reserve[TIER_RESERVE_SLOTS]; /* rows taken for a scan, in the order of memory; the next one last */
     size_t reserve_count;
     uint64_t scan_pins;     /* of brings that scan */
-    uint64_t hand;          /* where least_used goes on */
-    uint64_t use_count;     /* since counts were halved */
     uint64_t queued_count;  /* slots in SLOT_QUEUED */
     struct io_queue *queue; /* owned */
     uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */
@@ -47,10 +57,8 @@ struct kv_tier {
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
     /* Of 4-bit pages; NULL and 0 without. */
     struct codec_kernels codec;
-    uint8_t
-        *staging; /* behind the slots in the slab; [ring_pages][staging_bytes]: where a tag's page is read */
+    uint8_t *staging;     /* [ring_pages][staging_bytes]: where a tag's page is read */
     size_t staging_bytes; /* a 4-bit chunk, rounded up to pages */
-    uint8_t *q4_run;      /* owned; [TIER_RUN_CHUNKS][q4_bytes] */
     size_t q4_bytes;
     uint8_t *metadata_run; /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
     struct kv_tier_statistics statistics;
@@ -61,7 +69,12 @@ struct kv_tier {
 };
 
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
+/* Whose memory that is: of rows or of 4 bits. */
 struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk);
+uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot);
+/* A slot of the pool for a chunk that is in none of it, in SLOT_DIRTY; NULL: all are taken by what may not go. */
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
+                             size_t row, uint64_t chunk);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
 void tier_slot_free(struct kv_tier *tier, struct slot *slot);

@@ -45,42 +45,41 @@ static enum status write_metadata(struct kv_sequence *sequence, size_t layer, si
     return STATUS_OK;
 }
 
-/* Chunks that have become full are rounded to what their 4-bit pages decode to, written or not: what they hold must
- * not depend on the budget.  Encoding that again gives the same bytes (kernels/codec). */
-static void round_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end) {
+/* Chunks that have become full are packed, written or not: what they hold must not depend on the budget.  Before
+ * `complete` says that they are there to be written. */
+static enum status pack_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                               struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    if (tier->q4_bytes == 0) return;
-    for (uint64_t chunk = sequence->rounded[layer]; chunk < chunk_end; chunk++)
-        for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++) {
-            void *rows = *kv_chunk_entry(sequence, layer, head, chunk);
-            ASSERT(rows != NULL && tier_slot_at(tier, rows)->state == SLOT_DIRTY);
-            tier->codec.q4_encode(&sequence->cache->layout, rows, tier->q4_run);
-            tier->codec.q4_decode(&sequence->cache->layout, tier->q4_run, rows);
+    const size_t heads = sequence->cache->config.kv_head_count;
+    if (tier->q4_bytes == 0) return STATUS_OK;
+    for (uint64_t chunk = sequence->rounded[layer]; chunk < chunk_end; chunk++) {
+        for (size_t head = 0; head < heads; head++) {
+            void *const *rows = kv_chunk_entry(sequence, layer, head, chunk);
+            ASSERT(*rows != NULL && tier_slot_at(tier, *rows)->state == SLOT_DIRTY);
+            struct slot *slot = tier_slot_dirty(tier, &tier->packed, sequence, layer * heads + head, chunk);
+            TRY(kv_tier_failure(sequence->cache, error));
+            if (slot == NULL) return kv_tier_full(sequence->cache, error);
+            tier->codec.q4_encode(&sequence->cache->layout, *rows, tier_slot_memory(tier, slot));
+            tier_slot_free(tier, tier_slot_at(tier, *rows));
         }
-    if (sequence->rounded[layer] < chunk_end) sequence->rounded[layer] = chunk_end;
-}
-
-/* What the disk gets of chunks: [count] addresses. */
-static void pages_of(struct kv_tier *tier, void *const *chunks, size_t count, const void **pages) {
-    ASSERT(count <= TIER_RUN_CHUNKS);
-    for (size_t i = 0; i < count; i++) {
-        pages[i] = chunks[i];
-        if (tier->q4_bytes == 0) continue;
-        uint8_t *page = tier->q4_run + i * tier->q4_bytes;
-        tier->codec.q4_encode(&tier->cache->layout, chunks[i], page);
-        pages[i] = page;
+        sequence->rounded[layer] = chunk + 1;
     }
+    return STATUS_OK;
 }
 
 static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                              size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
-    void *const *chunks = kv_chunk_entry(sequence, layer, head, first);
-    for (size_t i = 0; i < count; i++) ASSERT(chunks[i] != NULL);
-    ASSERT(tier->q4_bytes == 0 || first + count <= sequence->rounded[layer]);
+    bool packed = tier->q4_bytes > 0;
+    ASSERT(!packed || first + count <= sequence->rounded[layer]);
+    void *const *chunks = (packed ? kv_packed_entry : kv_chunk_entry)(sequence, layer, head, first);
     const void *pages[TIER_RUN_CHUNKS];
-    pages_of(tier, chunks, count, pages);
+    ASSERT(count <= TIER_RUN_CHUNKS);
+    for (size_t i = 0; i < count; i++) {
+        ASSERT(chunks[i] != NULL);
+        pages[i] = chunks[i];
+    }
     WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
     if (sequence->backing.layout.metadata_bytes > 0)
         TRY(write_metadata(sequence, layer, head, first, count, error));
@@ -113,8 +112,8 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
                               struct error *error) {
     struct error why;
     TRY(kv_tier_failure(sequence->cache, error));
+    TRY(pack_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
     sequence->complete[layer_index] = token_count;
-    round_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS);
     if (sequence->writes &&
         write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
@@ -132,7 +131,7 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
     enum status flushed =
         document_flush(written_document(sequence), &ignored); /* no page is on its way now */
     (void)flushed;
-    for (uint64_t i = 0; i < tier->fresh_first; i++) {
+    for (uint64_t i = 0; i < tier->rows.count + tier->packed.count; i++) {
         struct slot *slot = &tier->slots[i];
         if (slot->sequence != sequence || slot->state != SLOT_QUEUED) continue;
         tier->queued_count--;
@@ -235,8 +234,11 @@ static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
             for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
-                void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
-                if (*entry != NULL) tier_slot_free(tier, tier_slot_at(tier, *entry));
+                const void *rows = *kv_chunk_entry(sequence, layer, head, chunk);
+                if (rows != NULL) tier_slot_free(tier, tier_slot_at(tier, rows));
+                if (sequence->packed == NULL) continue;
+                const void *packed = *kv_packed_entry(sequence, layer, head, chunk);
+                if (packed != NULL) tier_slot_free(tier, tier_slot_at(tier, packed));
             }
 }
 

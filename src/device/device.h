@@ -104,6 +104,9 @@ struct kv_view {
     const struct kv_layout *layout;
     void *const *chunks; /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of
                           * chunks[h * chunk_stride + r / 64] */
+    void *const
+        *packed; /* [kv_head_count][chunk_stride]: where not NULL, the chunk in 4 bits (kernels/codec): what
+                          * attend_selected then attends to, instead of its rows; NULL: there are none */
     size_t chunk_stride;
     void *const
         *metadata; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
@@ -198,7 +201,7 @@ struct select_times {
  *            the entries of view.chunks may be NULL (metadata must be there);
  *   attend   given: only the rows of the lists are read, so all other chunks' entries may be NULL, and view.metadata
  *            too unless mass is wanted.  An item may be one KV head of a row: kv_head_count 1, head_count the group,
- *            q and out seen as [rows * KV heads][group heads], view.chunks (and metadata) advanced by head *
+ *            q and out seen as [rows * KV heads][group heads], view.chunks (packed, metadata) advanced by head *
  *            chunk_stride; its heads may come in any order, in any number of operations. */
 struct attend_selected_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */

@@ -187,24 +187,28 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     }
 }
 
-static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
-    size_t row = 0, heads = run->operation->kv_head_count;
-    while (row + 1 < run->row_count && run->rows[row + 1].attend_first <= unit) row++;
-    const struct select_row *r = &run->rows[row];
-    size_t head = (unit - r->attend_first) / r->ranges.count,
-           range = (unit - r->attend_first) % r->ranges.count;
-    size_t begin = range * r->ranges.rows, count = min_size(r->ranges.rows, r->kept - begin);
-    const struct select_item *item = r->item;
-    float *partial = run->partials + unit * run->partial_stride;
-    const uint32_t *list = head_list(run, row, head);
-    ASSERT(list[begin + count - 1] <= item->position);
-    float *row_scores = NULL;
-    if (run->row_scores != NULL)
-        row_scores = run->row_scores + (row * heads + head) * run->group * run->list_stride + begin;
-    run->device->kernels.attention.gather(&(struct attention_gather_args){
+/* Of count rows from `list` on, those before the first chunk that lies in the other form: in 4 bits or as rows. */
+static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
+                        bool *packed) {
+    *packed = false;
+    if (view->packed == NULL) return count;
+    void *const *forms = view->packed + head * view->chunk_stride;
+    *packed = forms[list[0] / KV_CHUNK_TOKENS] != NULL;
+    size_t end = 1;
+    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != NULL) == *packed) end++;
+    return end;
+}
+
+/* The partial of count rows of `list`, all in one form. */
+static void attend_rows(const struct select_run *run, const struct select_row *r, size_t head,
+                        const uint32_t *list, size_t count, bool packed, float *partial, float *row_scores,
+                        uint8_t *scratch) {
+    const struct attention_kernels *kernels = &run->device->kernels.attention;
+    const struct kv_view *view = &r->item->view;
+    (packed ? kernels->gather_q4 : kernels->gather)(&(struct attention_gather_args){
         .layout = run->kv,
-        .chunks = (const void *const *)(item->view.chunks + head * item->view.chunk_stride),
-        .rows = list + begin,
+        .chunks = (const void *const *)((packed ? view->packed : view->chunks) + head * view->chunk_stride),
+        .rows = list,
         .row_count = count,
         .q = head_query(run, r, head),
         .q_stride = run->kv->k_dimension,
@@ -218,6 +222,37 @@ static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         .scores = row_scores,
         .scores_stride = run->list_stride,
         .scratch = scratch});
+}
+
+static void merge_partial(const struct select_run *run, float *target, const float *source) {
+    const size_t group = run->group, dimension = run->kv->v_dimension;
+    run->device->kernels.attention.merge(group, dimension, target, target + group, target + 2 * group,
+                                         dimension, source, source + group, source + 2 * group, dimension);
+}
+
+static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    size_t row = 0, heads = run->operation->kv_head_count;
+    while (row + 1 < run->row_count && run->rows[row + 1].attend_first <= unit) row++;
+    const struct select_row *r = &run->rows[row];
+    size_t head = (unit - r->attend_first) / r->ranges.count,
+           range = (unit - r->attend_first) % r->ranges.count;
+    size_t begin = range * r->ranges.rows, count = min_size(r->ranges.rows, r->kept - begin);
+    float *partial = run->partials + unit * run->partial_stride;
+    const uint32_t *list = head_list(run, row, head);
+    ASSERT(list[begin + count - 1] <= r->item->position);
+    float *row_scores = NULL;
+    if (run->row_scores != NULL)
+        row_scores = run->row_scores + (row * heads + head) * run->group * run->list_stride + begin;
+    float *part = (float *)(void *)scratch; /* of rows behind the first that lie in another form */
+    uint8_t *rest = scratch + run->partial_stride * sizeof *part;
+    for (size_t first = 0; first < count;) {
+        bool packed;
+        size_t same = same_form(&r->item->view, head, list + begin + first, count - first, &packed);
+        attend_rows(run, r, head, list + begin + first, same, packed, first == 0 ? partial : part,
+                    row_scores != NULL ? row_scores + first : NULL, rest);
+        if (first > 0) merge_partial(run, partial, part);
+        first += same;
+    }
 }
 
 /* Adds what the row's attention gave to each token to the token's mass. */
@@ -248,11 +283,8 @@ static void finish_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     const struct select_row *r = &run->rows[row];
     size_t group = run->group, dimension = run->kv->v_dimension;
     float *target = run->partials + (r->attend_first + head * r->ranges.count) * run->partial_stride;
-    for (size_t range = 1; range < r->ranges.count; range++) {
-        const float *source = target + range * run->partial_stride;
-        kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
-                       source + group, source + 2 * group, dimension);
-    }
+    for (size_t range = 1; range < r->ranges.count; range++)
+        merge_partial(run, target, target + range * run->partial_stride);
     if (run->row_scores != NULL) add_mass(run, row, head, target, target + group, (float *)(void *)scratch);
     if (operation->out == NULL) return;
     kernels->finish(group, dimension, target + group, target + 2 * group, dimension,
@@ -307,6 +339,8 @@ static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
     const struct metadata_layout *layout = run->operation->layout;
     size_t bytes = kernels->attention.gather_scratch_bytes(run->group, run->kv);
+    bytes = max_size(bytes, kernels->attention.gather_q4_scratch_bytes(run->group, run->kv)) +
+            run->partial_stride * sizeof(float);
     if (layout->kind == METADATA_HASH)
         bytes = max_size(bytes, kernels->hash.score_scratch_bytes(&layout->hash, run->group));
     if (layout->kind == METADATA_ABSTRACT)
