@@ -1,0 +1,143 @@
+/* The infinigen preset through the whole engine on the bundled model and its committed calibration: how many of the
+ * tokens with the most attention its partial keys find, and the answers it gives.  The same thresholds must fail with a
+ * skew that does nothing: the identity, with which partial keys are the first columns of the keys as they are.  (All
+ * columns together would still give the exact product: nothing but a threshold sees it.) */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "format/gguf.h"
+
+#define MODEL LOAM_SOURCE_DIR "/models/loam-nano"
+
+static char broken_model[200];
+
+/* [kv heads][columns][columns] halves. */
+static void set_identity(uint8_t *data, size_t rows, size_t columns) {
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < columns; i++) {
+            uint16_t half = row % columns == i ? 0x3c00 : 0;
+            memcpy(data + 2 * (row * columns + i), &half, sizeof half);
+        }
+}
+
+/* The model again, beside a calibration whose skews do nothing. */
+static int break_skew(void **state) {
+    (void)state;
+    struct gguf gguf = {0};
+    struct error error;
+    char path[220];
+    snprintf(broken_model, sizeof broken_model, "%s", scratch_path("broken.gguf"));
+    snprintf(path, sizeof path, "%s", scratch_path("broken.calib.gguf"));
+    assert_int_equal(symlink(MODEL ".gguf", broken_model), 0);
+    assert_ok(gguf_open(&gguf, MODEL ".calib.gguf", &error), error);
+    size_t size = (size_t)gguf.maps[0].size_bytes, count = 0;
+    uint8_t *bytes = malloc(size);
+    assert_non_null(bytes);
+    memcpy(bytes, gguf.maps[0].data, size);
+    for (uint64_t i = 0; i < gguf.tensor_count; i++) {
+        const struct gguf_tensor *tensor = &gguf.tensors[i];
+        if (strstr(tensor->name.text, ".skew") == NULL) continue;
+        size_t columns = (size_t)tensor->dimensions[0];
+        set_identity(bytes + (tensor->data - gguf.maps[0].data), (size_t)tensor->size_bytes / 2 / columns,
+                     columns);
+        count++;
+    }
+    assert_true(count > 3);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+    free(bytes);
+    gguf_close(&gguf);
+    return 0;
+}
+
+static json_t *evaluate(const char *const *arguments, const char *json_path) {
+    struct process_result result =
+        process_run(&(struct process_request){.arguments = arguments, .timeout_seconds = 120});
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    process_deinit(&result);
+    json_t *root = json_load_file(json_path, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+/* The mean of a figure over the results of a preset whose name begins so. */
+static double mean_of(const json_t *root, const char *preset, const char *figure, json_int_t layer_first) {
+    double sum = 0;
+    size_t count = 0, index;
+    json_t *row;
+    json_array_foreach(json_object_get(root, "results"), index, row) {
+        if (strncmp(json_string_value(json_object_get(row, "preset")), preset, strlen(preset)) != 0) continue;
+        if (json_integer_value(json_object_get(row, "layer")) < layer_first) continue;
+        sum += json_number_value(json_object_get(row, figure));
+        count++;
+    }
+    assert_true(count > 0);
+    return sum / (double)count;
+}
+
+/* Of the 5% of tokens with the most attention, how many 5% found, beside what the window has of them; the first layer
+ * attends to little but the begin token. */
+static double recall(const char *model, double *of_window) {
+    const char *json = scratch_path("recall.json");
+    json_t *root =
+        evaluate((const char *const[]){"eval", "recall", "-m", model, "--preset",
+                                       "infinigen:dense=0:5%,streaming:dense=0:5%", "--lengths", "2048",
+                                       "--stretch", "8", "--chunks", "1", "-q", "--json", json, NULL},
+                 json);
+    double found = mean_of(root, "infinigen", "top", 1);
+    *of_window = mean_of(root, "streaming", "top", 1);
+    json_decref(root);
+    return found;
+}
+
+static double share_answered(const char *model, double *of_full) {
+    const char *json = scratch_path("answers.json");
+    json_t *root =
+        evaluate((const char *const[]){"eval", "ruler", "-m", model, "--tasks",
+                                       "niah_single_2,niah_multikey_1,niah_multiquery", "--shared-text",
+                                       "niah", "--lengths", "2048", "--samples", "4", "--preset",
+                                       "full,infinigen:dense=0", "-q", "--json", json, NULL},
+                 json);
+    double found = mean_of(root, "infinigen", "score", 0);
+    *of_full = mean_of(root, "full", "score", 0);
+    json_decref(root);
+    return found;
+}
+
+static bool recalls(double found, double of_window) { return found >= 2.2 * of_window; }
+static bool answers(double found, double of_full) { return found >= of_full - 0.2; }
+
+static void partial_keys_find_what_is_attended_to(void **state) {
+    (void)state;
+    double window, found = recall(MODEL ".gguf", &window), broken = recall(broken_model, &window);
+    print_message("top tokens found: %.3f, by a broken skew %.3f, in the window %.3f\n", found, broken,
+                  window);
+    assert_true(recalls(found, window));
+    assert_false(recalls(broken, window));
+}
+
+static void partial_keys_answer(void **state) {
+    (void)state;
+    double full, found = share_answered(MODEL ".gguf", &full), broken = share_answered(broken_model, &full);
+    print_message("answers found: %.3f, by a broken skew %.3f, with full attention %.3f\n", found, broken,
+                  full);
+    assert_true(full >= 0.8);
+    assert_true(answers(found, full));
+    assert_false(answers(broken, full));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(partial_keys_find_what_is_attended_to),
+        cmocka_unit_test(partial_keys_answer),
+    };
+    return cmocka_run_group_tests(tests, break_skew, NULL);
+}
