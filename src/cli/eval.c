@@ -146,7 +146,7 @@ enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, s
     const char *note = engine_select(engine) != NULL ? select_fallback(engine_select(engine)) : NULL;
     if (note != NULL && (evaluation->noticed >> index & 1) == 0 && !evaluation->session.quiet)
         fprintf(stderr, "loam: note: %s\n", note);
-    evaluation->noticed |= 1u << index;
+    evaluation->noticed |= UINT64_C(1) << index;
     return STATUS_OK;
 }
 

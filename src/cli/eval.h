@@ -14,7 +14,7 @@
 #include "cli/table.h"
 #include "eval/essay.h"
 
-enum { EVAL_PRESETS_MOST = 16, EVAL_LENGTHS_MOST = 32 };
+enum { EVAL_PRESETS_MOST = 40, EVAL_LENGTHS_MOST = 32 };
 enum eval_output { EVAL_OUTPUT_MD, EVAL_OUTPUT_JSON, EVAL_OUTPUT_JSONL }; /* choices of -o */
 
 struct evaluation {
@@ -31,7 +31,7 @@ struct evaluation {
     bool resumes;             /* jsonl is appended to */
     struct eval_tiers tiers;  /* --kv-host and --kv-disk */
     size_t preset_in_use;     /* index + 1; 0: none */
-    uint32_t noticed;         /* bits: presets whose fallback was told */
+    uint64_t noticed;         /* bits: presets whose fallback was told */
 };
 
 /* Refuses options that belong to another evaluation, reads the presets, checks that what is to be written can be. */

@@ -7,7 +7,7 @@
 
 #include "eval/text.h"
 
-enum { TABLE_COLUMNS_MOST = 24 };
+enum { TABLE_COLUMNS_MOST = 48 };
 
 struct table {
     size_t column_count;

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "eval/text.h"
 
-enum { HEAT_MAP_DEPTHS = 10, HEAT_MAP_PANELS_MOST = 16, HEAT_MAP_LENGTHS_MOST = 64 };
+enum { HEAT_MAP_DEPTHS = 10, HEAT_MAP_PANELS_MOST = 40, HEAT_MAP_LENGTHS_MOST = 64 };
 
 struct heat_cell {
     double sum; /* of scores in [0, 1] */
