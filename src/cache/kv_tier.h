@@ -87,6 +87,10 @@ struct kv_backing {
     struct store_model model;
     struct store_layout layout;
     const char *name; /* borrowed; of the document, for people */
+    /* Builds metadata of rows of a layer whose K is in memory, at once; NULL: there are none. */
+    enum status (*build_metadata)(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                  uint64_t position_first, uint64_t row_count, struct error *error);
+    void *build_context;
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
@@ -96,6 +100,13 @@ void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backi
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)
     STATUS_CHECKED;
+/* For a sequence that only reads its document: what is computed from here on is saved in a new one, into which the
+ * pages so far are copied, checked.  When it fails the sequence is as it was, if there is no room for a document, or
+ * empty (kv_sequence_close_documents), if what is copied could not be read. */
+enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                      struct error *error) STATUS_CHECKED;
+/* An empty sequence again, without documents. */
+void kv_sequence_close_documents(struct kv_sequence *sequence);
 /* A new document that the sequence's KV will be saved in (kv_sequence_commit). */
 enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                         struct error *error) STATUS_CHECKED;

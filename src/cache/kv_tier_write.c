@@ -7,6 +7,8 @@
 #include "base/checked.h"
 #include "cache/kv_tier_internal.h"
 
+enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_least) */
+
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing) {
     ASSERT(sequence->source_count == 0 && sequence->length == 0);
     sequence->backing = *backing;
@@ -195,12 +197,61 @@ enum status tier_spill(struct kv_sequence *sequence, struct error *error) {
     return STATUS_OK;
 }
 
+/* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
+static enum status bring_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+                               uint64_t first, size_t count, struct error *error) {
+    size_t heads = sequence->cache->config.kv_head_count;
+    for (size_t head = 0; head < heads; head++)
+        brings[head] = (struct kv_bring){.sequence = sequence,
+                                         .layer_index = layer,
+                                         .kv_head = head,
+                                         .chunk_first = first,
+                                         .chunk_count = count,
+                                         .packed = true};
+    for (size_t head = 0; head < heads; head++)
+        if (!kv_bring_begin(&brings[head])) {
+            TRY(kv_tier_failure(sequence->cache, error));
+            return kv_tier_full(sequence->cache, error);
+        }
+    for (size_t head = 0; head < heads; head++) TRY(kv_bring_wait(&brings[head], error));
+    return STATUS_OK;
+}
+
+static void release_layer(struct kv_sequence *sequence, struct kv_bring *brings) {
+    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+        kv_bring_release(&brings[head]);
+}
+
+/* Metadata of the first chunk_count chunks of a document that has none, or others: of its keys. */
+static enum status build_metadata(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_backing *backing = &sequence->backing;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
+            size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
+            status = bring_layer(sequence, brings, layer, first, count, error);
+            if (status == STATUS_OK)
+                status = backing->build_metadata(backing->build_context, sequence, layer,
+                                                 first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
+            release_layer(sequence, brings);
+        }
+    free(brings);
+    return status;
+}
+
 /* Metadata of the first chunk_count chunks, as they were saved. */
 static enum status load_metadata(struct kv_sequence *sequence, struct document *document,
                                  uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     size_t heads = config->kv_head_count, bytes = config->metadata_bytes;
     if (sequence->metadata == NULL) return STATUS_OK;
+    const struct store_layout *layout = document_layout(document);
+    if (strcmp(layout->metadata_kind, sequence->backing.layout.metadata_kind) != 0 ||
+        layout->metadata_bytes != sequence->backing.layout.metadata_bytes)
+        return build_metadata(sequence, chunk_count, error);
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
@@ -277,11 +328,8 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
         return status;
     }
     status = load_document(sequence, document, token_count, error);
-    if (status != STATUS_OK) { /* as if it had never been */
-        tier_drain_all(tier);
-        tier->failed = STATUS_OK;
-        forget_chunks(sequence, 0);
-        cut_sources(sequence, 0);
+    if (status != STATUS_OK) {
+        kv_sequence_close_documents(sequence);
         return status;
     }
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
@@ -293,6 +341,71 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     sequence->committed_tokens = token_count;
     sequence->length = token_count;
     return STATUS_OK;
+}
+
+/* Pages of one head that are in memory now, and their metadata. */
+static enum status copy_head(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                             size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct document *document = written_document(sequence);
+    size_t most = min_size(document_write_most(document), TIER_RUN_CHUNKS);
+    void *const *chunks =
+        (tier->q4_bytes > 0 ? kv_packed_entry : kv_chunk_entry)(sequence, layer, head, first);
+    for (size_t done = 0, run; done < count; done += run) {
+        const void *pages[TIER_RUN_CHUNKS];
+        run = min_size(count - done, most);
+        for (size_t i = 0; i < run; i++) pages[i] = chunks[done + i];
+        WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
+        if (sequence->backing.layout.metadata_bytes > 0)
+            TRY(write_metadata(sequence, layer, head, first + done, run, error));
+        tier->statistics.write_bytes += run * store_page_bytes(&sequence->backing.layout);
+    }
+    return STATUS_OK;
+}
+
+static enum status copy_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+                              uint64_t chunk_count, struct error *error) {
+    struct error why;
+    for (uint64_t first = 0; first < chunk_count && sequence->writes; first += LAYER_CHUNKS) {
+        size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
+        enum status status = bring_layer(sequence, brings, layer, first, count, error);
+        for (size_t head = 0; status == STATUS_OK && head < sequence->cache->config.kv_head_count; head++)
+            if (sequence->writes && copy_head(sequence, layer, head, first, count, &why) != STATUS_OK)
+                tier_stop_writing(sequence, &why);
+        release_layer(sequence, brings);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                      struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = create_document(sequence, token_capacity, error);
+    bool created = status == STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
+        status = copy_layer(sequence, brings, layer, sequence->length / KV_CHUNK_TOKENS, error);
+    free(brings);
+    if (status == STATUS_OK) {
+        sequence->saved = sequence->writes;
+        sequence->committed_tokens = 0;
+    } else if (created) {
+        kv_sequence_close_documents(sequence);
+    }
+    return status;
+}
+
+void kv_sequence_close_documents(struct kv_sequence *sequence) {
+    struct kv_tier *tier = sequence->cache->tier;
+    tier_drain_all(tier);
+    tier->failed = STATUS_OK;
+    forget_chunks(sequence, 0);
+    cut_sources(sequence, 0);
+    sequence->length = sequence->committed_tokens = 0;
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        sequence->written[layer] = sequence->rounded[layer] = sequence->complete[layer] = 0;
 }
 
 bool kv_sequence_is_saved(const struct kv_sequence *sequence) { return sequence->saved; }

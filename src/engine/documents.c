@@ -7,7 +7,10 @@
 #include "base/assert.h"
 #include "kernels/codec/codec.h"
 
-enum { REFUSALS_MOST = 16 }; /* documents that are opened in vain before the prompt is computed */
+enum {
+    REFUSALS_MOST = 16, /* documents that are opened in vain before the prompt is computed */
+    COPIES_MOST = 4,    /* bytes that are copied at most for each new one */
+};
 
 struct documents {
     struct store *store;       /* owned */
@@ -68,19 +71,23 @@ void documents_close(struct documents *documents) {
     free(documents);
 }
 
+static bool same_metadata(const struct store_layout *a, const struct store_layout *b) {
+    return strcmp(a->metadata_kind, b->metadata_kind) == 0 && a->metadata_bytes == b->metadata_bytes;
+}
+
 /* All of it is wanted: it goes on where the document ends.  Else it is only read. */
 static enum status open_match(struct documents *documents, const struct store_match *match,
                               uint64_t token_capacity, struct document **document, bool *writable,
                               struct error *error) {
     const struct kv_backing *backing = &documents->backing;
-    *writable = match->prefix_tokens == match->token_count;
+    *writable = match->prefix_tokens == match->token_count && same_metadata(&match->layout, &backing->layout);
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
                                            &backing->layout, DOCUMENT_APPEND, token_capacity, error);
         if (status != STATUS_FULL) return status;
         *writable = false; /* another process goes on with it, or there is no room for more */
     }
-    return document_open(document, documents->store, match->document, &backing->model, &backing->layout,
+    return document_open(document, documents->store, match->document, &backing->model, &match->layout,
                          DOCUMENT_READ, 0, error);
 }
 
@@ -92,31 +99,62 @@ static void keep_exact(const struct store_layout *layout, struct store_match *ma
         match->prefix_tokens -= match->prefix_tokens % KV_CHUNK_TOKENS;
 }
 
+/* The longest prefix that can be used.  Metadata are built anew from the stored keys; those of rounded pages were made
+ * of exact ones. */
+static enum status find(struct documents *documents, const int32_t *tokens, uint64_t token_count,
+                        struct store_match *match, struct error *error) {
+    const struct kv_backing *backing = &documents->backing;
+    struct store_match other;
+    TRY(store_find(documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
+    if (match->prefix_tokens < token_count && backing->layout.tail_bytes == 0) {
+        TRY(store_find_pages(documents->store, &backing->model, &backing->layout, tokens, token_count, &other,
+                             error));
+        if (other.prefix_tokens > match->prefix_tokens) *match = other;
+    }
+    keep_exact(&backing->layout, match);
+    return STATUS_OK;
+}
+
+/* token_count: of the whole prompt.  *reused stays 0 when it fails. */
+static enum status use(struct documents *documents, struct kv_sequence *sequence,
+                       const struct store_match *match, uint64_t token_count, uint64_t token_capacity,
+                       struct error *notice, struct error *error) {
+    struct document *document;
+    bool writable;
+    TRY(open_match(documents, match, token_capacity, &document, &writable, error));
+    TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
+    bool departs = match->prefix_tokens < match->token_count ||
+                   !same_metadata(&match->layout, &documents->backing.layout);
+    if (writable || !departs || match->prefix_tokens / COPIES_MOST > token_count - match->prefix_tokens)
+        return STATUS_OK;
+    enum status status = kv_sequence_copy_document(sequence, token_capacity, error);
+    if (status == STATUS_OK || kv_sequence_length(sequence) == 0) return status;
+    (void)error_set(notice, status, "not saved: %s", error->message);
+    return STATUS_OK;
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
                              uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
                              struct error *notice, struct error *error) {
-    const struct kv_backing *backing = &documents->backing;
     *reused = 0;
     notice->message[0] = '\0';
-    kv_sequence_set_backing(sequence, backing);
+    kv_sequence_set_backing(sequence, &documents->backing);
     for (size_t refusals = 0; refusals < REFUSALS_MOST; refusals++) {
         struct store_match match;
-        struct document *document;
-        bool writable;
-        TRY(store_find(documents->store, &backing->model, &backing->layout, tokens, token_count, &match,
-                       error));
-        if (match.document == 0) break;
-        keep_exact(&backing->layout, &match);
-        enum status status = open_match(documents, &match, token_capacity, &document, &writable, error);
+        enum status status = find(documents, tokens, token_count, &match, error);
+        if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
-            status = kv_sequence_open_document(sequence, document, match.prefix_tokens, writable, error);
+            status = use(documents, sequence, &match, token_count + 1, token_capacity, notice, error);
+        else if (status == STATUS_DOCUMENT) /* the catalog */
+            return status;
         if (status == STATUS_OK) {
             *reused = match.prefix_tokens;
             return STATUS_OK;
         }
-        if (status != STATUS_DOCUMENT) return status;
+        if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
+        (void)error_set(notice, status, "%s; computed anew", error->message);
+        if (status == STATUS_IO) break;
         /* it has been flagged and will not be found again */
-        (void)error_set(notice, STATUS_DOCUMENT, "%s; computed anew", error->message);
     }
     enum status status = kv_sequence_create_document(sequence, token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
@@ -124,6 +162,15 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     (void)error_set(notice, status, "not saved: %s", error->message);
     kv_sequence_set_backing(sequence, &(struct kv_backing){0});
     return STATUS_OK;
+}
+
+void documents_build_with(struct documents *documents,
+                          enum status (*build)(void *context, struct kv_sequence *sequence,
+                                               size_t layer_index, uint64_t position_first,
+                                               uint64_t row_count, struct error *error),
+                          void *context) {
+    documents->backing.build_metadata = build;
+    documents->backing.build_context = context;
 }
 
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

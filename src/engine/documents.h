@@ -4,6 +4,11 @@
  *   first prefill -> documents_attach          the longest saved prefix becomes the sequence's, or a new document
  *   later blocks  -> kv_sequence_commit        what is computed becomes durable segment by segment
  *
+ * What follows a document extends it.  A prompt that departs from a document before its end, or that needs other
+ * metadata than it has (those are built anew), only reads it; when it has enough to say of its own (at least a quarter
+ * of what it shares) the shared pages are copied into a document of its own: at most five bytes are written for each
+ * byte of new KV.
+ *
  * A document belongs to the bytes of the model file, the types of K and V, and the selection's metadata, weights
  * included.  Thread: the engine's.
  */
@@ -18,6 +23,12 @@ struct documents;
 enum status documents_open(struct documents **documents, const struct engine_options *options,
                            const struct model *model, const struct kv_layout *layout, struct select *select,
                            uint64_t buffer_bytes, struct error *error) STATUS_CHECKED;
+/* What builds metadata (kv_backing.build_metadata); before the first sequence. */
+void documents_build_with(struct documents *documents,
+                          enum status (*build)(void *context, struct kv_sequence *sequence,
+                                               size_t layer_index, uint64_t position_first,
+                                               uint64_t row_count, struct error *error),
+                          void *context);
 /* store_warning of the store: a line for the user, or NULL. */
 const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */

@@ -99,13 +99,21 @@ static enum status make_select(struct engine *engine, const struct select_option
     return status;
 }
 
+static enum status build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
+                              uint64_t position_first, uint64_t row_count, struct error *error) {
+    struct engine *engine = context;
+    struct attend_item item = {.view = kv_sequence_view(sequence, layer_index),
+                               .row_count = row_count,
+                               .position_first = position_first};
+    select_append(engine->select, engine->stream, layer_index, &item, 1);
+    return engine->model->device->operations->stream_synchronize(engine->stream, error);
+}
+
 static enum status build_metadata(struct engine *engine, struct sequence *sequence, struct error *error) {
     uint64_t length = sequence_length(sequence);
-    for (size_t layer = 0; layer < engine->kv.layer_count && length > 0; layer++) {
-        struct attend_item item = {.view = kv_sequence_view(sequence->kv, layer), .row_count = length};
-        select_append(engine->select, engine->stream, layer, &item, 1);
-    }
-    return engine->model->device->operations->stream_synchronize(engine->stream, error);
+    for (size_t layer = 0; layer < engine->kv.layer_count && length > 0; layer++)
+        TRY(build_rows(engine, sequence->kv, layer, 0, length, error));
+    return STATUS_OK;
 }
 
 static enum status replace_select(struct engine *engine, const struct select_options *options,
@@ -250,8 +258,10 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
         engine->forward,
         &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});
     if (options->disk_directory == NULL) return STATUS_OK;
-    return documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
-                          engine->select, engine->kv.buffer_bytes, error);
+    TRY(documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
+                       engine->select, engine->kv.buffer_bytes, error));
+    documents_build_with(engine->documents, build_rows, engine);
+    return STATUS_OK;
 }
 
 static enum status set_trace(struct engine *engine, struct trace *trace, struct error *error) {
@@ -454,18 +464,18 @@ static enum status run_batch(struct engine *engine, const struct forward_batch *
     return status;
 }
 
+static void note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
+    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
+}
+
 /* The rows behind the last full chunk have their metadata built again: those are not saved. */
 static enum status build_tail_metadata(struct engine *engine, struct sequence *sequence,
                                        struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
-         layer++) {
-        struct attend_item item = {.view = kv_sequence_view(sequence->kv, layer),
-                                   .row_count = length - first,
-                                   .position_first = first};
-        select_append(engine->select, engine->stream, layer, &item, 1);
-    }
-    return engine->model->device->operations->stream_synchronize(engine->stream, error);
+         layer++)
+        TRY(build_rows(engine, sequence->kv, layer, first, length - first, error));
+    return STATUS_OK;
 }
 
 /* The first prefill of a sequence: what a saved document has of it is not computed. */
@@ -477,6 +487,7 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
         return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
     TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
                          engine->context_size, &sequence->reused, &sequence->notice, error));
+    note_tokens(sequence, 0, request->tokens, (size_t)sequence->reused);
     return build_tail_metadata(engine, sequence, error);
 }
 
@@ -495,10 +506,6 @@ static bool remainder_selects(const struct engine *engine, const struct sequence
     if (engine->remainder == REMAINDER_SELECTS) return true;
     uint64_t length = sequence_length(sequence);
     return token_count <= length / select_rule_kept_tokens(engine->select, &sequence->rule, length);
-}
-
-static void note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
-    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }

@@ -334,6 +334,123 @@ static void what_follows_a_document_selects(void **state) {
     }
 }
 
+/* The answer to a prompt in an engine of its own, and what was saved of it: [STEPS][width]; the caller frees. */
+static float *answered(struct rig *rig, const struct engine_options *options, const int32_t *tokens,
+                       size_t count, uint64_t expected_reused, uint64_t *written) {
+    struct engine *engine = make_engine(rig, options);
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = tokens, .token_count = count};
+    float *all = calloc(STEPS * rig->width, sizeof *all);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    assert_int_equal(sequence_reused_tokens(sequence), expected_reused);
+    assert_string_equal(sequence_notice(sequence), "");
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    *written = engine_tier_statistics(engine).write_bytes;
+    for (size_t step = 0; step < STEPS; step++) {
+        const float *logits;
+        assert_ok(engine_step(engine, &sequence, &rig->tokens[2][step], 1, &logits, &rig->error), rig->error);
+        memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
+    }
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return all;
+}
+
+static void assert_same_likeliest(const struct rig *rig, const float *found, const float *expected) {
+    for (size_t step = 0; step < STEPS; step++) /* other blocks: other rounding */
+        assert_int_equal(likeliest(found + step * rig->width, rig->width),
+                         likeliest(expected + step * rig->width, rig->width));
+}
+
+/* A prompt that departs from a saved one takes over its pages and is saved itself, when there is enough that is new. */
+static void departing_prompt_is_saved(bool q4) {
+    for (size_t round = 0; round < METHODS; round++) {
+        struct rig rig = {0};
+        struct scratch scratch, fresh;
+        rig_open(&rig, "llama", cpu_features());
+        struct engine_options options = options_of(methods[round], KV_F16);
+        options.q4_pages = q4;
+        options.disk_directory = "one of two";
+        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        options.disk_directory = scratch.path;
+        uint64_t written[4], alone;
+        free(answered(&rig, &options, rig.tokens[0], 1000, 0, &written[0]));
+        /* 672 tokens in common: whole blocks and, but for the last half of one, whole chunks. */
+        int32_t other[PROMPT];
+        memcpy(other, rig.tokens[0], 672 * sizeof *other);
+        memcpy(other + 672, rig.tokens[1], 400 * sizeof *other);
+        uint64_t common = q4 ? 640 : 672;
+        float *found = answered(&rig, &options, other, 1072, common, &written[1]);
+        float *again = answered(&rig, &options, other, 1072, 1071, &written[2]);
+        free(answered(&rig, &options, rig.tokens[0], 1000, 999, &written[3])); /* as it was */
+        scratch_create(&fresh, SCRATCH_MEMORY);
+        options.disk_directory = fresh.path;
+        float *expected = answered(&rig, &options, other, 1072, 0, &alone);
+        if (!q4) assert_memory_equal(found, expected, STEPS * rig.width * sizeof *found);
+        assert_same_likeliest(&rig, found, expected);
+        assert_same_likeliest(&rig, again, expected);
+        assert_int_equal(written[1], alone); /* the shared pages once more, and the new ones */
+        assert_int_equal(written[2], 0);
+        assert_int_equal(written[3], 0);
+        /* A prompt that ends within a document only reads it. */
+        memcpy(other, rig.tokens[0], 672 * sizeof *other);
+        free(answered(&rig, &options, other, 672, q4 ? 640 : 671, &written[0]));
+        assert_int_equal(written[0], 0);
+        free(found);
+        free(again);
+        free(expected);
+        scratch_destroy(&scratch);
+        scratch_destroy(&fresh);
+        rig_close(&rig);
+    }
+}
+
+static void a_departing_prompt_is_saved(void **state) {
+    (void)state;
+    departing_prompt_is_saved(false);
+}
+
+static void a_departing_prompt_is_saved_in_4_bits(void **state) {
+    (void)state;
+    departing_prompt_is_saved(true);
+}
+
+/* Saved by one method and opened by another: its keys are there to build metadata of. */
+static void another_method_opens_it(void **state) {
+    (void)state;
+    for (size_t to = 0; to < METHODS; to++) {
+        struct rig rig = {0};
+        struct scratch scratch, fresh;
+        uint64_t written, most = 0;
+        rig_open(&rig, "llama", cpu_features());
+        struct engine_options from = options_of(methods[(to + 2) % METHODS], KV_F16),
+                              options = options_of(methods[to], KV_F16);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        scratch_create(&fresh, SCRATCH_MEMORY);
+        from.disk_directory = options.disk_directory = scratch.path;
+        assert_ok(engine_host_bytes_least(rig.model, &from, &from.host_bytes, &rig.error), rig.error);
+        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        free(answered(&rig, &from, rig.tokens[0], DOCUMENT, 0, &written));
+        /* Much that is new makes a document of the other kind. */
+        float *found = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT, &written);
+        float *again =
+            answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT + 4 * BLOCK - 1, &most);
+        options.disk_directory = fresh.path;
+        float *expected = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, 0, &most);
+        assert_memory_equal(found, expected, STEPS * rig.width * sizeof *found);
+        assert_same_likeliest(&rig, again, expected);
+        assert_true(written == most || methods[to] == methods[(to + 2) % METHODS]);
+        free(found);
+        free(again);
+        free(expected);
+        scratch_destroy(&scratch);
+        scratch_destroy(&fresh);
+        rig_close(&rig);
+    }
+}
+
 static void flip_byte(const struct scratch *scratch, const char *ending, double where) {
     DIR *folder = opendir(scratch->path);
     assert_non_null(folder);
@@ -415,6 +532,9 @@ int main(void) {
         cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
         cmocka_unit_test(a_saved_prompt_is_opened),
         cmocka_unit_test(a_saved_prompt_is_opened_in_4_bits),
+        cmocka_unit_test(a_departing_prompt_is_saved),
+        cmocka_unit_test(a_departing_prompt_is_saved_in_4_bits),
+        cmocka_unit_test(another_method_opens_it),
         cmocka_unit_test(what_follows_a_document_selects),
         cmocka_unit_test(a_damaged_page_is_refused),
         cmocka_unit_test(a_budget_without_a_disk_holds),

@@ -258,11 +258,11 @@ enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerpri
                                int64_t prefix, uint64_t **ids, size_t *count, struct error *error) {
     const char *doing = "searching";
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(
-        catalog,
-        "SELECT id FROM documents WHERE prefix=?1 AND fingerprint=?2 AND layout=?3 AND damaged='' "
-        "ORDER BY id DESC",
-        doing, &statement, error));
+    TRY(catalog_prepare(catalog,
+                        "SELECT id FROM documents WHERE prefix=?1 AND fingerprint=?2 AND (?3 IS NULL OR "
+                        "layout=?3) AND damaged='' "
+                        "ORDER BY id DESC",
+                        doing, &statement, error));
     sqlite3_bind_int64(statement, 1, prefix);
     sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
     sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC);

@@ -78,6 +78,7 @@ void document_free(struct document *document) {
 }
 
 uint64_t document_id(const struct document *document) { return document->id; }
+const struct store_layout *document_layout(const struct document *document) { return &document->layout; }
 uint64_t document_token_count(const struct document *document) { return document->committed_tokens; }
 const int32_t *document_tokens(const struct document *document) { return document->tokens; }
 

@@ -1,6 +1,7 @@
 /* Which saved document begins like these tokens? */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
@@ -20,34 +21,59 @@ static bool compare(void *context, const int32_t *tokens, uint64_t count) {
     return i == count && i < rest;
 }
 
-enum status store_find(struct store *store, const struct store_model *model,
-                       const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                       struct store_match *match, struct error *error) {
+/* The row of a match, and whether its pages look like that. */
+static enum status take_row(struct store *store, const struct store_layout *layout, struct store_match *match,
+                            bool *fits, struct error *error) {
+    struct document_row row;
+    TRY(catalog_find(&store->catalog, match->document, &row, fits, error));
+    if (!*fits) return STATUS_OK; /* removed since */
+    match->token_count = row.token_count;
+    const struct store_layout *found = &match->layout;
+    *fits = layout_parse(row.layout, &match->layout) && strcmp(found->codec, layout->codec) == 0 &&
+            found->layer_count == layout->layer_count && found->kv_head_count == layout->kv_head_count &&
+            found->chunk_bytes == layout->chunk_bytes && found->tail_bytes == layout->tail_bytes;
+    return STATUS_OK;
+}
+
+/* text: the layout as the catalog has it; NULL: that of the pages counts. */
+static enum status find(struct store *store, const struct store_model *model,
+                        const struct store_layout *layout, const char *text, struct comparison ours,
+                        struct store_match *match, struct error *error) {
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
-    if (token_count < KV_CHUNK_TOKENS) return STATUS_OK;
-    char text[STORE_TEXT_MOST];
-    layout_format(layout, text);
+    if (ours.count < KV_CHUNK_TOKENS) return STATUS_OK;
     uint64_t *ids;
     size_t count;
-    TRY(catalog_candidates(&store->catalog, model->fingerprint, text, prefix_of(tokens), &ids, &count,
+    TRY(catalog_candidates(&store->catalog, model->fingerprint, text, prefix_of(ours.tokens), &ids, &count,
                            error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        struct comparison comparison = {tokens, token_count, 0};
+        struct comparison comparison = ours;
+        struct store_match better = {.document = ids[i]};
+        bool fits;
         status = catalog_see_tokens(&store->catalog, ids[i], compare, &comparison, error);
         /* Less than a chunk in common: another prefix with the same hash, or damage. */
-        if (comparison.common < KV_CHUNK_TOKENS || comparison.common <= match->prefix_tokens) continue;
-        *match = (struct store_match){ids[i], comparison.common, 0};
+        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS ||
+            comparison.common <= match->prefix_tokens)
+            continue;
+        better.prefix_tokens = comparison.common;
+        status = take_row(store, layout, &better, &fits, error);
+        if (status == STATUS_OK && fits) *match = better;
     }
     free(ids);
-    if (status != STATUS_OK || match->document == 0) return status;
-    struct document_row row;
-    bool found;
-    TRY(catalog_find(&store->catalog, match->document, &row, &found, error));
-    if (!found)
-        *match = (struct store_match){0}; /* removed since */
-    else
-        match->token_count = row.token_count;
-    return STATUS_OK;
+    return status;
+}
+
+enum status store_find(struct store *store, const struct store_model *model,
+                       const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                       struct store_match *match, struct error *error) {
+    char text[STORE_TEXT_MOST];
+    layout_format(layout, text);
+    return find(store, model, layout, text, (struct comparison){tokens, token_count, 0}, match, error);
+}
+
+enum status store_find_pages(struct store *store, const struct store_model *model,
+                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                             struct store_match *match, struct error *error) {
+    return find(store, model, layout, NULL, (struct comparison){tokens, token_count, 0}, match, error);
 }

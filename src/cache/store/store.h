@@ -106,9 +106,10 @@ size_t store_tail_bytes(const struct store_layout *layout); /* the same for a ta
 /* Searching */
 
 struct store_match {
-    uint64_t document;      /* 0: none */
-    uint64_t prefix_tokens; /* that the document and the tokens have in common */
-    uint64_t token_count;   /* of the document */
+    uint64_t document;          /* 0: none */
+    uint64_t prefix_tokens;     /* that the document and the tokens have in common */
+    uint64_t token_count;       /* of the document */
+    struct store_layout layout; /* the document's */
 };
 
 /* The document of this model and layout that has the longest prefix in common with the tokens, compared id
@@ -117,6 +118,11 @@ struct store_match {
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
+
+/* The same among documents whose pages look like that, whatever metadata they have. */
+enum status store_find_pages(struct store *store, const struct store_model *model,
+                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                             struct store_match *match, struct error *error) STATUS_CHECKED;
 
 struct document_info {
     uint64_t id, token_count, commits;
@@ -172,6 +178,7 @@ enum status document_open(struct document **document, struct store *store, uint6
 void document_close(struct document *document); /* NULL is allowed */
 
 uint64_t document_id(const struct document *document);
+const struct store_layout *document_layout(const struct document *document);
 /* Tokens committed.  A writer's own grows when its commits are done. */
 uint64_t document_token_count(const struct document *document);
 const int32_t *document_tokens(const struct document *document); /* [document_token_count] */

@@ -131,7 +131,7 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
                                 enum status (*see)(void *context, const struct commit_row *commit,
                                                    struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
-/* Ids of documents that may begin with these 64 tokens; *ids is the caller's to free. */
+/* Ids of documents that may begin with these 64 tokens; layout NULL: of any.  *ids is the caller's to free. */
 enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
                                int64_t prefix, uint64_t **ids, size_t *count, struct error *error)
     STATUS_CHECKED;
