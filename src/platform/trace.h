@@ -31,7 +31,7 @@ enum trace_track {
 };
 
 /* Figures that are not said. */
-enum { TRACE_NONE = UINT32_MAX };
+#define TRACE_NONE UINT32_MAX
 
 struct trace_span {
     const char *name;          /* a literal; no character in it needs escaping */

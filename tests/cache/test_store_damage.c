@@ -616,8 +616,8 @@ static void test_lost_rows(void **state) {
         "DELETE FROM documents",
         "UPDATE documents SET id=7 WHERE id=2",
         "DELETE FROM documents WHERE id=2; DELETE FROM commits WHERE document=2",
-        "DELETE FROM documents WHERE id=2; DELETE FROM commits WHERE document=2; UPDATE sqlite_sequence SET "
-        "seq=1",
+        ("DELETE FROM documents WHERE id=2; DELETE FROM commits WHERE document=2; "
+         "UPDATE sqlite_sequence SET seq=1"),
         "DELETE FROM documents; DELETE FROM commits; DELETE FROM sqlite_sequence",
         "DELETE FROM documents WHERE id=2; INSERT INTO removals VALUES(2, zeroblob(16))",
     };

@@ -169,7 +169,6 @@ static uint64_t read_everything(const struct gguf *gguf) {
 enum status draft_open(const uint8_t *data, uint64_t size_bytes, struct error *error) {
     enum { ROOM = DRAFT_BYTES_MOST };
     static uint8_t *room;
-    static volatile uint64_t sink;
     if (room == NULL) {
         room = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         ASSERT(room != MAP_FAILED && mprotect(room + ROOM, 4096, PROT_NONE) == 0);
@@ -179,7 +178,10 @@ enum status draft_open(const uint8_t *data, uint64_t size_bytes, struct error *e
     if (size_bytes > 0) memcpy(copy, data, size_bytes);
     struct gguf gguf;
     enum status status = gguf_open_memory(&gguf, copy, size_bytes, "model.gguf", error);
-    if (status == STATUS_OK) sink += read_everything(&gguf);
+    if (status == STATUS_OK) {
+        uint64_t sum = read_everything(&gguf);
+        __asm__ volatile("" : : "r"(sum)); /* or the reading is left out */
+    }
     gguf_close(&gguf);
     return status;
 }

@@ -53,8 +53,8 @@ json_t *hf_byte_level_tokenizer(void) {
                                   "\xc4\xa0",
                                   "th",
                                   "the",
-                                  "\xc4\xa0"
-                                  "a"};
+                                  ("\xc4\xa0"
+                                   "a")};
     static const char *added[][2] = {{"<|begin|>", "s"}, {"<|end|>", "s"}, {"[more]", "n"}};
     json_t *tokenizer = new_tokenizer("{\"byte_fallback\":false}");
     put_words(tokenizer, words, 8, 0);
