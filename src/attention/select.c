@@ -37,7 +37,7 @@ struct select {
 
 const struct select_method *const select_methods[] = {&select_all,     &select_window, &select_quest,
                                                       &select_meanstd, &select_hash,   &select_h2o,
-                                                      &select_lowrank, &select_tree};
+                                                      &select_lowrank, &select_tree,   &select_exact};
 const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
 
 const struct select_method *select_method_find(const char *name) {
@@ -86,7 +86,7 @@ struct select_options select_options_default(void) {
                                    .norms = true};
 }
 
-const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns, leaf, rank";
+const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns, leaf, rank, scan";
 
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
     size_t *target = NULL;
@@ -98,9 +98,11 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
     if (strcmp(name, "leaf") == 0) target = &options->leaf;
     if (strcmp(name, "columns") == 0) target = &options->columns;
     if (target != NULL) *target = (size_t)value;
-    if (strcmp(name, "norms") != 0) return target != NULL;
-    options->norms = value != 0;
-    return true;
+    bool *flag = strcmp(name, "norms") == 0  ? &options->norms
+                 : strcmp(name, "scan") == 0 ? &options->scan
+                                             : NULL;
+    if (flag != NULL) *flag = value != 0;
+    return target != NULL || flag != NULL;
 }
 
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
@@ -288,6 +290,14 @@ static bool layer_selects(const struct select *select, size_t layer_index) {
     return layer_index >= select->options.dense_layers;
 }
 
+bool select_layer_chooses(const struct select *select, size_t layer_index) {
+    return layer_selects(select, layer_index);
+}
+
+bool select_scans(const struct select *select) {
+    return select->options.scan || select->options.method->reads_keys;
+}
+
 static const uint16_t *weights_of(const struct select *select, size_t layer_index) {
     if (select->weights == NULL) return NULL;
     return select->weights + (layer_index - select->options.dense_layers) * select->layer_weights;
@@ -295,7 +305,7 @@ static const uint16_t *weights_of(const struct select *select, size_t layer_inde
 
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count) {
-    if (select->layout.kind == METADATA_NONE || !layer_selects(select, layer_index)) return;
+    if (select->layout.bytes == 0 || !layer_selects(select, layer_index)) return;
     select->device->operations->metadata_build(
         stream, &(struct metadata_operation){.layout = &select->layout,
                                              .weights = weights_of(select, layer_index),
@@ -345,6 +355,15 @@ uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
     return select_rule_kept_tokens(select, &rule, position);
 }
 
+/* A tree counts for itself what it evaluated. */
+static void count_chosen(struct select *select, const struct select_item *item, uint64_t heads) {
+    uint64_t candidates = item->candidate_end - item->candidate_begin;
+    bool scored = item->pick_count > 0 && item->pick_count < candidates;
+    select->statistics.kept += select_item_kept(item) * heads;
+    if (scored && select->layout.kind != METADATA_TREE)
+        select->statistics.evaluated += candidates / select->layout.unit_tokens * heads;
+}
+
 /* Splits the operation's rows into those that choose and those that do not. */
 static void plan_rows(struct select *select, const struct attend_operation *operation,
                       const struct select_rule *const *rules, size_t *dense_count, size_t *chosen_count) {
@@ -360,7 +379,7 @@ static void plan_rows(struct select *select, const struct attend_operation *oper
             if (plan_row(select, rules[i], position, &chosen)) {
                 select->chosen_items[*chosen_count] = i;
                 select->chosen[(*chosen_count)++] = chosen;
-                select->statistics.kept += select_item_kept(&chosen) * heads;
+                count_chosen(select, &chosen, heads);
                 continue;
             }
             select->statistics.kept += (position + 1) * heads;
@@ -430,6 +449,9 @@ static void attend_chosen(struct select *select, struct stream *stream, size_t l
     if (counts.searches == 0) return;
     tree_density_add(&select->densities[layer_index], leaf, layer_index, operation->tree_start, &counts);
     tree_counts_add(&select->statistics.tree, &counts);
+    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
+        select->statistics.evaluated += counts.evaluated[level];
+    select->statistics.evaluated += counts.lower;
 }
 
 /* Rows of a layer that everybody attends to. */
@@ -497,28 +519,57 @@ enum status select_choose(struct select *select, struct stream *stream, size_t l
     return status;
 }
 
+/* The operation for some KV heads of one row, whose item becomes that of these heads. */
+static struct attend_selected_operation selected_heads(struct select *select, size_t layer_index,
+                                                       const struct attend_operation *operation,
+                                                       struct select_item *item, size_t kv_head_first,
+                                                       size_t kv_head_count) {
+    size_t group = operation->head_count / operation->kv_head_count;
+    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
+    selected.q += kv_head_first * group * item->view.layout->k_dimension;
+    selected.out += kv_head_first * group * item->view.layout->v_dimension;
+    selected.head_count = group * kv_head_count;
+    selected.kv_head_count = kv_head_count;
+    if (selected.weights != NULL)
+        selected.weights += select->layer_weights / select->shape.kv_head_count * kv_head_first;
+    selected.mass_weight = 0;
+    selected.items = item;
+    selected.item_count = 1;
+    item->view.chunks += kv_head_first * item->view.chunk_stride;
+    if (item->view.packed != NULL) item->view.packed += kv_head_first * item->view.chunk_stride;
+    if (item->view.metadata != NULL) item->view.metadata += kv_head_first * item->view.chunk_stride;
+    return selected;
+}
+
 void select_attend_chosen(struct select *select, struct stream *stream,
                           const struct attend_operation *operation, const struct select_choice *choice,
                           size_t index, size_t kv_head_first, size_t kv_head_count) {
-    const struct select_item *item = &choice->chosen[index];
-    size_t group = operation->head_count / operation->kv_head_count;
-    size_t k_dimension = item->view.layout->k_dimension, v_dimension = item->view.layout->v_dimension;
-    struct select_item heads = *item;
-    heads.view.chunks += kv_head_first * item->view.chunk_stride;
-    if (heads.view.packed != NULL) heads.view.packed += kv_head_first * item->view.chunk_stride;
+    struct select_item heads = choice->chosen[index];
     struct attend_selected_operation selected =
-        selected_operation(select, select->options.dense_layers, operation);
-    selected.q += kv_head_first * group * k_dimension;
-    selected.out += kv_head_first * group * v_dimension;
-    selected.head_count = group * kv_head_count;
-    selected.kv_head_count = kv_head_count;
+        selected_heads(select, select->options.dense_layers, operation, &heads, kv_head_first, kv_head_count);
     selected.weights = NULL;
-    selected.mass_weight = 0;
-    selected.items = &heads;
-    selected.item_count = 1;
     selected.given = choice->rows + (index * operation->kv_head_count + kv_head_first) * choice->row_stride;
     selected.chosen_stride = choice->row_stride;
     select->device->operations->attend_selected(stream, &selected);
+}
+
+bool select_attend_heads(struct select *select, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, const struct select_rule *rule,
+                         size_t kv_head_first, size_t kv_head_count) {
+    const struct attend_item *item = &operation->items[0];
+    struct select_item chosen = {.view = item->view, .row = item->row_first};
+    ASSERT(operation->item_count == 1 && item->row_count == 1 && operation->window == 0);
+    select->statistics.visible += (item->position_first + 1) * kv_head_count;
+    if (!plan_row(select, rule, item->position_first, &chosen)) {
+        select->statistics.kept += (item->position_first + 1) * kv_head_count;
+        return false;
+    }
+    chosen.view.packed = NULL; /* all of them are rows */
+    count_chosen(select, &chosen, kv_head_count);
+    struct attend_selected_operation selected =
+        selected_heads(select, layer_index, operation, &chosen, kv_head_first, kv_head_count);
+    attend_chosen(select, stream, layer_index, &selected, false);
+    return true;
 }
 
 void select_attend(struct select *select, struct stream *stream, size_t layer_index,

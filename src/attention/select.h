@@ -57,10 +57,11 @@ struct select_method {
                            const char **fallback, struct error *error);
     double recent_share;  /* of keep that goes to the most recent tokens, if that is more than `recent` */
     bool watches_prefill; /* metadata need the queries of the prompt */
+    bool reads_keys;      /* choosing reads all keys, as halves */
 };
 
 extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
-    select_h2o, select_lowrank, select_tree;
+    select_h2o, select_lowrank, select_tree, select_exact;
 extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
 extern const size_t select_method_count;
 const struct select_method *select_method_find(const char *name); /* NULL: none */
@@ -87,7 +88,10 @@ struct select_options {
     size_t leaf;          /* tree: tokens of a leaf */
     enum tree_rank rank;  /* tree: what leaves are ranked by */
     bool norms;           /* hash: scores times |k| */
-    bool gather_all;      /* no short cut where everything is kept: for tests of 1 */
+    /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
+     * it is read in every step.  What is chosen is the same.  For comparisons. */
+    bool scan;
+    bool gather_all; /* no short cut where everything is kept: for tests of 1 */
 };
 struct select_options select_options_default(void);
 /* Sets the number NAME ("sinks", "bits" ...).  false: no such name. */
@@ -159,6 +163,16 @@ void select_attend_chosen(struct select *select, struct stream *stream,
                           const struct attend_operation *operation, const struct select_choice *choice,
                           size_t index, size_t kv_head_first, size_t kv_head_count);
 
+/* Choosing needs all chunks in memory, or they are to be read all the same: tiered.h then goes head by head, with: */
+bool select_scans(const struct select *select);
+/* select_attend of KV heads [kv_head_first, + kv_head_count) of one item of one row, all of whose chunks are in memory;
+ * the layer is one that chooses, without a sliding window.  False: the row sees everything, and nothing was done. */
+bool select_attend_heads(struct select *select, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, const struct select_rule *rule,
+                         size_t kv_head_first, size_t kv_head_count);
+/* The layer's rows may choose; in the others everything is attended to. */
+bool select_layer_chooses(const struct select *select, size_t layer_index);
+
 /* The method wants select_watch_prefill with every row of a prompt. */
 bool select_watches_prefill(const struct select *select);
 /* Tokens that a row at position attends to in a layer that selects, by the options. */
@@ -188,6 +202,7 @@ struct select_statistics { /* since the last reset */
     uint64_t kept,
         visible; /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
     struct select_times times;
+    uint64_t evaluated;      /* importances that were computed: of tokens, pages or nodes */
     struct tree_counts tree; /* select=tree: what its searches evaluated */
     uint64_t dense_ns;       /* attention of layers and rows that took the dense path */
 };

@@ -27,12 +27,13 @@ struct tiered {
     struct jobs next;    /* of the next layer, begun ahead; count 0: none */
     struct jobs held;    /* what was guessed for this layer: kept in memory until it has attended */
     struct trace *trace; /* borrowed; NULL: none */
+    bool looks_ahead;    /* of a selection that scans: the next layer's chunks are brought as well */
     bool failed;
     struct error failure;
 };
 
 enum status tiered_create(struct tiered **result, struct device *device, struct kv_cache *cache,
-                          size_t item_capacity, struct error *error) {
+                          size_t item_capacity, bool looks_ahead, struct error *error) {
     struct tiered *tiered = calloc(1, sizeof *tiered);
     *result = tiered;
     if (tiered == NULL) return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
@@ -41,7 +42,8 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
                               .cache = cache,
                               .layer_count = config->layer_count,
                               .kv_head_count = config->kv_head_count,
-                              .job_capacity = item_capacity * config->kv_head_count};
+                              .job_capacity = item_capacity * config->kv_head_count,
+                              .looks_ahead = looks_ahead};
     tiered->now.list = calloc(tiered->job_capacity, sizeof *tiered->now.list);
     tiered->next.list = calloc(tiered->job_capacity, sizeof *tiered->next.list);
     tiered->held.list = calloc(tiered->job_capacity, sizeof *tiered->held.list);
@@ -214,6 +216,34 @@ static void attend_heads(struct stream *stream, const struct device *device,
     device->operations->attend(stream, &part);
 }
 
+/* How heads attend whose chunks are all here: to everything, or by a choice made there and then. */
+struct scan {
+    struct select *select; /* NULL: to everything */
+    const struct select_rule *const *rules;
+    size_t layer_index;
+};
+
+static void scan_heads(struct stream *stream, const struct device *device, const struct scan *scan,
+                       const struct attend_operation *operation, size_t index, size_t head_first,
+                       size_t head_count) {
+    if (scan->select == NULL) {
+        attend_heads(stream, device, operation, index, head_first, head_count);
+        return;
+    }
+    for (size_t row = 0; row < operation->items[index].row_count; row++) {
+        struct attend_item item = operation->items[index];
+        struct attend_operation part = *operation;
+        item.row_first += row;
+        item.position_first += row;
+        item.row_count = 1;
+        part.items = &item;
+        part.item_count = 1;
+        if (!select_attend_heads(scan->select, stream, scan->layer_index, &part, scan->rules[index],
+                                 head_first, head_count))
+            attend_heads(stream, device, &part, 0, head_first, head_count);
+    }
+}
+
 /* What was begun ahead becomes the layer's, and is completed by the chunk that has the new row. */
 static void take_over(struct tiered *tiered, size_t layer_index, const struct attend_operation *operation) {
     struct jobs finished = tiered->now;
@@ -230,7 +260,7 @@ static void take_over(struct tiered *tiered, size_t layer_index, const struct at
 
 static void attend_dense(struct tiered *tiered, struct stream *stream, size_t layer_index,
                          const struct attend_operation *operation, struct kv_sequence *const *sequences,
-                         bool ahead) {
+                         const struct scan *scan, bool ahead) {
     struct jobs *jobs = &tiered->now;
     jobs_drop(jobs);
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index)
@@ -243,8 +273,8 @@ static void attend_dense(struct tiered *tiered, struct stream *stream, size_t la
     while (jobs->done < jobs->count) {
         size_t end, first = jobs->done;
         if (!take_ready(tiered, jobs, &end)) return;
-        attend_heads(stream, tiered->device, operation, jobs->list[first].index,
-                     jobs->list[first].bring.kv_head, end - first);
+        scan_heads(stream, tiered->device, scan, operation, jobs->list[first].index,
+                   jobs->list[first].bring.kv_head, end - first);
         release(jobs, end);
     }
 }
@@ -343,17 +373,24 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
                                    struct kv_sequence *const *sequences, struct select *select,
                                    const struct select_rule *const *rules, struct error *error) {
     struct select_choice choice;
+    const struct scan everything = {.select = NULL};
+    if (select_scans(select) && operation->window == 0 && select_layer_chooses(select, layer_index)) {
+        const struct scan scan = {select, rules, layer_index};
+        attend_dense(tiered, stream, layer_index, operation, sequences, &scan, tiered->looks_ahead);
+        return STATUS_OK;
+    }
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
     TRY(choose(tiered, stream, layer_index, operation, select, rules, false, &choice, error));
     if (choice.everything) {
-        attend_dense(tiered, stream, layer_index, operation, sequences, false);
+        attend_dense(tiered, stream, layer_index, operation, sequences, &everything, false);
         return STATUS_OK;
     }
     for (size_t i = 0; i < choice.dense_count; i++) { /* short contexts, mostly */
         struct attend_operation part = *operation;
         part.items = &choice.dense[i];
         part.item_count = 1;
-        attend_dense(tiered, stream, layer_index, &part, &sequences[choice.dense_items[i]], false);
+        attend_dense(tiered, stream, layer_index, &part, &sequences[choice.dense_items[i]], &everything,
+                     false);
     }
     return attend_chosen(tiered, stream, layer_index, operation, sequences, select, &choice, error);
 }
@@ -406,8 +443,9 @@ void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_in
                    const struct attend_operation *operation, struct kv_sequence *const *sequences,
                    struct select *select, const struct select_rule *const *rules) {
     struct error error;
+    const struct scan everything = {.select = NULL};
     if (select == NULL || rules == NULL) {
-        attend_dense(tiered, stream, layer_index, operation, sequences, select == NULL);
+        attend_dense(tiered, stream, layer_index, operation, sequences, &everything, select == NULL);
         return;
     }
     if (attend_selected(tiered, stream, layer_index, operation, sequences, select, rules, &error) !=

@@ -10,6 +10,8 @@
  * while this layer computes (InfiniGen's speculation as a prefetch).  It changes what is in memory when the next
  * layer chooses, never what it chooses.
  *
+ * A selection that scans reads all keys, or is to do so for comparison: heads choose and attend as their chunks come.
+ *
  *   tiered_begin_layer    room for the layer's new rows
  *   tiered_look_ahead     before tiered_attend: what the next layer will want
  *   tiered_attend         its attention
@@ -27,9 +29,10 @@
 
 struct tiered;
 
-/* item_capacity: sequences of a step, and rows of a block that select each for itself. */
+/* item_capacity: sequences of a step, and rows of a block that select each for itself.  looks_ahead: a selection that
+ * scans (select.h) has the next layer's chunks brought while this one computes. */
 enum status tiered_create(struct tiered **tiered, struct device *device, struct kv_cache *cache,
-                          size_t item_capacity, struct error *error) STATUS_CHECKED;
+                          size_t item_capacity, bool looks_ahead, struct error *error) STATUS_CHECKED;
 void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
 /* Choices and waits are shown in it (platform/trace.h); borrowed, NULL: no more. */
 void tiered_set_trace(struct tiered *tiered, struct trace *trace);

@@ -165,6 +165,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_number(row, "select_top_k_seconds", (double)s->times.top_k_ns * 1e-9);
     json_add_number(row, "select_attend_seconds", (double)s->times.attend_ns * 1e-9);
     json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
+    json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
 }
 

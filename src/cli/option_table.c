@@ -164,7 +164,7 @@ const struct option_spec option_table[] = {
     {OPTION_SET, "set", NULL, NULL, ARGUMENT_TEXTS, "AXIS=METHOD", NULL, NULL, 0, 0, COMPUTE_USERS,
      GROUP_CACHE,
      "change one axis of the preset (select=meanstd), or a number of its method: sinks, recent, dense, page, "
-     "bits, norms, columns, leaf, rank (bound or meanstd); several by comma"},
+     "bits, norms, columns, leaf, rank (bound or meanstd), scan; several by comma"},
     {OPTION_KEEP, "keep", NULL, NULL, ARGUMENT_TEXT, "RATIO|TOKENS", NULL, NULL, 0, 0, COMPUTE_USERS,
      GROUP_CACHE, "how much of the context a token reads, per KV head: 2048, 8K, 10%"},
     {OPTION_KV_DEVICE, "kv-device", NULL, NULL, ARGUMENT_COUNT, "SIZE", NULL, NULL, 0, 0, GENERATE,

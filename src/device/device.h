@@ -148,6 +148,7 @@ enum metadata_kind {
     METADATA_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
     METADATA_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
     METADATA_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
+    METADATA_KEYS, /* nothing: the keys themselves are scored, halves only, so that all chunks must be there */
 };
 
 struct metadata_layout {
@@ -160,7 +161,7 @@ struct metadata_layout {
     struct tree_layout tree;        /* unit_tokens are those of a leaf */
     bool use_norms;                 /* METADATA_HASH */
     size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
-    enum score_aggregate aggregate; /* METADATA_ABSTRACT and METADATA_PARTIAL: over the heads of a group */
+    enum score_aggregate aggregate; /* METADATA_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
 };
 
 /* Builds the metadata of each item's rows [position_first, position_first + row_count) from the keys as they

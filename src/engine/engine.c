@@ -252,7 +252,8 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
                                struct error *error) {
     if (options->host_bytes == 0) return STATUS_OK;
     size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
-    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, rows, error));
+    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, rows, options->looks_ahead,
+                      error));
     forward_set_tiered(engine->forward, engine->tiered, options->looks_ahead);
     forward_set_hooks(
         engine->forward,
@@ -322,6 +323,13 @@ static enum status options_check(const struct model_config *config, const struct
                          config->k_dimension, config->v_dimension);
     if (options->disk_directory != NULL && options->host_bytes == 0)
         return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
+    if (options->select.method != NULL && options->select.method->reads_keys && options->k_type != KV_F16)
+        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
+                         options->select.method->name);
+    if (options->select.method != NULL && options->q4_pages &&
+        (options->select.method->reads_keys || options->select.scan))
+        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
+                         options->select.method->name);
     if (options->q4_pages &&
         (options->disk_directory == NULL || options->k_type != KV_F16 || options->v_type != KV_F16))
         return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");

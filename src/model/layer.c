@@ -144,7 +144,8 @@ static void look_ahead(struct layer_pass *pass, const struct attend_operation *o
     size_t next = pass->layer_index + 1;
     if (!forward->looks_ahead || forward->select == NULL || pass->batch->rules == NULL || pass->narrow ||
         next >= config->layer_count || pass->row_count > forward->ahead_rows ||
-        pass->row_count != pass->batch->item_count || config->layers[next].attention == ATTENTION_SLIDING)
+        pass->row_count != pass->batch->item_count || select_scans(forward->select) ||
+        config->layers[next].attention == ATTENTION_SLIDING)
         return;
     const struct layer_weights *weights = &model->layers[next];
     norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->ahead_normed);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 const struct axis_info axis_table[AXIS_COUNT] = {
-    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree", "pq|cluster"},
+    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|exact", "pq|cluster"},
     [AXIS_REUSE] = {"reuse", "none", "similarity|lru|lfu"},
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even", "persistent|hot"},

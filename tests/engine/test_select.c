@@ -12,11 +12,11 @@
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 400, CONTEXT = 512, METHODS = 6 };
+enum { PROMPT = 400, CONTEXT = 512, METHODS = 7 };
 
 /* lowrank needs a calibration: test_calibration.c */
-static const struct select_method *const methods[METHODS] = {&select_window, &select_quest, &select_meanstd,
-                                                             &select_hash,   &select_h2o,   &select_tree};
+static const struct select_method *const methods[METHODS] = {
+    &select_window, &select_quest, &select_meanstd, &select_hash, &select_h2o, &select_tree, &select_exact};
 
 struct rig {
     struct device *device;

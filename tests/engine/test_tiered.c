@@ -18,8 +18,9 @@
 
 enum { PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 6, BLOCK = 96 };
 
-static const struct select_method *const methods[METHODS] = {&select_all,     &select_window, &select_quest,
-                                                             &select_meanstd, &select_hash,   &select_tree};
+static const struct select_method *const methods[METHODS + 1] = {
+    &select_all,  &select_window, &select_quest, &select_meanstd,
+    &select_hash, &select_tree,   &select_exact}; /* beyond METHODS: keeps no metadata, and reads no 4-bit rows */
 
 struct rig {
     struct device *device;
@@ -112,8 +113,10 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
                  round % 2 == 0 ? cpu_features() : 0);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&ample, SCRATCH_MEMORY);
-        struct engine_options options =
-            options_of(methods[round % METHODS], q4 || random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
+        struct engine_options options = options_of(
+            methods[round % (q4 ? METHODS : METHODS + 1)],
+            q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
+                                                                                              : KV_Q8);
         options.q4_pages = q4;
         options.disk_directory = q4 ? ample.path : NULL;
         options.host_bytes = q4 ? AMPLE_BYTES : 0;
@@ -129,6 +132,7 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         options.host_bytes = 0;
         assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
         options.looks_ahead = random_below(&random, 2) == 0;
+        options.select.scan = !q4 && random_below(&random, 3) == 0;
         options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
         engine = make_engine(&rig, &options);
         float *found = decode(&rig, engine, lengths, count);
@@ -147,7 +151,7 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
 
 static void same_logits_at_any_budget(void **state) {
     (void)state;
-    logits_at_any_budget(false, 4 * METHODS);
+    logits_at_any_budget(false, 4 * (METHODS + 1));
 }
 
 static void same_logits_at_any_budget_in_4_bits(void **state) {

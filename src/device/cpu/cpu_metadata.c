@@ -92,7 +92,8 @@ static void build_partial(const struct build_run *run, const struct build_unit *
 static void build(const struct build_run *run, const struct build_unit *unit,
                   const struct build_scratch *scratch) {
     switch (run->operation->layout->kind) {
-    case METADATA_NONE: break;
+    case METADATA_NONE:
+    case METADATA_KEYS: break;
     case METADATA_ABSTRACT:
         run->device->kernels.abstract.build(
             &(struct abstract_build_args){.layout = &run->operation->layout->abstract,

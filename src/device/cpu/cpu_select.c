@@ -77,6 +77,37 @@ static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) 
                                    .out_stride = layout->columns});
 }
 
+static size_t score_keys_scratch(const struct kernels *kernels, const struct kv_layout *kv) {
+    return align_up(kernels->score.scratch_bytes(kv->k_dimension), 64) +
+           (SCORE_TOKENS / KV_BLOCK_TOKENS + 1) * sizeof(void *);
+}
+
+/* The keys of a block of 8 tokens lie together, so blocks are what the kernel takes rows from. */
+static void score_keys(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
+                       float *scores, uint8_t *scratch) {
+    const struct select_item *item = run->rows[row].item;
+    const struct kernels *kernels = &run->device->kernels;
+    void *const *chunks = item->view.chunks + head * item->view.chunk_stride;
+    const void **blocks =
+        (const void **)(void *)(scratch + align_up(kernels->score.scratch_bytes(run->kv->k_dimension), 64));
+    uint64_t first = begin / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    ASSERT(run->kv->k_type == KV_F16 && end - begin <= SCORE_TOKENS);
+    for (uint64_t token = first; token < end; token += KV_BLOCK_TOKENS)
+        blocks[(token - first) / KV_BLOCK_TOKENS] =
+            kv_block(run->kv, chunks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS);
+    kernels->score.rows(&(struct score_args){.blocks = blocks,
+                                             .block_rows = KV_BLOCK_TOKENS,
+                                             .columns = run->kv->k_dimension,
+                                             .row_begin = begin - first,
+                                             .row_end = end - first,
+                                             .q = head_query(run, &run->rows[row], head),
+                                             .q_stride = run->kv->k_dimension,
+                                             .heads = run->group,
+                                             .aggregate = run->operation->layout->aggregate,
+                                             .scores = scores,
+                                             .scratch = scratch});
+}
+
 /* Scores of tokens [begin, end) of the sequence, one per unit_tokens. */
 static void score_tokens(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
                          float *scores, uint8_t *scratch) {
@@ -100,6 +131,7 @@ static void score_tokens(const struct select_run *run, size_t row, size_t head, 
                                           .scores = scores,
                                           .scratch = scratch});
         break;
+    case METADATA_KEYS: score_keys(run, row, head, begin, end, scores, scratch); break;
     case METADATA_HASH:
         run->device->kernels.hash.score(&(struct hash_score_args){.layout = &layout->hash,
                                                                   .blocks = blocks,
@@ -347,6 +379,7 @@ static size_t unit_scratch(const struct select_run *run) {
         bytes = max_size(bytes, kernels->abstract.score_scratch_bytes(&layout->abstract, run->group));
     if (layout->kind == METADATA_PARTIAL)
         bytes = max_size(bytes, kernels->score.scratch_bytes(layout->columns));
+    if (layout->kind == METADATA_KEYS) bytes = max_size(bytes, score_keys_scratch(kernels, run->kv));
     if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
     for (size_t i = 0; i < run->row_count; i++) {

@@ -1,0 +1,17 @@
+/* exact: the tokens of the largest q . k, found by reading every key: what the other methods approximate with less to
+ * read.  An oracle for what a selection can catch, and the importance evaluation by token of H2O-like offloading
+ * ([leoam] 6.1), which has all KV brought for it. */
+#include "attention/select_internal.h"
+
+static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+                          const struct select_options *options, struct error *error) {
+    (void)shape, (void)options, (void)error;
+    layout->kind = METADATA_KEYS;
+    layout->aggregate = SCORE_MAX;
+    return STATUS_OK;
+}
+
+const struct select_method select_exact = {.name = "exact",
+                                           .summary = "tokens by all keys: what others approximate",
+                                           .layout = layout,
+                                           .reads_keys = true};
