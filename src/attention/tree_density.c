@@ -31,7 +31,7 @@ enum tree_level tree_density_start(const struct tree_density *density, enum tree
                                    size_t layer_index) {
     if (layer_index < TREE_FINE_LAYERS || density->steps < TREE_FINE_STEPS) return leaf;
     enum tree_level best = cheapest(density, leaf);
-    return is_probe(density, layer_index) && best < TREE_RUN ? best + 1 : best;
+    return is_probe(density, layer_index) && best < tree_top(leaf) ? best + 1 : best;
 }
 
 void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,

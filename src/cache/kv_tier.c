@@ -9,7 +9,7 @@
 #include "platform/clock.h"
 
 enum {
-    QUEUE_DEPTH = 64,
+    QUEUE_DEPTH = 128,
     READ_BATCH = 64,
     SLAB_BYTES_LEAST = 1 << 20, /* from here on the device's memory is aligned to pages */
     SAMPLE_SLOTS = 16,          /* of which the one that is used least goes */

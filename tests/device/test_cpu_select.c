@@ -243,7 +243,7 @@ static void launch(const struct fixture *fixture, size_t device,
     struct attend_selected_operation own = *operation;
     struct tree_counts counts = {0};
     const enum tree_level leaf = operation->layout->tree.leaf;
-    own.tree_start = leaf + (enum tree_level)(device + 3) % (TREE_LEVEL_COUNT - leaf);
+    own.tree_start = leaf + (enum tree_level)(device + 3) % (tree_top(leaf) + 1 - leaf);
     own.tree_counts = &counts;
     fixture->devices[device]->operations->attend_selected(fixture->streams[device], &own);
     uint64_t evaluated = 0;

@@ -85,7 +85,7 @@ static void build_blocks(struct tree_case *c) {
         if (end > t / 64 * 64 + 64) end = t / 64 * 64 + 64;
         tree_build(&abstract, &(struct tree_build_args){&c->layout, &c->kv, c->chunks[t / 64], t % 64,
                                                         end - t / 64 * 64, c->blocks[t / 64]});
-        if (end % (64 * TREE_RUN_CHUNKS) == 0)
+        if (end % (64 * TREE_RUN_CHUNKS) == 0 && tree_top(c->layout.leaf) == TREE_RUN)
             tree_build_run(&c->layout, c->blocks + end / 64 - TREE_RUN_CHUNKS);
         t = end;
     }
@@ -205,7 +205,7 @@ static void boxes_hold_their_keys(void **state) {
         struct tree_case c;
         case_create(&c, seed, (enum key_shape)(seed % BROKEN), (size_t)8 << seed % 4,
                     seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
-        for (enum tree_level level = c.layout.leaf; level <= TREE_RUN; level++) {
+        for (enum tree_level level = c.layout.leaf; level <= tree_top(c.layout.leaf); level++) {
             uint64_t tokens = tree_tokens(level);
             for (size_t node = 0; node * tokens < c.token_count; node++)
                 if (level == c.layout.leaf)
@@ -299,7 +299,7 @@ static bool search_case_init(struct tree_case *c, struct search_case *s) {
     uint64_t last =
         random_below(&c->random, 2) ? leaves : first + 2 + random_below(&c->random, leaves - first - 1);
     if (last > leaves) last = leaves;
-    if (last - first < 2) return false;
+    if (last - first < 2 || tree_top(c->layout.leaf) == c->layout.leaf) return false; /* nothing to search */
     uint64_t most = random_below(&c->random, 3) == 0 ? last - first - 1 : (last - first) / 4 + 1;
     s->begin = first * leaf;
     s->end = last * leaf;

@@ -171,7 +171,9 @@ static void build_task(void *context, const struct pool_worker *worker) {
                    &scratch);
     struct range share = pool_share(worker, run->unit_count, 1);
     build_share(run, share, false, &scratch);
-    if (run->operation->layout->kind != METADATA_TREE) return;
+    if (run->operation->layout->kind != METADATA_TREE ||
+        tree_top(run->operation->layout->tree.leaf) != TREE_RUN)
+        return;
     cpu_barrier(worker);
     build_share(run, share, true, &scratch);
 }

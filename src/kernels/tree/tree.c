@@ -14,15 +14,18 @@ void tree_layout_init(struct tree_layout *layout, size_t leaf_tokens, size_t dim
         .leaf = TREE_8, .rank = rank, .dimension = dimension, .node_bytes = 2 * dimension * sizeof(uint16_t)};
     while (tree_tokens(layout->leaf) < leaf_tokens) layout->leaf++;
     layout->offset[TREE_64] = 0;
-    layout->offset[TREE_RUN] = layout->node_bytes;
-    layout->bytes = 2 * layout->node_bytes;
+    layout->bytes = layout->node_bytes;
+    if (tree_top(layout->leaf) == TREE_RUN) {
+        layout->offset[TREE_RUN] = layout->bytes;
+        layout->bytes += layout->node_bytes;
+    }
     for (enum tree_level level = TREE_64; level-- > layout->leaf;) {
         layout->offset[level] = layout->bytes;
         layout->bytes += KV_CHUNK_TOKENS / (size_t)tree_tokens(level) * layout->node_bytes;
     }
     /* Without a line more the nodes of a level would lie at the same place of pages that follow each other, in few sets
      * of the caches: scores of single nodes of 256 bytes then took 114 ns each, not 72. */
-    layout->bytes = align_up(layout->bytes, 64) + 64;
+    layout->bytes = align_up(layout->bytes, 64) + (layout->leaf == TREE_64 ? 0 : 64);
     abstract_layout_init(&layout->abstract, leaf_tokens, dimension, rank == TREE_BOUND,
                          rank == TREE_MEAN_DEVIATION);
     layout->abstract.offset[rank == TREE_BOUND ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION] =
@@ -87,6 +90,7 @@ void tree_build(const struct abstract_kernels *abstract, const struct tree_build
 }
 
 void tree_build_run(const struct tree_layout *layout, void *const blocks[TREE_RUN_CHUNKS]) {
+    ASSERT(tree_top(layout->leaf) == TREE_RUN);
     const uint16_t *chunks[TREE_RUN_CHUNKS];
     for (size_t i = 0; i < TREE_RUN_CHUNKS; i++) chunks[i] = box_of(layout, TREE_64, blocks[i], 0);
     box_around(box_of(layout, TREE_RUN, blocks[TREE_RUN_CHUNKS - 1], 0), chunks, TREE_RUN_CHUNKS,

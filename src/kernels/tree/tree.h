@@ -19,7 +19,8 @@
  *
  * A chunk's block: [node of 64][run, in the block of its last chunk only][2 of 32][4 of 16][8 of 8], as fine as the
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
- * KV; at dimension 128 about twice that, of 32 KiB): leaf 8: 4160, 16: 2112, 32: 1088, 64: 576.
+ * KV; at dimension 128 about twice that, of 32 KiB): leaf 8: 4160, 16: 2112, 32: 1088, 64: 256.  Above leaves of 64
+ * there are no runs: who takes those wants little metadata, and runs would double them.
  * Differs from [leoam]: inner nodes are stored, not computed from keys that lie in memory, so abstracts of KV on disk
  * split as well; runs are merged where they lie, once, not anew for every query.
  */
@@ -44,6 +45,9 @@ static inline uint64_t tree_tokens(enum tree_level level) {
 /* Children of a node of the level. */
 static inline size_t tree_children(enum tree_level level) { return level == TREE_RUN ? TREE_RUN_CHUNKS : 2; }
 
+/* The highest level there is. */
+static inline enum tree_level tree_top(enum tree_level leaf) { return leaf == TREE_64 ? TREE_64 : TREE_RUN; }
+
 struct tree_layout {
     enum tree_level leaf;
     enum tree_rank rank;
@@ -66,7 +70,7 @@ struct tree_build_args {
     void *block; /* aligned to 16 */
 };
 void tree_build(const struct abstract_kernels *abstract, const struct tree_build_args *args);
-/* The run that ends with a chunk, from the blocks of its chunks, all of them full. */
+/* The run that ends with a chunk, from the blocks of its chunks, all of them full; where there are runs. */
 void tree_build_run(const struct tree_layout *layout, void *const blocks[TREE_RUN_CHUNKS]);
 
 /* ---- searching ---- */
