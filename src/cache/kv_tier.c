@@ -54,10 +54,21 @@ static uint64_t staging_bytes_of(const struct kv_cache_config *config) {
     return align_up(q4_bytes_of(config), IO_ALIGNMENT) * TIER_STAGING_PAGES;
 }
 
+/* Of the document that each sequence has open. */
+static uint64_t documents_bytes(const struct kv_cache_config *config) {
+    const struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
+                                        .kv_head_count = (uint32_t)config->kv_head_count,
+                                        .metadata_bytes = (uint32_t)config->metadata_bytes};
+    uint64_t sequences = max_size(config->sequence_capacity, 1);
+    return config->buffer_bytes == 0 /* no disk */
+               ? 0
+               : sequences * document_memory_bytes(&layout, config->token_capacity / sequences);
+}
+
 static uint64_t fixed_bytes(const struct kv_cache_config *config) {
     uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
-    return config->buffer_bytes + tables_bytes(config) + metadata + TIER_RUN_CHUNKS * config->metadata_bytes +
-           staging_bytes_of(config);
+    return config->buffer_bytes + tables_bytes(config) + documents_bytes(config) + metadata +
+           TIER_RUN_CHUNKS * config->metadata_bytes + staging_bytes_of(config);
 }
 
 struct tier_share {
@@ -94,7 +105,7 @@ static struct tier_share slots_of(const struct kv_cache_config *config) {
     if (!config->q4_pages) {
         share.rows += rest / rows_cost(config);
     } else {
-        uint64_t rows = rest / (config->metadata_bytes > 0 ? 32 : 2) / rows_cost(config);
+        uint64_t rows = config->metadata_bytes > 0 ? 0 : rest / 2 / rows_cost(config);
         share.rows += rows;
         share.packed += (rest - rows * rows_cost(config)) / packed_cost(config);
     }

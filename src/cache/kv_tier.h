@@ -13,9 +13,8 @@
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  Until it is released
  *      they stay.
- *   4  slots in use <= those counted, and slots, metadata, the tables of both and write buffers together <= host_bytes:
- *      at every instant, since all of it is counted at the start.  Not counted: what an open document keeps, its
- *      tokens and some 34 bytes a page (cache/store/store.h).
+ *   4  slots in use <= those counted, and slots, metadata, the tables of both and of an open document for each
+ *      sequence, and write buffers together <= host_bytes: at every instant, since all of it is counted at the start.
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
  *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the

@@ -173,7 +173,7 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
 
 static uint64_t buffer_bytes_of(const struct engine_options *options) {
     if (options->disk_directory == NULL) return 0;
-    uint64_t bytes = options->host_bytes / 16;
+    uint64_t bytes = options->host_bytes / (options->q4_pages ? 32 : 16); /* pages of a third the bytes */
     if (bytes < BUFFER_BYTES_LEAST) return BUFFER_BYTES_LEAST;
     return bytes > BUFFER_BYTES_MOST ? BUFFER_BYTES_MOST : bytes;
 }

@@ -60,6 +60,14 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
                      token_capacity);
 }
 
+uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity) {
+    const uint64_t width = (uint64_t)layout->layer_count * layout->kv_head_count;
+    const uint64_t kinds = layout->metadata_bytes > 0 ? 2 : 1,
+                   entry = sizeof(struct checksum) + sizeof(uint8_t);
+    return sizeof(struct document) + token_capacity * sizeof(int32_t) +
+           width * (chunks_full(token_capacity) * kinds * entry + entry + sizeof(struct checksum));
+}
+
 void document_free(struct document *document) {
     if (document == NULL) return;
     document->store->document_count--;

@@ -177,6 +177,9 @@ enum status document_open(struct document **document, struct store *store, uint6
 /* Waits for what is being written and gives back what was not committed.  Reads must have finished. */
 void document_close(struct document *document); /* NULL is allowed */
 
+/* Bytes that a document of token_capacity keeps in memory while it is open, at most: its tokens, and checksums and
+ * states of pages and metadata. */
+uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity);
 uint64_t document_id(const struct document *document);
 const struct store_layout *document_layout(const struct document *document);
 /* Tokens committed.  A writer's own grows when its commits are done. */
