@@ -7,7 +7,8 @@
 Peers are llama-bench binaries (or anything with its options and JSON). Every round runs each engine once per test,
 one after the other, so that a machine whose speed drifts drifts for all; the figure is the median over rounds, the
 spread its least and most, the ratio that of the medians. A test is ppN, tgN, either with @dDEPTH (tokens already in
-the KV cache: prefilled, or for loam filled with generated rows where --fill-random is given, which the CSV says).
+the KV cache: prefilled, or for loam filled with generated rows where --fill-random is given, which the CSV says), or
+tgNxS, N tokens of S sequences that decode together (all sequences' tokens per second; peers by --batched).
 --variant NAME="FLAGS" runs loam once more with other flags (hata="--preset hata --keep 2048"); a peer's decode at
 depth N is taken from --cli NAME=PATH/llama-cli over the file dN.bin of --sessions where there is one
 (bench/peer_session.py makes them).
@@ -25,10 +26,10 @@ import sys
 
 
 def parse_test(text):
-    match = re.fullmatch(r"(pp|tg)(\d+)(?:@d(\d+))?", text)
-    if not match:
-        sys.exit(f"compare.py: --tests: found '{text}', expected ppN or tgN, then @dDEPTH or nothing")
-    return match[1], int(match[2]), int(match[3] or 0)
+    match = re.fullmatch(r"(pp|tg)(\d+)(?:@d(\d+)|x(\d+))?", text)
+    if not match or (match[4] and match[1] == "pp"):
+        sys.exit(f"compare.py: --tests: found '{text}', expected ppN or tgN, then @dDEPTH or nothing, or tgNxSEQUENCES")
+    return match[1], int(match[2]), int(match[3] or 0), int(match[4] or 1)
 
 
 def session(engine, test, arguments):
@@ -38,14 +39,18 @@ def session(engine, test, arguments):
 
 
 def command(engine, binary, model, test, arguments):
-    kind, count, depth = test
+    kind, count, depth, sequences = test
     loam = engine == "loam" or engine in arguments.variant
     line = [binary, "bench"] if loam else [binary]
     if session(engine, test, arguments):
         return [arguments.cli[engine], "-m", model, "-t", str(arguments.threads), "-c", str(depth + count + 64), "-n",
                 str(count), "-fa", "1", "--ignore-eos", "--prompt-cache", session(engine, test, arguments),
                 "--prompt-cache-ro", "--no-display-prompt"] + arguments.peer_flags.split()
+    if sequences > 1 and not loam:
+        return [arguments.batched[engine], "-m", model, "-t", str(arguments.threads), "-c", "4096", "-npp", "16", "-ntg",
+                str(count), "-npl", str(sequences)] + arguments.peer_flags.split()
     line += ["-m", model, "-t", str(arguments.threads), "-r", "1", "-o", "json"]
+    line += ["-npl", str(sequences)] if sequences > 1 else []
     if loam:
         line += ["--fill-random"] if depth and arguments.fill_random else []
         line += arguments.variant.get(engine, "").split()
@@ -67,6 +72,9 @@ def speed(line, timeout):
         return None
     if "--prompt-cache" in line:  # llama-cli
         return float(re.search(r"main: +eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
+    if "-npp" in line:  # llama-batched-bench: | PP | TG | B | N_KV | T_PP | S_PP | T_TG | S_TG | ...
+        table = re.findall(r"^\|(?: +[0-9.]+ \|){10}", done.stdout + done.stderr, re.M)
+        return float(table[-1].split("|")[8])
     rows = json.loads(done.stdout[done.stdout.index("["):])
     return rows[-1]["avg_ts"]
 
@@ -85,6 +93,7 @@ def main():
     parser.add_argument("--gp", action="append", default=[], metavar="NAME", help="this peer takes -gp DEPTH,N instead of -d")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=FLAGS", help="loam once more, with these flags")
     parser.add_argument("--cli", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-cli")
+    parser.add_argument("--batched", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-batched-bench")
     parser.add_argument("--sessions", help="folder with dDEPTH.bin for --cli")
     parser.add_argument("--peer-flags", default="", help="further flags for every peer, one string")
     parser.add_argument("--tests", default="pp512,tg64")
@@ -96,6 +105,7 @@ def main():
     parser.add_argument("models", nargs="+")
     arguments = parser.parse_args()
     arguments.variant = dict(variant.split("=", 1) for variant in arguments.variant)
+    arguments.batched = dict(batched.split("=", 1) for batched in arguments.batched)
     arguments.cli = dict(cli.split("=", 1) for cli in arguments.cli)
     engines = [("loam", arguments.loam)] + [(name, arguments.loam) for name in arguments.variant]
     engines += [tuple(peer.split("=", 1)) for peer in arguments.peer]
@@ -108,6 +118,8 @@ def main():
             samples = {name: [] for name, _ in engines}
             for _ in range(arguments.rounds):
                 for name, binary in engines:
+                    if test[3] > 1 and name in peers and name not in arguments.batched:
+                        continue
                     value = speed(command(name, binary, model, test, arguments), arguments.timeout)
                     if value is not None:
                         samples[name].append(value)
