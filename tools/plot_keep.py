@@ -5,6 +5,7 @@ picture (SVG) of the share found against what was kept.
 
 A preset's label is read as `NAME[:SETTING=VALUE]...:KEEP%`; presets without a share (full) are lines across.  The mean
 is that of the tasks' means; the interval is Wilson's, over the samples (texts), whose tasks are not independent.
+minus_full is the mean difference from the preset `full` on the same samples, minus_full_error its standard error.
 """
 import argparse
 import csv
@@ -13,7 +14,7 @@ import math
 from xml.sax.saxutils import escape
 
 COLOURS = ["#0b6e99", "#d9480f", "#2b8a3e", "#862e9c", "#b08900", "#c2255c", "#495057"]
-WIDTH, HEIGHT, LEFT, TOP, GAP, LEGEND = 330, 250, 56, 56, 40, 230
+WIDTH, HEIGHT, LEFT, TOP, GAP, LEGEND = 330, 250, 56, 56, 40, 290
 
 
 def wilson(p, n, z=1.959963984540054):
@@ -42,16 +43,31 @@ def read(paths, tasks):
     return found
 
 
+def against_full(tasks, full):
+    """Mean difference from full over the texts that both have, and its standard error."""
+    common = [t for t in tasks if t in full]
+    texts = set.intersection(*(set(tasks[t]) & set(full[t]) for t in common)) if common else ()
+    differences = [sum(tasks[t][i] - full[t][i] for t in common) / len(common) for i in texts]
+    n = len(differences)
+    if n < 2:
+        return sum(differences), math.nan
+    mean = sum(differences) / n
+    return mean, math.sqrt(sum((d - mean) ** 2 for d in differences) / (n - 1) / n)
+
+
 def figures(found):
-    """[(length, name, keep, task or "mean", samples, score, low, high)]"""
+    """[(length, name, keep, task or "mean", samples, score, low, high, minus full, its error)]"""
     rows = []
     for (length, name, keep), tasks in sorted(found.items(), key=lambda f: (f[0][0], f[0][1], -f[0][2])):
         means = {t: sum(s.values()) / len(s) for t, s in sorted(tasks.items())}
         counts = {t: len(tasks[t]) for t in means}
         if len(means) > 1:
             means["mean"], counts["mean"] = sum(means.values()) / len(means), min(counts.values())
+        full = found.get((length, "full", 100.0), {})
         for task, mean in means.items():
-            rows.append((length, name, keep, task, counts[task], mean, *wilson(mean, counts[task])))
+            of_task = tasks if task == "mean" else {task: tasks[task]}
+            rows.append((length, name, keep, task, counts[task], mean, *wilson(mean, counts[task]),
+                         *against_full(of_task, full)))
     return rows
 
 
@@ -122,7 +138,7 @@ def main():
     rows = figures(read(options.lines, options.task))
     with open(options.csv, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow("length preset keep_percent task samples score low high".split())
+        writer.writerow("length preset keep_percent task samples score low high minus_full minus_full_error".split())
         for row in rows:
             writer.writerow([*row[:5], *(f"{value:.4f}" for value in row[5:])])
     with open(options.svg, "w", encoding="utf-8") as file:
