@@ -456,8 +456,14 @@ void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_in
 enum status tiered_end_layer(struct tiered *tiered, size_t layer_index, struct kv_sequence *const *sequences,
                              const struct attend_item *items, size_t item_count, struct error *error) {
     TRY(failure(tiered, error));
-    for (size_t i = 0; i < item_count; i++)
-        TRY(kv_sequence_write(sequences[i], layer_index, items[i].position_first + items[i].row_count,
-                              error));
+    for (size_t i = 0; i < item_count; i++) {
+        uint64_t end = items[i].position_first + items[i].row_count;
+        enum status status = kv_sequence_write(sequences[i], layer_index, end, error);
+        if (status != STATUS_OK && tiered->next.count > 0) { /* the slots that were taken ahead */
+            jobs_drop(&tiered->next);
+            status = kv_sequence_write(sequences[i], layer_index, end, error);
+        }
+        TRY(status);
+    }
     return STATUS_OK;
 }

@@ -76,7 +76,7 @@ void kv_bring_release(struct kv_bring *bring); /* also of one that was begun in 
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) STATUS_CHECKED;
 /* A layer's full chunks of the first token_count tokens go to the disk, behind the computation.  Without a document
- * to write to they stay. */
+ * to write to they stay.  When there is no room to pack them (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) STATUS_CHECKED;
 

@@ -57,6 +57,8 @@ static enum status pack_chunks(struct kv_sequence *sequence, size_t layer, uint6
     for (uint64_t chunk = sequence->rounded[layer]; chunk < chunk_end; chunk++) {
         for (size_t head = 0; head < heads; head++) {
             void *const *rows = kv_chunk_entry(sequence, layer, head, chunk);
+            if (*kv_packed_entry(sequence, layer, head, chunk) != NULL)
+                continue; /* before there was no room */
             ASSERT(*rows != NULL && tier_slot_at(tier, *rows)->state == SLOT_DIRTY);
             struct slot *slot = tier_slot_dirty(tier, &tier->packed, sequence, layer * heads + head, chunk);
             TRY(kv_tier_failure(sequence->cache, error));
