@@ -421,6 +421,35 @@ static void filled_rows_have_metadata(void **state) {
 
 /* ---- words ---- */
 
+/* One step at 301 tokens, keep 120, 16 of them recent: per layer and KV head all tokens, or pages, between the window's
+ * ends; of leaves no fewer than are chosen. */
+static void evaluations_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        const struct select_method *method;
+        uint64_t least, most; /* per layer and KV head */
+    } cases[] = {{&select_exact, 301 - 16 - 4, 301 - 16 - 4},
+                 {&select_quest, 256 / 16, 256 / 16},
+                 {&select_window, 0, 0},
+                 {&select_tree, 5, 2 * 256 / 16}};
+    struct rig rig = {0};
+    rig_open(&rig, cpu_features(), 2, select_options_default());
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct select_options select = small(cases[i].method, 120);
+        select.leaf = 16;
+        assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+        struct sequence *sequence = filled(&rig, 300);
+        select_reset_statistics(engine_select(rig.engine));
+        step(&rig, sequence, 300);
+        struct select_statistics found = select_statistics(engine_select(rig.engine));
+        assert_int_equal(found.visible % 301, 0);
+        uint64_t heads = found.visible / 301;
+        assert_in_range(found.evaluated, cases[i].least * heads, cases[i].most * heads);
+        sequence_destroy(sequence);
+    }
+    rig_close(&rig);
+}
+
 static void keeps_are_read(void **state) {
     (void)state;
     static const struct {
@@ -460,6 +489,7 @@ int main(void) {
         cmocka_unit_test(less_is_different),
         cmocka_unit_test(a_tree_of_pages_is_quest),
         cmocka_unit_test(filled_rows_have_metadata),
+        cmocka_unit_test(evaluations_are_counted),
         cmocka_unit_test(keeps_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

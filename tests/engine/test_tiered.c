@@ -505,6 +505,24 @@ static void a_damaged_page_is_refused(void **state) {
     rig_close(&rig);
 }
 
+/* What reads every row cannot have them in other forms. */
+static void scans_read_rows(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct engine *engine;
+    rig_open(&rig, "llama", cpu_features());
+    struct engine_options exact = options_of(&select_exact, KV_Q8);
+    assert_int_equal(engine_create(&engine, rig.model, &exact, &rig.error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig.error.message, "select=exact reads keys as halves"));
+    struct engine_options scans = options_of(&select_quest, KV_F16);
+    scans.select.scan = scans.q4_pages = true;
+    scans.disk_directory = "none";
+    scans.host_bytes = AMPLE_BYTES;
+    assert_int_equal(engine_create(&engine, rig.model, &scans, &rig.error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig.error.message, "not 4-bit pages"));
+    rig_close(&rig);
+}
+
 /* Without a disk the budget is all there is. */
 static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
@@ -541,6 +559,7 @@ int main(void) {
         cmocka_unit_test(another_method_opens_it),
         cmocka_unit_test(what_follows_a_document_selects),
         cmocka_unit_test(a_damaged_page_is_refused),
+        cmocka_unit_test(scans_read_rows),
         cmocka_unit_test(a_budget_without_a_disk_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
