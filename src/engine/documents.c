@@ -36,7 +36,9 @@ enum status documents_open(struct documents **result, const struct engine_option
     if (documents == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
     const struct store_options store_options = {.directory = options->disk_directory,
                                                 .limit_bytes = options->disk_bytes,
-                                                .staging_bytes = (size_t)buffer_bytes};
+                                                .staging_bytes = (size_t)buffer_bytes,
+                                                .faults = options->io_faults,
+                                                .sqlite_vfs = options->sqlite_vfs};
     TRY(store_open(&documents->store, &store_options, error));
     struct kv_backing *backing = &documents->backing;
     documents->name = strdup(options->document_name != NULL ? options->document_name : "");

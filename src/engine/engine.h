@@ -47,6 +47,9 @@ struct engine_options {
     const char *document_name; /* of what is saved, for people */
     struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
     enum engine_remainder remainder;
+    const struct io_faults
+        *io_faults;         /* tests: what fails of the directory's files (platform/io_file.h); NULL */
+    const char *sqlite_vfs; /* tests: the file system of its catalog; NULL: SQLite's own */
 };
 
 /* select: a calibration is looked for beside the model (model/calibration.h). */

@@ -135,10 +135,12 @@ static enum status open_files(struct store *store, uint64_t id, struct io_file *
 /* One that somebody is writing is left alone. */
 static enum status sweep_document(struct sweep *sweep, struct document_row *row, struct error *error) {
     struct store *store = sweep->store;
-    if (!row->intact)
-        return row->damaged[0] != '\0'
-                   ? STATUS_OK
-                   : catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
+    if (!row->intact) { /* a search may not find it, and so not say why it was not used */
+        if (row->damaged[0] != '\0') return STATUS_OK;
+        warn(store, "%s: document %" PRIu64 " is not used: its row in the catalog is damaged",
+             store->catalog.path, row->id);
+        return catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
+    }
     struct store_layout layout;
     struct io_file pages, metadata;
     struct error why;

@@ -1,0 +1,182 @@
+#include "engine/document_rig.h"
+
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "cache/faulty_vfs.h"
+#include "model/tiny_model.h"
+
+uint64_t rig_seed(void) {
+    static uint64_t seed;
+    if (seed != 0) return seed;
+    const char *given = getenv("LOAM_TEST_SEED");
+    seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    printf("LOAM_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+uint64_t rig_fuzz(void) {
+    const char *given = getenv("LOAM_TEST_FUZZ");
+    return given != NULL ? strtoull(given, NULL, 10) : 0;
+}
+
+size_t rig_prompt_count(enum rig_prompt prompt) {
+    static const size_t counts[RIG_PROMPTS] = {192, 256, 320, 256};
+    return counts[prompt];
+}
+
+static struct model *load(struct document_rig *rig, uint64_t seed) {
+    char path[64];
+    struct error error;
+    struct model *model;
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.seed = seed;
+    assert_int_equal(tiny.vocabulary_size, RIG_WIDTH);
+    tiny_model_write(&tiny, tiny_model_path("documents", path, sizeof path));
+    assert_ok(model_load(&model, path, rig->device, &error), error);
+    unlink(path);
+    return model;
+}
+
+static float *copy_of(const struct rig_answer *answer) {
+    float *copy = malloc(sizeof answer->logits);
+    assert_non_null(copy);
+    memcpy(copy, answer->logits, sizeof answer->logits);
+    return copy;
+}
+
+static void set_expected(struct document_rig *rig) {
+    struct engine_options plain = rig->options;
+    plain.host_bytes = 0;
+    plain.disk_directory = NULL;
+    for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
+        struct rig_answer answer;
+        rig_ask(rig, rig->model, &plain, prompt, &answer);
+        assert_ok(answer.status, answer.error);
+        rig->expected[prompt] = copy_of(&answer);
+    }
+    for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
+        struct rig_answer answer;
+        scratch_empty(&rig->scratch);
+        for (size_t i = 0; i < 2; i++) {
+            rig_ask(rig, rig->model, &rig->options, prompt, &answer);
+            assert_ok(answer.status, answer.error);
+            assert_ok(answer.saved, answer.error);
+            assert_int_equal(answer.reused, i == 0 ? 0 : rig_prompt_count(prompt) - 1);
+        }
+        rig->repeated[prompt] = copy_of(&answer);
+    }
+}
+
+void document_rig_open(struct document_rig *rig, const struct select_method *method) {
+    struct error error;
+    struct random random;
+    *rig = (struct document_rig){0};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    assert_ok(device_cpu_create(&rig->device, &device, &error), error);
+    rig->model = load(rig, 1);
+    rig->other = load(rig, 2);
+    random_init(&random, 7);
+    for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++)
+        for (size_t i = 0; i < RIG_TOKENS; i++)
+            rig->tokens[prompt][i] = (int32_t)random_below(&random, RIG_WIDTH);
+    memcpy(rig->tokens[RIG_LONGER], rig->tokens[RIG_FIRST], 256 * sizeof(int32_t));
+    memcpy(rig->tokens[RIG_DEPARTS], rig->tokens[RIG_FIRST], 128 * sizeof(int32_t));
+    scratch_create(&rig->scratch, SCRATCH_MEMORY);
+    rig->options = (struct engine_options){.context_size = RIG_TOKENS + RIG_STEPS,
+                                           .sequence_capacity = 1,
+                                           .batch_size = RIG_BLOCK,
+                                           .segment_size = RIG_SEGMENT,
+                                           .select = select_options_default(),
+                                           .disk_directory = rig->scratch.path,
+                                           .document_name = "rig"};
+    rig->options.select.method = method;
+    rig->options.select.dense_layers = 0;
+    rig->options.select.recent = 32;
+    if (method != &select_all) rig->options.select.keep = (struct select_keep){.tokens = 160};
+    assert_ok(engine_host_bytes_least(rig->model, &rig->options, &rig->options.host_bytes, &error), error);
+    set_expected(rig);
+}
+
+void document_rig_close(struct document_rig *rig) {
+    for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
+        free(rig->expected[prompt]);
+        free(rig->repeated[prompt]);
+    }
+    model_destroy(rig->model);
+    model_destroy(rig->other);
+    device_destroy(rig->device);
+    scratch_destroy(&rig->scratch);
+}
+
+void document_rig_reset(struct document_rig *rig) {
+    scratch_empty(&rig->scratch);
+    assert_int_equal(rig_ask_clean(rig, RIG_BEFORE, "the document before"), 0);
+}
+
+static enum status answer_run(struct document_rig *rig, struct engine *engine, struct sequence *sequence,
+                              enum rig_prompt prompt, struct rig_answer *answer) {
+    const struct prefill_request request = {.tokens = rig->tokens[prompt],
+                                            .token_count = rig_prompt_count(prompt)};
+    const float *logits;
+    enum status status = engine_prefill(engine, sequence, &request, &logits, &answer->error);
+    snprintf(answer->notice, sizeof answer->notice, "%s", sequence_notice(sequence));
+    answer->reused = sequence_reused_tokens(sequence);
+    if (status == STATUS_DOCUMENT) answer->refusals++;
+    if (status == STATUS_OK) memcpy(answer->logits[0], logits, sizeof answer->logits[0]);
+    for (size_t step = 0; status == STATUS_OK && step < RIG_STEPS; step++) {
+        const int32_t token = (int32_t)(step + 3);
+        status = engine_step(engine, &sequence, &token, 1, &logits, &answer->error);
+        if (status == STATUS_OK) memcpy(answer->logits[1 + step], logits, sizeof answer->logits[0]);
+    }
+    return status;
+}
+
+static enum status answer_once(struct document_rig *rig, struct model *model,
+                               const struct engine_options *options, enum rig_prompt prompt,
+                               struct rig_answer *answer) {
+    struct engine *engine;
+    struct sequence *sequence;
+    TRY(engine_create(&engine, model, options, &answer->error));
+    answer->opened = true;
+    if (engine_documents_warning(engine) != NULL)
+        snprintf(answer->warning, sizeof answer->warning, "%s", engine_documents_warning(engine));
+    enum status status = sequence_create(&sequence, engine, &answer->error);
+    if (status == STATUS_OK) {
+        status = answer_run(rig, engine, sequence, prompt, answer);
+        if (status == STATUS_OK) answer->saved = sequence_flush(sequence, &answer->error);
+    }
+    answer->read_pages += engine_tier_statistics(engine).read_pages;
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return status;
+}
+
+void rig_ask(struct document_rig *rig, struct model *model, const struct engine_options *options,
+             enum rig_prompt prompt, struct rig_answer *answer) {
+    *answer = (struct rig_answer){0};
+    answer->status = answer_once(rig, model, options, prompt, answer);
+    if (answer->refusals > 0) answer->status = answer_once(rig, model, options, prompt, answer);
+}
+
+bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer) {
+    const float *expected = answer->reused % RIG_BLOCK == 0 ? rig->expected[prompt] : rig->repeated[prompt];
+    return memcmp(answer->logits, expected, sizeof answer->logits) == 0;
+}
+
+uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what) {
+    struct rig_answer answer;
+    rig_ask(rig, rig->model, &rig->options, prompt, &answer);
+    if (answer.status != STATUS_OK || answer.saved != STATUS_OK)
+        fail_msg("%s: then, without faults, prompt %d: %s", what, (int)prompt, answer.error.message);
+    if (!rig_is_right(rig, prompt, &answer))
+        fail_msg("%s: then prompt %d: another answer", what, (int)prompt);
+    if (answer.notice[0] != '\0') fail_msg("%s: then prompt %d: %s", what, (int)prompt, answer.notice);
+    return answer.reused;
+}

@@ -1,0 +1,58 @@
+/* document_rig: prompts of a tiny random model that are answered by engines of their own, over a folder of saved
+ * documents that tests damage.  Blocks are cut so that an answer has the same bits whatever part of its prompt was
+ * saved, but for the last token of a prompt that was saved as a whole. */
+#ifndef LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
+#define LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
+
+#include "engine/engine.h"
+#include "platform/fault_plan.h"
+#include "platform/scratch.h"
+
+enum { RIG_BLOCK = 64, RIG_SEGMENT = 128, RIG_TOKENS = 320, RIG_STEPS = 2, RIG_WIDTH = 80 };
+
+enum rig_prompt {
+    RIG_BEFORE,  /* 192 tokens of their own */
+    RIG_FIRST,   /* 256 */
+    RIG_LONGER,  /* the same and 64 more */
+    RIG_DEPARTS, /* 128 of the first one's, then 128 others: enough to be saved */
+    RIG_PROMPTS,
+};
+
+struct document_rig {
+    struct device *device;
+    struct model *model, *other; /* other: of other weights */
+    int32_t tokens[RIG_PROMPTS][RIG_TOKENS];
+    struct scratch scratch;
+    struct engine_options options; /* of engines without faults; with the least budget */
+    float *expected[RIG_PROMPTS];  /* owned; [1 + RIG_STEPS][RIG_WIDTH]: all in RAM */
+    float *repeated[RIG_PROMPTS];  /* owned; the same where all but the last token was saved */
+};
+
+void document_rig_open(struct document_rig *rig, const struct select_method *method);
+void document_rig_close(struct document_rig *rig);
+size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
+/* An empty folder with RIG_BEFORE saved in it. */
+void document_rig_reset(struct document_rig *rig);
+
+struct rig_answer {
+    enum status status, saved;      /* of the answer, and of the saving */
+    struct error error;             /* of either */
+    bool opened;                    /* the engine was made */
+    char notice[512], warning[512]; /* of the sequence, and of the folder */
+    size_t refusals; /* openings that turned out damaged while the prompt was read; then it was computed */
+    uint64_t reused, read_pages;
+    float logits[1 + RIG_STEPS][RIG_WIDTH]; /* of the prompt's last token and of the steps */
+};
+
+/* As loam run does it: prompt, steps, flush; once more when a document turns out damaged meanwhile. */
+void rig_ask(struct document_rig *rig, struct model *model, const struct engine_options *options,
+             enum rig_prompt prompt, struct rig_answer *answer);
+/* Whether its bits are those of a fresh one. */
+bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer);
+/* Without faults: right, not refused.  Returns what was reused. */
+uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what);
+
+uint64_t rig_seed(void); /* LOAM_TEST_SEED, else the time; said once */
+uint64_t rig_fuzz(void); /* LOAM_TEST_FUZZ: so many times as many cases; 0: not given */
+
+#endif

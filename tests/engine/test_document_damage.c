@@ -1,0 +1,378 @@
+/* Damage as answers see it: thousands of flipped bits in pages, metadata and catalog, bits of every column of the
+ * catalog's rows of the document, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign,
+ * another model and other types.  A prompt is then answered with the bits of a fresh one, after it was computed anew
+ * for a reason that is named, or refused with the catalog's name.
+ *
+ * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=N does N times as many random cases. */
+#include "testing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "base/random.h"
+#include "engine/document_rig.h"
+
+enum { FILES = 7, PAYLOAD_FLIPS = 5000, CATALOG_FLIPS = 500, ROW_STRIDE = 16 };
+
+static struct document_rig rig;
+static struct random random_cases;
+
+/* The folder with the first prompt saved, and one beside it, byte for byte. */
+static struct kept_file {
+    char name[64];
+    uint8_t *bytes;
+    size_t size;
+} files[FILES];
+static size_t file_count;
+static uint64_t right_count, refused_count, anew_count, silent_count;
+static bool may_be_silent; /* answers that took what was saved, and the others */
+
+static void write_whole(const char *name, const uint8_t *bytes, size_t size) {
+    int file = open(scratch_name(&rig.scratch, name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(file >= 0 && write(file, bytes, size) == (ssize_t)size);
+    close(file);
+}
+
+static void restore(void) {
+    scratch_empty(&rig.scratch);
+    for (size_t i = 0; i < file_count; i++) write_whole(files[i].name, files[i].bytes, files[i].size);
+}
+
+static void keep_files(void) {
+    DIR *folder = opendir(rig.scratch.path);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (entry->d_name[0] == '.' || strstr(entry->d_name, "journal") != NULL) continue;
+        assert_true(file_count < FILES);
+        struct kept_file *kept = &files[file_count++];
+        snprintf(kept->name, sizeof kept->name, "%.60s", entry->d_name);
+        int file = open(scratch_name(&rig.scratch, entry->d_name), O_RDONLY);
+        struct stat info;
+        assert_true(file >= 0 && fstat(file, &info) == 0);
+        kept->size = (size_t)info.st_size;
+        kept->bytes = malloc(kept->size + 1);
+        assert_true(read(file, kept->bytes, kept->size) == info.st_size);
+        close(file);
+    }
+    closedir(folder);
+}
+
+static struct kept_file *kept(const char *name) {
+    for (size_t i = 0; i < file_count; i++)
+        if (strcmp(files[i].name, name) == 0) return &files[i];
+    fail_msg("no file %s", name);
+    return NULL;
+}
+
+static void set_scene(const struct select_method *method) {
+    document_rig_open(&rig, method);
+    document_rig_reset(&rig);
+    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "the scene"), 0);
+    keep_files();
+    random_init(&random_cases, rig_seed());
+    right_count = refused_count = anew_count = silent_count = 0;
+    may_be_silent = false;
+}
+
+static void clear_scene(void) {
+    for (size_t i = 0; i < file_count; i++) free(files[i].bytes);
+    file_count = 0;
+    document_rig_close(&rig);
+}
+
+/* What was saved of the prompt was not used; or it was, and nothing is wrong. */
+static void assert_prompt(enum rig_prompt prompt, bool must_notice, const char *what) {
+    static struct rig_answer answer;
+    rig_ask(&rig, rig.model, &rig.options, prompt, &answer);
+    if (answer.status != STATUS_OK) {
+        refused_count++;
+        if (answer.status != STATUS_DOCUMENT || strstr(answer.error.message, "catalog.db") == NULL)
+            fail_msg("%s: %s: %s", what, status_name(answer.status), answer.error.message);
+        return;
+    }
+    if (!rig_is_right(&rig, prompt, &answer)) fail_msg("%s: another answer", what);
+    bool says = strstr(answer.notice, "computed anew") != NULL || answer.refusals > 0;
+    if (answer.refusals > 0 && answer.error.message[0] == '\0') fail_msg("%s: no reason", what);
+    if (says && answer.reused > 0 && answer.refusals == 0) fail_msg("%s: %s, and used", what, answer.notice);
+    anew_count += says;
+    right_count += answer.reused > 0;
+    bool silent = !says && answer.reused == 0 && answer.warning[0] == '\0';
+    silent_count += silent;
+    if (silent && !may_be_silent) fail_msg("%s: not used, and no reason", what);
+    if (must_notice && !says) fail_msg("%s: %llu tokens used", what, (unsigned long long)answer.reused);
+}
+
+static void flip(const char *name, uint64_t offset, unsigned bit) {
+    int file = open(scratch_name(&rig.scratch, name), O_RDWR);
+    uint8_t byte;
+    assert_true(file >= 0 && pread(file, &byte, 1, (off_t)offset) == 1);
+    byte ^= (uint8_t)(1U << bit);
+    assert_int_equal(pwrite(file, &byte, 1, (off_t)offset), 1);
+    close(file);
+}
+
+/* Of the document that was saved second. */
+static const char *const payload[] = {"2.pages", "2.metadata"};
+
+static bool is_empty(const uint8_t *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != 0) return false;
+    return true;
+}
+
+/* Where something was written: files are sparse. */
+static uint64_t random_offset(const struct kept_file *file) {
+    for (;;) {
+        uint64_t offset = random_below(&random_cases, file->size), page = offset / 4096 * 4096;
+        size_t size = file->size - page < 4096 ? (size_t)(file->size - page) : 4096;
+        if (!is_empty(file->bytes + page, size)) return offset;
+    }
+}
+
+static void payload_flips(void **state) {
+    (void)state;
+    uint64_t cases = 0, most = PAYLOAD_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
+    set_scene(&select_tree);
+    for (; cases < most; cases++) {
+        char what[120];
+        const struct kept_file *file = kept(payload[cases % 4 == 3]);
+        uint64_t offset = random_offset(file);
+        unsigned bit = (unsigned)random_below(&random_cases, 8);
+        snprintf(what, sizeof what, "seed %llu: %s, byte %llu, bit %u", (unsigned long long)rig_seed(),
+                 file->name, (unsigned long long)offset, bit);
+        restore();
+        flip(file->name, offset, bit);
+        assert_prompt(cases % 2 == 0 ? RIG_FIRST : RIG_LONGER, false, what);
+    }
+    printf("%llu flips in pages and metadata: %llu computed anew, %llu in what no one reads\n",
+           (unsigned long long)cases, (unsigned long long)anew_count, (unsigned long long)right_count);
+    assert_true(anew_count > cases / 2 && refused_count == 0);
+    clear_scene();
+}
+
+static void catalog_flips(void **state) {
+    (void)state;
+    uint64_t cases = 0, most = CATALOG_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
+    set_scene(&select_all);
+    may_be_silent = true;
+    for (; cases < most; cases++) {
+        char what[120];
+        uint64_t offset = random_below(&random_cases, kept("catalog.db")->size);
+        unsigned bit = (unsigned)random_below(&random_cases, 8);
+        snprintf(what, sizeof what, "seed %llu: catalog.db, byte %llu, bit %u",
+                 (unsigned long long)rig_seed(), (unsigned long long)offset, bit);
+        restore();
+        flip("catalog.db", offset, bit);
+        assert_prompt(RIG_LONGER, false, what);
+    }
+    printf("%llu flips in the catalog: %llu used what was saved, %llu computed anew, %llu refused, %llu not "
+           "found\n",
+           (unsigned long long)cases, (unsigned long long)right_count, (unsigned long long)anew_count,
+           (unsigned long long)refused_count, (unsigned long long)silent_count);
+    assert_true(right_count > 0);
+    clear_scene();
+}
+
+/* ---- rows ---- */
+
+static sqlite3 *open_database(void) {
+    sqlite3 *database;
+    assert_int_equal(sqlite3_open(scratch_name(&rig.scratch, "catalog.db"), &database), SQLITE_OK);
+    return database;
+}
+
+/* Bit `bit` of a column of a row, through SQLite, which therefore finds nothing wrong; false: it has fewer. */
+static bool flip_column(const char *table, const char *column, const char *where, uint64_t bit) {
+    sqlite3 *database = open_database();
+    sqlite3_stmt *statement;
+    char sql[200];
+    snprintf(sql, sizeof sql, "SELECT CAST(%s AS BLOB), typeof(%s) FROM %s WHERE %s", column, column, table,
+             where);
+    assert_int_equal(sqlite3_prepare_v2(database, sql, -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    size_t size = (size_t)sqlite3_column_bytes(statement, 0);
+    uint8_t *bytes = malloc(size + 1);
+    if (size > 0) memcpy(bytes, sqlite3_column_blob(statement, 0), size);
+    bool text = strcmp((const char *)sqlite3_column_text(statement, 1), "text") == 0;
+    sqlite3_finalize(statement);
+    bool there = bit / 8 < size;
+    if (there) bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
+    snprintf(sql, sizeof sql, "UPDATE %s SET %s=?1 WHERE %s", table, column, where);
+    assert_int_equal(sqlite3_prepare_v2(database, sql, -1, &statement, NULL), SQLITE_OK);
+    if (text)
+        sqlite3_bind_text(statement, 1, (const char *)bytes, (int)size, SQLITE_STATIC);
+    else
+        sqlite3_bind_blob(statement, 1, bytes, (int)size, SQLITE_STATIC);
+    if (there) assert_int_equal(sqlite3_step(statement), SQLITE_DONE);
+    sqlite3_finalize(statement);
+    sqlite3_close(database);
+    free(bytes);
+    return there;
+}
+
+/* tests/cache does every bit by every store; here every ROW_STRIDEth is answered. */
+static void bits_of_the_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *table, *column, *where;
+    } columns[] = {
+        {"documents", "fingerprint", "id=2"},  {"documents", "layout", "id=2"},
+        {"documents", "chain", "id=2"},        {"documents", "token_count", "id=2"},
+        {"documents", "checksum", "id=2"},     {"documents", "generation", "id=2"},
+        {"commits", "tokens", "document=2"},   {"commits", "page_sums", "document=2"},
+        {"commits", "checksum", "document=2"}, {"commits", "metadata_sums", "document=2"},
+    };
+    uint64_t cases = 0, stride = rig_fuzz() > 0 ? 1 : ROW_STRIDE;
+    set_scene(&select_tree);
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
+        for (uint64_t bit = random_below(&random_cases, stride);; bit += stride, cases++) {
+            char what[120];
+            restore();
+            if (!flip_column(columns[i].table, columns[i].column, columns[i].where, bit)) break;
+            snprintf(what, sizeof what, "%s.%s, bit %llu", columns[i].table, columns[i].column,
+                     (unsigned long long)bit);
+            /* Another first chunk is another document's. */
+            may_be_silent = strcmp(columns[i].column, "tokens") == 0 && bit < 64 * 32;
+            assert_prompt(RIG_LONGER, false, what);
+        }
+    printf("%llu bits of rows: %llu used what was saved, %llu computed anew, %llu refused, %llu not found\n",
+           (unsigned long long)cases, (unsigned long long)right_count, (unsigned long long)anew_count,
+           (unsigned long long)refused_count, (unsigned long long)silent_count);
+    assert_int_equal(right_count, 0);
+    clear_scene();
+}
+
+/* ---- files ---- */
+
+static void truncations(void **state) {
+    (void)state;
+    uint64_t cases = 0;
+    set_scene(&select_tree);
+    for (size_t f = 0; f < 2; f++) {
+        const struct kept_file *file = kept(payload[f]);
+        for (size_t edge = 0; edge <= file->size; edge += 4096)
+            for (int beside = -1; beside <= 1; beside++) {
+                if ((edge == 0 && beside < 0) || edge + (size_t)(beside + 1) > file->size) continue;
+                size_t size = edge + (size_t)(beside + 1) - 1;
+                char what[120];
+                restore();
+                assert_int_equal(truncate(scratch_name(&rig.scratch, file->name), (off_t)size), 0);
+                snprintf(what, sizeof what, "%s cut to %zu of %zu bytes", file->name, size, file->size);
+                assert_prompt(RIG_LONGER, false, what);
+                cases++;
+            }
+        restore();
+        assert_int_equal(unlink(scratch_name(&rig.scratch, file->name)), 0);
+        assert_prompt(RIG_LONGER, true, "removed");
+        cases++;
+    }
+    printf("%llu truncations: %llu computed anew\n", (unsigned long long)cases,
+           (unsigned long long)anew_count);
+    assert_true(anew_count > cases / 2 && refused_count == 0);
+    clear_scene();
+}
+
+/* Pages of the same document in each other's places, and those of the document beside it, which are as good. */
+static void swapped_and_foreign_pages(void **state) {
+    (void)state;
+    uint64_t cases = 0;
+    set_scene(&select_all);
+    const struct kept_file *pages = kept("2.pages"), *foreign = kept("1.pages");
+    for (size_t at = 0; at + 4096 <= pages->size; at += 4096) {
+        if (is_empty(pages->bytes + at, 4096)) continue;
+        for (size_t other = at + 4096; other + 4096 <= pages->size; other += 4096) {
+            if (memcmp(pages->bytes + at, pages->bytes + other, 4096) == 0) continue;
+            uint8_t *swapped = malloc(pages->size);
+            memcpy(swapped, pages->bytes, pages->size);
+            memcpy(swapped + at, pages->bytes + other, 4096);
+            memcpy(swapped + other, pages->bytes + at, 4096);
+            restore();
+            write_whole("2.pages", swapped, pages->size);
+            free(swapped);
+            assert_prompt(RIG_LONGER, true, "pages swapped");
+            cases++;
+        }
+        if (at + 4096 > foreign->size || memcmp(pages->bytes + at, foreign->bytes + at, 4096) == 0) continue;
+        uint8_t *mixed = malloc(pages->size);
+        memcpy(mixed, pages->bytes, pages->size);
+        memcpy(mixed + at, foreign->bytes + at, 4096);
+        restore();
+        write_whole("2.pages", mixed, pages->size);
+        free(mixed);
+        assert_prompt(RIG_LONGER, true, "a foreign page");
+        cases++;
+    }
+    printf("%llu pages swapped or foreign: %llu computed anew\n", (unsigned long long)cases,
+           (unsigned long long)anew_count);
+    assert_true(cases > 20);
+    clear_scene();
+}
+
+/* An older generation of one file with newer ones of the others: as after a restore of half a backup. */
+static void stale_files(void **state) {
+    (void)state;
+    set_scene(&select_tree);
+    struct kept_file older[FILES];
+    size_t count = file_count;
+    memcpy(older, files, sizeof older);
+    restore();
+    assert_int_equal(rig_ask_clean(&rig, RIG_LONGER, "grown"), rig_prompt_count(RIG_FIRST));
+    file_count = 0;
+    keep_files();
+    for (size_t i = 0; i < count; i++) {
+        restore();
+        write_whole(older[i].name, older[i].bytes, older[i].size);
+        assert_prompt(RIG_LONGER, false, older[i].name);
+    }
+    printf("%zu stale files: %llu used what was saved, %llu computed anew, %llu refused, %llu not found\n",
+           count, (unsigned long long)right_count, (unsigned long long)anew_count,
+           (unsigned long long)refused_count, (unsigned long long)silent_count);
+    for (size_t i = 0; i < count; i++) free(older[i].bytes);
+    clear_scene();
+}
+
+/* What was saved by one model, or with other types, is nothing to another, which is right all the same. */
+static void other_models_and_types(void **state) {
+    (void)state;
+    static struct rig_answer fresh, found;
+    set_scene(&select_all);
+    struct engine_options plain = rig.options;
+    plain.disk_directory = NULL;
+    plain.host_bytes = 0;
+    rig_ask(&rig, rig.other, &plain, RIG_FIRST, &fresh);
+    assert_ok(fresh.status, fresh.error);
+    rig_ask(&rig, rig.other, &rig.options, RIG_FIRST, &found);
+    assert_ok(found.status, found.error);
+    assert_int_equal(found.reused, 0);
+    assert_memory_equal(found.logits, fresh.logits, sizeof fresh.logits);
+    assert_memory_not_equal(found.logits, rig.expected[RIG_FIRST], sizeof fresh.logits);
+    restore();
+    struct engine_options q4 = rig.options;
+    q4.q4_pages = true;
+    assert_ok(engine_host_bytes_least(rig.model, &q4, &q4.host_bytes, &found.error), found.error);
+    rig_ask(&rig, rig.model, &q4, RIG_FIRST, &found);
+    assert_ok(found.status, found.error);
+    assert_int_equal(found.reused, 0);
+    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "as it was"), rig_prompt_count(RIG_FIRST) - 1);
+    clear_scene();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(payload_flips),
+        cmocka_unit_test(catalog_flips),
+        cmocka_unit_test(bits_of_the_rows),
+        cmocka_unit_test(truncations),
+        cmocka_unit_test(swapped_and_foreign_pages),
+        cmocka_unit_test(stale_files),
+        cmocka_unit_test(other_models_and_types),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,125 @@
+/* Every call to the system that saving, reopening, extending and copying documents make fails, once and for ever: page
+ * files and catalog alike, while prompts are read and answered.  An answer has the bits of a fresh one, or is refused
+ * with a reason that names a file; afterwards the document saved before is whole, and so is whatever else is found.
+ *
+ * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=1 takes every call instead of every STRIDEth. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "cache/faulty_vfs.h"
+#include "engine/document_rig.h"
+
+enum { STRIDE = 37 };
+
+struct counts {
+    uint64_t runs, hits, answers, unsaved, anew, refused, refused_late; /* late: after the engine was made */
+};
+
+static void check_answer(const struct document_rig *rig, enum rig_prompt prompt,
+                         const struct rig_answer *answer, const char *what, struct counts *counts) {
+    if (answer->status == STATUS_OK) {
+        counts->answers++;
+        counts->unsaved += answer->saved != STATUS_OK;
+        counts->anew += strstr(answer->notice, "computed anew") != NULL || answer->refusals > 0;
+        if (!rig_is_right(rig, prompt, answer))
+            fail_msg("%s: prompt %d: another answer (%s)", what, (int)prompt, answer->notice);
+        if (answer->saved == STATUS_OK) return;
+    } else {
+        counts->refused++;
+        counts->refused_late += answer->opened;
+    }
+    enum status status = answer->status != STATUS_OK ? answer->status : answer->saved;
+    if (status != STATUS_IO && status != STATUS_DOCUMENT)
+        fail_msg("%s: prompt %d: %s: %s", what, (int)prompt, status_name(status), answer->error.message);
+    if (strstr(answer->error.message, rig->scratch.path) == NULL)
+        fail_msg("%s: prompt %d: no file in '%s'", what, (int)prompt, answer->error.message);
+}
+
+struct scenario {
+    const struct select_method *method;
+    bool roomy;     /* everything fits in RAM, too */
+    uint32_t calls; /* of struct fault_plan */
+};
+
+/* Returns whether that many calls were made. */
+static bool run(struct document_rig *rig, const struct scenario *scenario, enum fault_kind kind,
+                uint64_t first, bool for_ever, struct counts *counts) {
+    static struct rig_answer answer;
+    struct fault_plan plan;
+    char what[120];
+    snprintf(what, sizeof what, "seed %llu: %s at call %llu%s%s", (unsigned long long)rig_seed(),
+             fault_name(kind), (unsigned long long)first, for_ever ? " and after" : "",
+             scenario->roomy ? ", all fits in RAM" : "");
+    document_rig_reset(rig);
+    fault_plan_init(&plan, kind, first, for_ever, scenario->calls);
+    faulty_vfs_use(&plan);
+    struct engine_options options = rig->options;
+    options.io_faults = &plan.faults;
+    options.sqlite_vfs = FAULTY_VFS;
+    if (scenario->roomy) options.host_bytes = 1 << 24;
+    for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++) {
+        rig_ask(rig, rig->model, &options, prompt, &answer);
+        check_answer(rig, prompt, &answer, what, counts);
+    }
+    faulty_vfs_use(NULL);
+    counts->runs++;
+    counts->hits += plan.hits > 0;
+    uint64_t reused = rig_ask_clean(rig, RIG_BEFORE, what);
+    if (reused != rig_prompt_count(RIG_BEFORE) - 1)
+        fail_msg("%s: the document saved before is lost: %llu tokens", what, (unsigned long long)reused);
+    for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++)
+        (void)rig_ask_clean(rig, prompt, what);
+    return plan.count > first;
+}
+
+static struct counts every_call(const struct scenario *scenario) {
+    struct document_rig rig;
+    struct counts counts = {0};
+    struct random random;
+    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, calls = 0;
+    document_rig_open(&rig, scenario->method);
+    random_init(&random, rig_seed());
+    for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KILL; kind++)
+        for (int for_ever = 0; for_ever < 2; for_ever++) {
+            uint64_t first = random_below(&random, stride);
+            while (run(&rig, scenario, kind, first, for_ever != 0, &counts)) first += stride;
+            if (first > calls) calls = first;
+        }
+    document_rig_close(&rig);
+    printf("select=%s: %llu calls; %llu runs, %llu with a fault: %llu answers, %llu of them not saved, %llu "
+           "computed "
+           "anew; %llu refused, %llu of them after the opening\n",
+           scenario->method->name, (unsigned long long)calls, (unsigned long long)counts.runs,
+           (unsigned long long)counts.hits, (unsigned long long)counts.answers,
+           (unsigned long long)counts.unsaved, (unsigned long long)counts.anew,
+           (unsigned long long)counts.refused, (unsigned long long)counts.refused_late);
+    return counts;
+}
+
+static void every_call_fails(void **state) {
+    (void)state;
+    struct counts counts = every_call(&(struct scenario){.method = &select_tree});
+    assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
+}
+
+/* With room in RAM a disk that cannot be written is no reason not to answer, but before any work. */
+static void what_cannot_be_written_stays_in_ram(void **state) {
+    (void)state;
+    struct counts counts = every_call(&(struct scenario){
+        .method = &select_all,
+        .roomy = true,
+        .calls = 1U << IO_CALL_WRITE | 1U << IO_CALL_SYNC | 1U << IO_CALL_TRUNCATE | 1U << IO_CALL_REMOVE});
+    assert_true(counts.hits > 20 && counts.unsaved > 0);
+    assert_int_equal(counts.refused_late, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_fails),
+        cmocka_unit_test(what_cannot_be_written_stays_in_ram),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
