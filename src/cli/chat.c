@@ -142,6 +142,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     enum status status =
         generation_prefill(g, &chat->answer, tokens->ids + reused, tokens->count - reused, error);
     if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
+    generation_abandon(&chat->answer, 1, STOP_FAILED);
     TRY(note_stored(chat, tokens, error));
     if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
         output_text("\n");

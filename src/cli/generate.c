@@ -179,9 +179,40 @@ enum status generation_decode(struct generation *generation, struct answer *answ
             status = step(generation, active, count, error);
     }
     generation->decode_seconds += clock_seconds() - began;
+    if (status != STATUS_DOCUMENT)
+        generation_abandon(answers, answer_count,
+                           status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
+    return status;
+}
+
+void generation_abandon(struct answer *answers, size_t answer_count, enum stop_reason reason) {
     for (size_t i = 0; i < answer_count; i++)
-        if (answers[i].stop == STOP_NONE)
-            finish(&answers[i], status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
+        if (answers[i].stop == STOP_NONE) finish(&answers[i], reason);
+}
+
+enum status generation_replay(struct generation *generation, struct answer *answer, const token_id *tokens,
+                              size_t token_count, size_t selected_count, struct error *error) {
+    struct progress progress;
+    progress_begin(&progress, "prefill", generation->quiet);
+    const struct prefill_request dense = {.tokens = tokens,
+                                          .token_count = token_count - selected_count,
+                                          .progress = progress_engine,
+                                          .progress_context = &progress};
+    const struct prefill_request selecting = {
+        .tokens = tokens + dense.token_count, .token_count = selected_count, .selects = true};
+    struct engine *engine = generation->session->engine;
+    double began = clock_seconds();
+    enum status status = engine_prefill(engine, answer->sequence, &dense, NULL, error);
+    if (status == STATUS_OK && selected_count > 0)
+        status = engine_prefill(engine, answer->sequence, &selecting, NULL, error);
+    generation->prefill_seconds += clock_seconds() - began;
+    generation->prefill_tokens +=
+        sequence_length(answer->sequence) - sequence_reused_tokens(answer->sequence);
+    progress_end(&progress);
+    for (size_t i = 0; status == STATUS_OK && i + 1 < answer->tokens.count; i++) {
+        const float *logits;
+        status = engine_step(engine, &answer->sequence, &answer->tokens.ids[i], 1, &logits, error);
+    }
     return status;
 }
 

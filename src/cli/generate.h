@@ -58,9 +58,18 @@ void answer_destroy(struct answer *answer);
  * and prefill_tokens grow, also when Ctrl-C stopped it (STATUS_INTERRUPTED). */
 enum status generation_prefill(struct generation *generation, struct answer *answer, const token_id *tokens,
                                size_t token_count, struct error *error) STATUS_CHECKED;
-/* Steps until every answer has stopped.  STATUS_INTERRUPTED after Ctrl-C. */
+/* Steps until every answer has stopped.  STATUS_INTERRUPTED after Ctrl-C.  STATUS_DOCUMENT: a saved document turned
+ * out to be damaged; answers that have not stopped may go on after generation_replay, or be abandoned. */
 enum status generation_decode(struct generation *generation, struct answer *answers, size_t answer_count,
                               struct error *error) STATUS_CHECKED;
+
+/* The answer's sequence, a new one, gets the prompt and what was sampled, but for the last token, which the next step
+ * takes.  The last selected_count tokens of the prompt select, as they did (sequence_selected_tokens).
+ * prefill_seconds and prefill_tokens grow. */
+enum status generation_replay(struct generation *generation, struct answer *answer, const token_id *tokens,
+                              size_t token_count, size_t selected_count, struct error *error) STATUS_CHECKED;
+/* Those that have not stopped do, for this reason. */
+void generation_abandon(struct answer *answers, size_t answer_count, enum stop_reason reason);
 
 /* Tokens per second of the steps; 0 when there were none. */
 double generation_decode_rate(const struct generation *generation);

@@ -136,12 +136,16 @@ static enum status open_run(struct run *run, struct error *error) {
 
 /* ---- the work ---- */
 
+static void tell_notice(const struct run *run, const struct sequence *sequence) {
+    const char *notice = sequence_notice(sequence);
+    if (notice[0] != '\0' && !run->generation.quiet) fprintf(stderr, "loam: note: %s\n", notice);
+}
+
 static enum status prefill(struct run *run, struct error *error) {
     for (size_t i = 0; i < run->answer_count; i++) {
         enum status status =
             generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
-        const char *notice = sequence_notice(run->answers[i].sequence);
-        if (notice[0] != '\0' && !run->generation.quiet) fprintf(stderr, "loam: note: %s\n", notice);
+        tell_notice(run, run->answers[i].sequence);
         for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
             run->answers[j].stop = STOP_INTERRUPTED;
         TRY(status);
@@ -150,38 +154,63 @@ static enum status prefill(struct run *run, struct error *error) {
     return STATUS_OK;
 }
 
-/* A saved document that turns out to be damaged while the prompt is read costs time, not the answer: it has been
- * flagged, so the prompt is computed. */
-static enum status prefill_again(struct run *run, const struct error *reason, struct error *error) {
-    if (!run->generation.quiet) fprintf(stderr, "loam: note: %s; computed anew\n", reason->message);
+/* An answer that has not begun starts from nothing, one that has goes on. */
+static enum status answer_again(struct run *run, size_t index, size_t selected_count, struct error *error) {
+    struct answer *answer = &run->answers[index];
+    if (answer->tokens.count > 0) {
+        TRY(sequence_create(&answer->sequence, run->session.engine, error));
+        TRY(generation_replay(&run->generation, answer, run->prompt.ids, run->prompt.count, selected_count,
+                              error));
+    } else {
+        const struct answer empty = *answer;
+        answer_destroy(answer);
+        TRY(answer_create(answer, &run->generation, run->options, run->seed + index, error));
+        answer->sink = empty.sink;
+        answer->sink_context = empty.sink_context;
+        answer->streams = empty.streams;
+        TRY(generation_prefill(&run->generation, answer, run->prompt.ids, run->prompt.count, error));
+    }
+    tell_notice(run, answer->sequence);
+    run->reused_tokens += sequence_reused_tokens(answer->sequence);
+    return STATUS_OK;
+}
+
+/* A saved document that turns out to be damaged while it is read costs time, not the answer: it has been flagged, so
+ * the prompt is computed, and the tokens that were sampled, all of them from pages that were right, are fed again. */
+static enum status compute_again(struct run *run, const struct error *reason, struct error *error) {
+    if (!run->generation.quiet)
+        fprintf(stderr, "%sloam: note: %s; computed anew%s\n", output_can_draw() ? "\n" : "", reason->message,
+                run->answers[0].tokens.count > 0 ? ", and the answer so far" : "");
+    size_t selected_counts[ENGINE_SEQUENCES_MOST];
     for (size_t i = 0; i < run->answer_count; i++) {
-        answer_sink *sink = run->answers[i].sink;
-        void *context = run->answers[i].sink_context;
-        bool streams = run->answers[i].streams;
-        answer_destroy(&run->answers[i]);
-        run->answers[i] = (struct answer){.sink = sink, .sink_context = context, .streams = streams};
+        selected_counts[i] = (size_t)sequence_selected_tokens(run->answers[i].sequence);
+        sequence_destroy(run->answers[i].sequence);
+        run->answers[i].sequence = NULL;
     }
     TRY(create_engine(run, error));
-    struct answer kept[ENGINE_SEQUENCES_MOST];
-    memcpy(kept, run->answers, sizeof kept);
-    TRY(create_answers(run, error));
-    for (size_t i = 0; i < run->answer_count; i++) {
-        run->answers[i].sink = kept[i].sink;
-        run->answers[i].sink_context = kept[i].sink_context;
-        run->answers[i].streams = kept[i].streams;
-    }
     run->reused_tokens = 0;
-    return prefill(run, error);
+    for (size_t i = 0; i < run->answer_count; i++)
+        if (run->answers[i].stop == STOP_NONE || run->answers[i].tokens.count == 0)
+            TRY(answer_again(run, i, selected_counts[i], error));
+    return STATUS_OK;
+}
+
+static enum status generate_once(struct run *run, struct error *error) {
+    TRY(prefill(run, error));
+    return generation_decode(&run->generation, run->answers, run->answer_count, error);
 }
 
 static enum status generate(struct run *run, struct error *error) {
-    enum status status = prefill(run, error);
+    enum status status = generate_once(run, error);
     if (status == STATUS_DOCUMENT) {
         struct error reason = *error;
-        status = prefill_again(run, &reason, error);
+        status = compute_again(run, &reason, error);
+        if (status == STATUS_OK)
+            status = generation_decode(&run->generation, run->answers, run->answer_count, error);
     }
-    TRY(status);
-    return generation_decode(&run->generation, run->answers, run->answer_count, error);
+    generation_abandon(run->answers, run->answer_count,
+                       status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
+    return status;
 }
 
 /* Several answers: each under a heading, in the order of their seeds. */
@@ -357,6 +386,7 @@ static enum status check_saving(const struct run *run, struct error *error) {
 }
 
 static enum status report(struct run *run, enum status status, struct error *error) {
+    if (run->session.engine == NULL) return status;                 /* it could not be made again */
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
     if (run->plan.disk.directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;

@@ -34,7 +34,7 @@ struct sequence {
     struct sequence *next, *previous; /* of the engine's list */
     int32_t *tokens;                  /* owned; [context_size], of what is stored; NULL: nothing is saved */
     bool attached;                    /* to a document: the first prefill has begun */
-    uint64_t reused;
+    uint64_t reused, selected;        /* of the first prefill */
     struct error notice;
 };
 
@@ -516,6 +516,7 @@ static bool remainder_selects(const struct engine *engine, const struct sequence
     return token_count <= length / select_rule_kept_tokens(engine->select, &sequence->rule, length);
 }
 
+uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
 const char *sequence_notice(const struct sequence *sequence) { return sequence->notice.message; }
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
@@ -601,6 +602,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     TRY(sequence_grow(sequence, request->token_count - reused, error));
     struct prefill_request selecting = *request;
     if (reused > 0 && remainder_selects(engine, sequence, request->token_count - reused)) {
+        sequence->selected = request->token_count - reused;
         selecting.selects = true;
         request = &selecting;
     }

@@ -129,6 +129,8 @@ enum status engine_copy(struct engine *engine, struct sequence *sequence, const 
 
 /* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
+/* Of these tokens' successors in that prefill: how many selected (struct engine_options.remainder). */
+uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
 /* Waits until what a prefill saved is durable.  A failure names the file: from that write on nothing more of the

@@ -350,6 +350,73 @@ static void damage_costs_time_only(void **state) {
     }
 }
 
+static void copy_file(const char *from, const char *to, const char *name) {
+    char paths[2][260], bytes[1 << 16];
+    snprintf(paths[0], sizeof paths[0], "%s/%s", from, name);
+    snprintf(paths[1], sizeof paths[1], "%s/%s", to, name);
+    int source = open(paths[0], O_RDONLY), target = open(paths[1], O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_true(source >= 0 && target >= 0);
+    for (ssize_t count; (count = read(source, bytes, sizeof bytes)) > 0;)
+        assert_int_equal(write(target, bytes, (size_t)count), count);
+    close(source);
+    close(target);
+}
+
+static void remove_folder(const char *path) {
+    DIR *open_folder = opendir(path);
+    assert_non_null(open_folder);
+    for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;)
+        if (entry->d_name[0] != '.') assert_int_equal(unlinkat(dirfd(open_folder), entry->d_name, 0), 0);
+    closedir(open_folder);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void flip_byte(const char *path, off_t at) {
+    unsigned char byte;
+    int file = open(path, O_RDWR);
+    assert_int_equal(pread(file, &byte, 1, at), 1);
+    byte ^= 4;
+    assert_int_equal(pwrite(file, &byte, 1, at), 1);
+    close(file);
+}
+
+/* Page by page: whether the prompt or a later step comes upon it, the answer is the same. */
+static void damage_behind_the_prompt(void **state) {
+    (void)state;
+    enum { PLACES = 24 };
+    char file[200], host[32];
+    const char *store = folder("behind"), *saved = folder("behind.saved");
+    snprintf(file, sizeof file, "%s/1.pages", store);
+    const char *const more[] = {"--preset", "quest", "--set", "dense=0", "--keep", "256"};
+#define ASK(kv)                                                                                       \
+    RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], "--kv-disk", kv, \
+        "--kv-host", host)
+    snprintf(host, sizeof host, "%d", 16 << 20);
+    struct outcome first = ASK(saved), again = ASK(saved);
+    expect_code(&first, 0, "");
+    expect_code(&again, 0, "");
+    size_t late = 0;
+    for (size_t place = 0; place < PLACES; place++) {
+        struct stat info;
+        assert_int_equal(mkdir(store, 0700), 0);
+        for (size_t i = 0; i < 3; i++) {
+            static const char *const names[] = {"catalog.db", "1.pages", "1.metadata"};
+            copy_file(saved, store, names[i]);
+        }
+        assert_int_equal(stat(file, &info), 0);
+        flip_byte(file, info.st_size / PLACES * (off_t)place + 77);
+        struct outcome found = ASK(store);
+        bool is_late = strstr(found.complaint, "computed anew, and the answer so far") != NULL;
+        bool is_early = !is_late && strstr(found.complaint, "computed anew") != NULL;
+        expect_same(&found, is_early ? &first : &again); /* the last token of a saved prompt selects */
+        late += is_late;
+        remove_folder(store);
+    }
+    print_message("%zu of %d found behind the prompt\n", late, PLACES);
+    assert_true(late > 0);
+#undef ASK
+}
+
 /* A model all of whose layers read everything keeps no metadata, whatever is asked for. */
 static void dense_layers_only(void **state) {
     (void)state;
@@ -452,15 +519,11 @@ int main(void) {
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_read_once),
-        cmocka_unit_test(another_question_reuses_the_document),
-        cmocka_unit_test(the_budget_holds),
-        cmocka_unit_test(a_killed_prefill_goes_on),
-        cmocka_unit_test(two_at_once_answer_both),
-        cmocka_unit_test(damage_costs_time_only),
-        cmocka_unit_test(dense_layers_only),
-        cmocka_unit_test(full_and_wrong_folders),
-        cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(a_prompt_is_read_once),    cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),         cmocka_unit_test(a_killed_prefill_goes_on),
+        cmocka_unit_test(two_at_once_answer_both),  cmocka_unit_test(damage_costs_time_only),
+        cmocka_unit_test(damage_behind_the_prompt), cmocka_unit_test(dense_layers_only),
+        cmocka_unit_test(full_and_wrong_folders),   cmocka_unit_test(foreign_models_and_catalogs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
