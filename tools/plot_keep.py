@@ -80,8 +80,9 @@ def panel(rows, length, names, left, keeps):
     def y(score):
         return TOP + HEIGHT * (1 - score)
 
-    count = max(r[4] for r in rows)
-    out = [f'<text x="{left}" y="{TOP - 10}" font-weight="bold">{length:,} tokens, {count} texts</text>']
+    counts = sorted({r[4] for r in rows})
+    some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
+    out = [f'<text x="{left}" y="{TOP - 10}" font-weight="bold">{length:,} tokens, {some} texts</text>']
     for share in range(0, 101, 20):
         out += [f'<path d="M{left} {y(share / 100):.1f}h{WIDTH}" stroke="#ddd"/>',
                 f'<text x="{left - 6}" y="{y(share / 100) + 4:.1f}" text-anchor="end">{share}</text>']
