@@ -83,12 +83,21 @@ struct sweep {
 };
 
 static void warn(struct store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Behind what is to be said already: a damaged row and the files that it leaves behind are two things to know. */
 static void warn(struct store *store, const char *format, ...) {
-    if (store->warning != NULL) return;
+    char *before = store->warning, *text = NULL;
     va_list arguments;
     va_start(arguments, format);
-    if (vasprintf(&store->warning, format, arguments) < 0) store->warning = NULL;
+    if (vasprintf(&text, format, arguments) < 0) text = NULL;
     va_end(arguments);
+    if (text == NULL) return;
+    store->warning = text;
+    if (before == NULL) return;
+    if (asprintf(&store->warning, "%s; %s", before, text) < 0)
+        store->warning = before;
+    else
+        free(before);
+    free(text);
 }
 
 /* Whether the catalog's structure can be believed; asked once. */
@@ -137,8 +146,9 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
     struct store *store = sweep->store;
     if (!row->intact) { /* a search may not find it, and so not say why it was not used */
         if (row->damaged[0] != '\0') return STATUS_OK;
-        warn(store, "%s: document %" PRIu64 " is not used: its row in the catalog is damaged",
-             store->catalog.path, row->id);
+        if (store->warning == NULL) /* the first of many will do */
+            warn(store, "%s: document %" PRIu64 " is not used: its row in the catalog is damaged",
+                 store->catalog.path, row->id);
         return catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
     }
     struct store_layout layout;
