@@ -117,20 +117,30 @@ static enum status find(struct documents *documents, const int32_t *tokens, uint
     return STATUS_OK;
 }
 
-/* token_count: of the whole prompt.  *reused stays 0 when it fails. */
+/* token_count: of the whole prompt.  *reused stays 0 when it fails, and when the document has grown since it was found
+ * (another process went on with it): what may be taken of it, and how, is then another question. */
 static enum status use(struct documents *documents, struct kv_sequence *sequence,
                        const struct store_match *match, uint64_t token_count, uint64_t token_capacity,
-                       struct error *notice, struct error *error) {
+                       uint64_t *reused, struct error *notice, struct error *error) {
     struct document *document;
     bool writable;
     TRY(open_match(documents, match, token_capacity, &document, &writable, error));
+    if (document_token_count(document) != match->token_count) {
+        document_close(document);
+        return STATUS_OK;
+    }
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
+    *reused = match->prefix_tokens;
     bool departs = match->prefix_tokens < match->token_count ||
                    !same_metadata(&match->layout, &documents->backing.layout);
     if (writable || !departs || match->prefix_tokens / COPIES_MOST > token_count - match->prefix_tokens)
         return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, token_capacity, error);
-    if (status == STATUS_OK || kv_sequence_length(sequence) == 0) return status;
+    if (status == STATUS_OK) return STATUS_OK;
+    if (kv_sequence_length(sequence) == 0) {
+        *reused = 0;
+        return status;
+    }
     (void)error_set(notice, status, "not saved: %s", error->message);
     return STATUS_OK;
 }
@@ -146,13 +156,11 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         enum status status = find(documents, tokens, token_count, &match, error);
         if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
-            status = use(documents, sequence, &match, token_count + 1, token_capacity, notice, error);
+            status = use(documents, sequence, &match, token_count + 1, token_capacity, reused, notice, error);
         else if (status == STATUS_DOCUMENT) /* the catalog */
             return status;
-        if (status == STATUS_OK) {
-            *reused = match.prefix_tokens;
-            return STATUS_OK;
-        }
+        if (status == STATUS_OK && *reused > 0) return STATUS_OK;
+        if (status == STATUS_OK) continue; /* it has grown */
         if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
         (void)error_set(notice, status, "%s; computed anew", error->message);
         if (status == STATUS_IO) break;
