@@ -56,6 +56,8 @@ struct kv_cache_config {
      * that a step appends. */
     uint64_t host_bytes, buffer_bytes;
     size_t block_tokens;
+    /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */
+    size_t resident_layers;
     /* Full chunks are rounded to what 4 bits hold (kernels/codec) and lie so on disk; F16 only, and with host_bytes. */
     bool q4_pages;
     enum io_backend backend;

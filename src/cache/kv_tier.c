@@ -95,10 +95,27 @@ uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
     return fixed_bytes(config) + share_bytes(config, slots_least(config));
 }
 
+/* Every chunk of a layer, in the form in which it stays. */
+static struct tier_share layers_share(const struct kv_cache_config *config, size_t layer_count) {
+    uint64_t chunks = layer_count * config->kv_head_count * kv_chunks_of(config->token_capacity);
+    return config->q4_pages ? (struct tier_share){.packed = chunks} : (struct tier_share){.rows = chunks};
+}
+
+/* The first layers that a budget which suffices holds whole, of those that are wanted. */
+static size_t resident_layers_of(const struct kv_cache_config *config) {
+    size_t layers = min_size(config->resident_layers, config->layer_count);
+    uint64_t rest = config->host_bytes - kv_tier_bytes_least(config);
+    while (layers > 0 && share_bytes(config, layers_share(config, layers)) > rest) layers--;
+    return layers;
+}
+
 /* What a budget that suffices gives.  With 4-bit pages rows are a workplace: of what grows, and of attention over
  * everything, which without metadata is all there is. */
 static struct tier_share slots_of(const struct kv_cache_config *config) {
-    struct tier_share share = slots_least(config);
+    struct tier_share share = slots_least(config),
+                      resident = layers_share(config, resident_layers_of(config));
+    share.rows += resident.rows;
+    share.packed += resident.packed;
     uint64_t rest = config->host_bytes - fixed_bytes(config) - share_bytes(config, share);
     uint64_t all = config->layer_count * config->kv_head_count *
                    (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
@@ -203,6 +220,7 @@ enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
                          " for metadata, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, least, fixed, least - fixed);
     release_slots(tier);
+    tier->resident_layers = resident_layers_of(config);
     TRY(create_slots(tier, slots_of(config), error));
     free(tier->metadata_run);
     tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
@@ -221,6 +239,7 @@ uint64_t kv_tier_used_bytes(const struct kv_tier *tier) {
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;
+    statistics.resident_layers = cache->tier->resident_layers;
     const struct tier_share used = {cache->tier->rows.fresh_count, cache->tier->packed.fresh_count};
     statistics.host_bytes = fixed_bytes(&cache->config) + share_bytes(&cache->config, used);
     return statistics;
@@ -321,8 +340,14 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
     return true;
 }
 
+/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies. */
+static bool is_resident(const struct kv_tier *tier, const struct slot *slot) {
+    return slot->row < tier->resident_layers * tier->cache->config.kv_head_count &&
+           (tier->q4_bytes == 0 || is_packed(tier, slot));
+}
+
 static bool may_go(struct kv_tier *tier, struct slot *slot) {
-    if (slot->sequence == NULL || slot->pins > 0) return false;
+    if (slot->sequence == NULL || slot->pins > 0 || is_resident(tier, slot)) return false;
     return slot->state == SLOT_CLEAN || (slot->state == SLOT_QUEUED && is_written(tier, slot));
 }
 
@@ -469,6 +494,7 @@ static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
                                    .chunk = slot->chunk,
                                    .memory = memory};
     struct error error;
+    if (slot->row < tier->resident_layers * heads) tier->statistics.resident_read_pages++;
     enum status status =
         completion->status == STATUS_OK
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
@@ -731,6 +757,7 @@ void kv_bring_release(struct kv_bring *bring) {
         if (bring->scan) tier->scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
         slot->fetched = false;
+        if (is_resident(tier, slot)) continue;
         if (bring->scan)
             make_victim(tier, slot);
         else

@@ -20,6 +20,11 @@
  *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
  *      rest stays in RAM, and when that does not hold it the reason is the answer (kv_tier_full).
  *
+ * The first resident_layers layers stay (LeoAM: "first layers never on disk"): their chunks, in the form in which they
+ * are chosen from, have slots for the whole context and are never evicted.  They are written to disk as all others,
+ * to be opened again, and read from there once, when a document is opened.  A budget that does not hold so many
+ * keeps fewer, the first ones.
+ *
  * With q4_pages a chunk that is full is 4 bits (kernels/codec), on disk and in its slot, and attend_selected reads it
  * so; slots are of two kinds then.  Attention over everything reads rows: what it brings is decoded into slots of rows,
  * from the 4 bits in memory or from the page, and those are copies that may always go.  A chunk that grows is rows, and
@@ -120,9 +125,11 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t hits, misses; /* chunks that were brought */
-    uint64_t wait_ns;      /* in which nothing could be computed */
-    uint64_t host_bytes;   /* of slots that were ever used, metadata, tables and buffers */
+    uint64_t hits, misses;        /* chunks that were brought */
+    uint64_t wait_ns;             /* in which nothing could be computed */
+    uint64_t host_bytes;          /* of slots that were ever used, metadata, tables and buffers */
+    uint64_t resident_read_pages; /* of read_pages, those of layers that stay in RAM */
+    size_t resident_layers;       /* so many do */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */

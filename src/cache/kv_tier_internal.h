@@ -46,6 +46,7 @@ struct kv_tier {
     uint32_t *stacks;   /* owned; of both pools */
     struct tier_pool rows;
     struct tier_pool packed; /* with q4_pages; else of no slots */
+    size_t resident_layers;  /* whose chunks never go */
     uint32_t
         reserve[TIER_RESERVE_SLOTS]; /* rows taken for a scan, in the order of memory; the next one last */
     size_t reserve_count;

@@ -281,6 +281,22 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
     return STATUS_OK;
 }
 
+/* Layers that stay in memory come there now, and are not waited for later. */
+static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+    const struct kv_tier *tier = sequence->cache->tier;
+    const size_t heads = sequence->cache->config.kv_head_count;
+    if (tier->resident_layers == 0 || chunk_count == 0) return STATUS_OK;
+    struct kv_bring *brings = calloc(heads, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; layer < tier->resident_layers && status == STATUS_OK; layer++) {
+        status = bring_layer(sequence, brings, layer, 0, (size_t)chunk_count, error);
+        release_layer(sequence, brings);
+    }
+    free(brings);
+    return status;
+}
+
 static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_tier *tier = sequence->cache->tier;
@@ -330,13 +346,14 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
         return status;
     }
     status = load_document(sequence, document, token_count, error);
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
+        sequence->written[layer] = sequence->rounded[layer] = token_count / KV_CHUNK_TOKENS;
+        sequence->complete[layer] = token_count;
+    }
+    if (status == STATUS_OK) status = load_resident(sequence, token_count / KV_CHUNK_TOKENS, error);
     if (status != STATUS_OK) {
         kv_sequence_close_documents(sequence);
         return status;
-    }
-    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
-        sequence->written[layer] = sequence->rounded[layer] = token_count / KV_CHUNK_TOKENS;
-        sequence->complete[layer] = token_count;
     }
     if (!writable) sequence->sources[0].chunk_end = token_count / KV_CHUNK_TOKENS;
     sequence->writes = sequence->saved = writable;

@@ -27,6 +27,7 @@ enum status plan_read_axes(struct plan *plan, const char *preset, const char *se
     plan->k_type = axes.k_type;
     plan->v_type = axes.v_type;
     plan->q4_pages = axes.q4_pages;
+    plan->resident_layers = axes.resident_layers;
     plan->select = axes.select;
     return STATUS_OK;
 }
@@ -119,6 +120,7 @@ enum status plan_tiers(const struct plan *plan, const struct model *model, const
     engine_options->disk_bytes = plan->disk.limit_bytes;
     engine_options->document_name = name;
     engine_options->q4_pages = plan->q4_pages;
+    engine_options->resident_layers = plan->resident_layers;
     engine_options->looks_ahead = strncmp(plan->methods[AXIS_SPECULATE], "next-layer", 10) == 0;
     engine_options->host_bytes = plan->budget_bytes;
     if (plan->has_budget) return STATUS_OK;

@@ -21,6 +21,7 @@ struct plan {
     const char *methods[AXIS_COUNT]; /* words of axis_table: they end at '|' or the end; see plan_method */
     enum kv_type k_type, v_type;
     bool q4_pages; /* on disk */
+    size_t resident_layers;
     struct select_options select;
     bool has_budget;
     uint64_t budget_bytes; /* of KV, device and host together: one memory on a CPU */

@@ -50,6 +50,14 @@ enum status session_create_engine(struct session *session, const struct engine_o
     session->load_seconds += clock_seconds() - began;
     const char *warning = engine_documents_warning(session->engine);
     if (warning != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", warning);
+    size_t wanted = min_size(engine_options->resident_layers, session->model->config.layer_count),
+           resident = engine_tier_statistics(session->engine).resident_layers;
+    if (engine_options->disk_directory != NULL && resident < wanted && !session->quiet)
+        fprintf(stderr,
+                "loam: note: of the first %zu layers, which are to stay in RAM, --kv-host holds %zu; of the "
+                "others "
+                "steps read from the disk\n",
+                wanted, resident);
     const struct select *select = engine_select(session->engine);
     if (select != NULL && select_fallback(select) != NULL && !session->quiet)
         fprintf(stderr, "loam: note: %s\n", select_fallback(select));

@@ -193,6 +193,7 @@ static enum status cache_config(const struct model *model, const struct engine_o
         .sequence_capacity = options->sequence_capacity,
         .host_bytes = options->host_bytes,
         .q4_pages = options->q4_pages,
+        .resident_layers = options->disk_directory != NULL ? options->resident_layers : 0,
         .buffer_bytes = buffer_bytes_of(options),
         .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
     uint64_t per_sequence, bytes;

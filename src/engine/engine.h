@@ -44,6 +44,8 @@ struct engine_options {
     const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
     bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
+    size_t
+        resident_layers; /* where KV is on disk: the first layers, that stay in RAM if host_bytes holds them */
     const char *document_name; /* of what is saved, for people */
     struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
     enum engine_remainder remainder;

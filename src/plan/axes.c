@@ -28,13 +28,17 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
+    bool resident = strcmp(name, "resident") == 0;
     struct select_options unused = axes->select;
-    if (!select_option_set(&unused, name, 0)) return STATUS_OK;
+    if (!resident && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
-    (void)select_option_set(&axes->select, name, value);
+    if (resident)
+        axes->resident_layers = (size_t)value;
+    else
+        (void)select_option_set(&axes->select, name, value);
     return STATUS_OK;
 }
 
@@ -79,12 +83,16 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
         axes->select.dense_layers = 0;
     }
     axes->q4_pages = false;
+    axes->resident_layers = SIZE_MAX;
     if (set != NULL) TRY(read_set(axes, set, error));
     if (axes->q4_pages && !axes->on_disk)
         return error_set(error, STATUS_USAGE,
                          "--set codec=q4: 4 bits are for pages on disk, and there is no --kv-disk");
     axes->select.method = select_method_find(axis_method_text(axes->methods[AXIS_SELECT], name, sizeof name));
     TRY(select_keep_parse(&axes->select.keep, keep != NULL ? keep : preset->keep, error));
+    if (axes->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
+        axes->resident_layers =
+            axes->on_disk && axes->select.method != &select_all ? axes->select.dense_layers : 0;
     bool everything = axes->select.keep.ratio == 0 && axes->select.keep.tokens == UINT64_MAX;
     if (axes->select.method == &select_all && !everything)
         return error_set(error, STATUS_USAGE,

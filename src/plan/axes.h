@@ -14,6 +14,9 @@ struct axes {
     enum kv_type k_type, v_type;
     bool q4_pages; /* codec=q4: pages on disk are in 4 bits, in RAM rows are f16 */
     bool on_disk;  /* given: KV beyond a budget lies on disk, for which leoam has other numbers */
+    /* resident=N: of the first layers so many stay in RAM (cache/kv_tier.h); not given: those that a selection leaves
+     * dense, since every step reads all of them. */
+    size_t resident_layers;
     struct select_options select;
 };
 

@@ -217,6 +217,31 @@ static void the_budget_holds(void **state) {
     assert_int_equal(refused.token_count, 0);
 }
 
+/* The layers that a selection leaves dense stay in RAM where the budget holds them, and where it does not a line says
+ * so; answers are the same. */
+static void dense_layers_stay_in_ram(void **state) {
+    (void)state;
+#define QUEST "--preset", "quest", "--keep", "256"
+    struct outcome all = RUN(deep_path, text_path, QUEST);
+    expect_code(&all, 0, "");
+    uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
+    char host[32], least[32];
+    snprintf(host, sizeof host, "%llu", (unsigned long long)(bytes / 3 + (5 << 19)));
+    snprintf(least, sizeof least, "%llu", (unsigned long long)(bytes / 8 + (5 << 19)));
+    struct outcome stay = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("stay"), "--kv-host", host),
+                   go = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("go"), "--kv-host", host,
+                            "--set", "resident=0"),
+                   small = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("tight"), "--kv-host", least);
+    expect_same(&stay, &all);
+    expect_same(&go, &all);
+    expect_same(&small, &all);
+    expect_code(&small, 0, "of the first 2 layers, which are to stay in RAM, --kv-host holds 0");
+    assert_null(strstr(stay.complaint, "to stay in RAM"));
+    assert_null(strstr(go.complaint, "to stay in RAM"));
+    assert_true(stay.read_bytes < go.read_bytes * 2 / 3);
+#undef QUEST
+}
+
 /* ---- kill -9, and two at once ---- */
 
 static void a_killed_prefill_goes_on(void **state) {
@@ -519,11 +544,17 @@ int main(void) {
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_read_once),    cmocka_unit_test(another_question_reuses_the_document),
-        cmocka_unit_test(the_budget_holds),         cmocka_unit_test(a_killed_prefill_goes_on),
-        cmocka_unit_test(two_at_once_answer_both),  cmocka_unit_test(damage_costs_time_only),
-        cmocka_unit_test(damage_behind_the_prompt), cmocka_unit_test(dense_layers_only),
-        cmocka_unit_test(full_and_wrong_folders),   cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(a_prompt_is_read_once),
+        cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(dense_layers_stay_in_ram),
+        cmocka_unit_test(a_killed_prefill_goes_on),
+        cmocka_unit_test(two_at_once_answer_both),
+        cmocka_unit_test(damage_costs_time_only),
+        cmocka_unit_test(damage_behind_the_prompt),
+        cmocka_unit_test(dense_layers_only),
+        cmocka_unit_test(full_and_wrong_folders),
+        cmocka_unit_test(foreign_models_and_catalogs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

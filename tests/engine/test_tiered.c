@@ -13,6 +13,7 @@
 
 #include "../platform/scratch.h"
 #include "base/random.h"
+#include "cache/kv_cache.h"
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
@@ -30,11 +31,12 @@ struct rig {
     struct error error;
 };
 
-static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
+static void rig_open_deep(struct rig *rig, const char *architecture, cpu_mask mask, size_t layer_count) {
     char path[64];
     struct random random;
     struct tiny_model tiny = tiny_model_default(architecture);
     tiny.head_dimension = 32; /* what q8 needs */
+    tiny.layer_count = layer_count;
     tiny_model_write(&tiny, tiny_model_path("tiered", path, sizeof path));
     const struct device_options device = {.thread_count = 1, .mask = mask};
     assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
@@ -45,6 +47,10 @@ static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
     for (size_t s = 0; s < SEQUENCES; s++)
         for (size_t i = 0; i < PROMPT + STEPS; i++)
             rig->tokens[s][i] = (int32_t)random_below(&random, tiny.vocabulary_size);
+}
+
+static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
+    rig_open_deep(rig, architecture, mask, 2);
 }
 
 static void rig_close(struct rig *rig) {
@@ -132,6 +138,7 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         options.host_bytes = 0;
         assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
         options.looks_ahead = random_below(&random, 2) == 0;
+        options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
         engine = make_engine(&rig, &options);
@@ -207,6 +214,83 @@ static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
         scratch_destroy(&scratches[i]);
     }
     rig_close(&rig);
+}
+
+enum {
+    RESIDENT = 1,
+    DEEP = 6,
+    LAYER_CHUNKS = 2 * CONTEXT / 64,
+    ROWS_BYTES = 64 * (32 + 32) * 2
+}; /* of the tiny model */
+
+/* Steps behind a prompt: nothing of the first layer is read in them, and of the others pages are (but by the window,
+ * which is in RAM). */
+static void decode_reads_only_others(struct rig *rig, const struct engine_options *options,
+                                     const float *expected, uint64_t expected_reused,
+                                     uint64_t expected_read) {
+    struct engine *engine = make_engine(rig, options);
+    struct sequence *sequence = prefilled(rig, engine, 0, PROMPT);
+    struct kv_tier_statistics before = engine_tier_statistics(engine);
+    assert_int_equal(sequence_reused_tokens(sequence), expected_reused);
+    assert_int_equal(before.resident_layers, RESIDENT);
+    assert_int_equal(before.resident_read_pages, expected_read);
+    for (size_t step = 0; step < STEPS; step++) {
+        const float *logits;
+        assert_ok(engine_step(engine, &sequence, &rig->tokens[0][PROMPT + step], 1, &logits, &rig->error),
+                  rig->error);
+        if (expected_reused == 0) /* else other blocks: other rounding */
+            assert_memory_equal(logits, expected + step * rig->width, rig->width * sizeof *logits);
+    }
+    struct kv_tier_statistics after = engine_tier_statistics(engine);
+    assert_int_equal(after.resident_read_pages, before.resident_read_pages);
+    assert_true(after.read_pages > before.read_pages || options->select.method == &select_window);
+    assert_true(after.host_bytes <= options->host_bytes);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
+static void the_first_layers_stay(bool q4) {
+    for (size_t round = 0; round < METHODS; round++) {
+        struct rig rig = {0};
+        struct scratch scratch, small;
+        uint64_t least;
+        const size_t lengths[] = {PROMPT};
+        rig_open_deep(&rig, "llama", cpu_features(), DEEP);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        scratch_create(&small, SCRATCH_MEMORY);
+        struct engine_options options = options_of(methods[round], KV_F16);
+        options.sequence_capacity = 1;
+        options.q4_pages = q4;
+        options.resident_layers = RESIDENT;
+        options.disk_directory = small.path;
+        assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
+        /* The least that any context needs is the least still: then none stay, and answers are the same. */
+        options.host_bytes = least;
+        struct engine *engine = make_engine(&rig, &options);
+        float *expected = decode(&rig, engine, lengths, 1);
+        assert_int_equal(engine_tier_statistics(engine).resident_layers, 0);
+        assert_true(engine_tier_statistics(engine).read_pages > 0);
+        engine_destroy(engine);
+
+        options.disk_directory = scratch.path;
+        options.host_bytes = least + LAYER_CHUNKS * (ROWS_BYTES + 64);
+        decode_reads_only_others(&rig, &options, expected, 0, 0);
+        decode_reads_only_others(&rig, &options, expected, PROMPT - 1, 2 * kv_chunks_of(PROMPT - 1));
+        free(expected);
+        scratch_destroy(&scratch);
+        scratch_destroy(&small);
+        rig_close(&rig);
+    }
+}
+
+static void first_layers_are_never_read_in_decode(void **state) {
+    (void)state;
+    the_first_layers_stay(false);
+}
+
+static void first_layers_are_never_read_in_decode_in_4_bits(void **state) {
+    (void)state;
+    the_first_layers_stay(true);
 }
 
 static size_t likeliest(const float *logits, size_t width) {
@@ -552,6 +636,8 @@ int main(void) {
         cmocka_unit_test(same_logits_at_any_budget),
         cmocka_unit_test(same_logits_at_any_budget_in_4_bits),
         cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
+        cmocka_unit_test(first_layers_are_never_read_in_decode),
+        cmocka_unit_test(first_layers_are_never_read_in_decode_in_4_bits),
         cmocka_unit_test(a_saved_prompt_is_opened),
         cmocka_unit_test(a_saved_prompt_is_opened_in_4_bits),
         cmocka_unit_test(a_departing_prompt_is_saved),
