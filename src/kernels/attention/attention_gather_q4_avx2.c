@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "kernels/attention/attention_internal.h"
+#include "kernels/attention/softmax_floats.h"
 #include "kernels/codec/q4_parts.h"
 #include "kernels/floats.h"
 #include "tensor/half.h"
@@ -148,9 +149,9 @@ FLOATS_INLINE void score_group(const struct attention_gather_args *args, const s
 
 /* ---- weights ---- */
 
-/* One head's online softmax over a chunk: as gather_soften (gather_floats.h), of 64 scores at once. */
-FLOATS_INLINE void soften(const struct attention_gather_args *args, size_t head, const float *selected,
-                          float base, float *scores, float *s) {
+/* One head's online softmax over a chunk, of 64 scores at once. */
+static void soften(const struct attention_gather_args *args, size_t head, const float *selected, float base,
+                   float *scores, float *s) {
     enum { COUNT = TOKENS / FLOATS };
     floats x[COUNT], m = floats_set(args->m[head]);
     int greater = 0;
@@ -160,32 +161,10 @@ FLOATS_INLINE void soften(const struct attention_gather_args *args, size_t head,
                                floats_set(args->scale));
         if (args->softcap != 0) x[i] = floats_softcap(x[i], args->softcap);
         x[i] = floats_if_less(floats_set(0), floats_load(selected + i * FLOATS), x[i], floats_set(-INFINITY));
-        floats_store(scores + i * FLOATS, x[i]);
         greater |= floats_any_greater(x[i], m);
     }
-    if (greater) {
-        floats top = x[0];
-        FLOATS_UNROLL
-        for (size_t i = 1; i < COUNT; i++) top = floats_max(top, x[i]);
-        float before = args->m[head], after = floats_greatest(top);
-        if (!(after > before)) after = before; /* NaN: the sum will say it */
-        floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
-        float *o = args->o + head * args->o_stride;
-        for (size_t d = 0; d < args->layout->v_dimension; d += FLOATS)
-            floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
-        floats_store(s, floats_multiply(floats_load(s), shrink));
-        args->m[head] = after;
-        m = floats_set(after);
-    }
-    if (args->m[head] == -INFINITY) m = floats_set(0); /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
-    floats sum = floats_load(s);
-    FLOATS_UNROLL
-    for (size_t i = 0; i < COUNT; i++) {
-        floats weight = floats_exp(floats_subtract(floats_load(scores + i * FLOATS), m));
-        floats_store(scores + i * FLOATS, weight);
-        sum = floats_add(sum, weight);
-    }
-    floats_store(s, sum);
+    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
+                 args->layout->v_dimension, scores);
 }
 
 /* The scores of the selected rows, in their order. */

@@ -17,6 +17,7 @@
 
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
+#include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
 #include "tensor/half.h"
 
@@ -163,10 +164,9 @@ FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const stru
 #undef VALUE_HEADS
 }
 
-/* One head's online softmax over the scores of a step, of which [row_begin, row_end) count: scores become weights
- * relative to *m; when the maximum rises, s and o shrink to it. */
-FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head, size_t row_begin,
-                          size_t row_end, float *scores, float *s) {
+/* One head's online softmax over the scores of a step, of which [row_begin, row_end) count. */
+static void soften(const struct attention_decode_args *args, size_t head, size_t row_begin, size_t row_end,
+                   float *scores, float *s) {
     enum { COUNT = DECODE_ROWS / FLOATS };
     floats x[COUNT];
     floats m = floats_set(args->m[head]);
@@ -183,29 +183,8 @@ FLOATS_INLINE void soften(const struct attention_decode_args *args, size_t head,
         }
         greater |= floats_any_greater(x[i], m);
     }
-    if (greater) {
-        floats top = x[0];
-        FLOATS_UNROLL
-        for (size_t i = 1; i < COUNT; i++) top = floats_max(top, x[i]);
-        float before = args->m[head], after = floats_greatest(top);
-        if (!(after > before)) after = before; /* NaN: the sum will say it */
-        floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
-        float *o = args->o + head * args->o_stride;
-        for (size_t d = 0; d < args->layout->v_dimension; d += FLOATS)
-            floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
-        floats_store(s, floats_multiply(floats_load(s), shrink));
-        args->m[head] = after;
-        m = floats_set(after);
-    }
-    if (args->m[head] == -INFINITY) m = floats_set(0); /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
-    floats sum = floats_load(s);
-    FLOATS_UNROLL
-    for (size_t i = 0; i < COUNT; i++) {
-        floats weight = floats_exp(floats_subtract(x[i], m));
-        floats_store(scores + i * FLOATS, weight);
-        sum = floats_add(sum, weight);
-    }
-    floats_store(s, sum);
+    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
+                 args->layout->v_dimension, scores);
 }
 
 /* The scales of a block's 8 rows as floats, row by row. */

@@ -5,9 +5,8 @@
  * hardware's prefetchers see nothing; and a burst of prefetches would fill the miss queue and hold up the loads
  * behind it.  Scores: up to 4 heads x 2 rows accumulate in registers; the softmax is online; values: 4 heads x 2
  * registers of the output over the rows.
- * The tiles and the softmax are those of decode_floats.h over an array of row addresses instead of blocks; kept apart
- * because that kernel goes by whole blocks and is tuned for it.  One softmax for both (an inlined function, 2026-11-21,
- * gcc 12) left most cases within the noise but took 2 to 22% from decode at q8 and dimension 128.
+ * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
+ * kernel goes by whole blocks and is tuned for it.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
  * Bound: at random rows the core's outstanding misses (a line per 5 to 6 ns at best, 24 at a time with 150 ns
@@ -20,6 +19,7 @@
 #include <string.h>
 
 #include "kernels/attention/attention_internal.h"
+#include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
 #include "tensor/half.h"
 
@@ -175,8 +175,7 @@ FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, flo
     return floats_if_less(lane, floats_set((float)count), x, floats_set(-INFINITY));
 }
 
-/* One head's online softmax over a step: scores become weights relative to *m; when the maximum rises, s
- * and o shrink to it.  `out`: where the scores go, or NULL. */
+/* One head's online softmax over a step.  `out`: where the scores go, or NULL. */
 FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_t head, size_t count,
                                  float *scores, float *s, float *out) {
     enum { COUNT = GATHER_ROWS / FLOATS };
@@ -190,29 +189,8 @@ FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_
         greater |= floats_any_greater(x[i], m);
     }
     if (out != NULL) memcpy(out, scores, count * sizeof *out);
-    if (greater) {
-        floats top = x[0];
-        FLOATS_UNROLL
-        for (size_t i = 1; i < COUNT; i++) top = floats_max(top, x[i]);
-        float before = args->m[head], after = floats_greatest(top);
-        if (!(after > before)) after = before; /* NaN: the sum will say it */
-        floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
-        float *o = args->o + head * args->o_stride;
-        for (size_t d = 0; d < args->layout->v_dimension; d += FLOATS)
-            floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
-        floats_store(s, floats_multiply(floats_load(s), shrink));
-        args->m[head] = after;
-        m = floats_set(after);
-    }
-    if (args->m[head] == -INFINITY) m = floats_set(0); /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
-    floats sum = floats_load(s);
-    FLOATS_UNROLL
-    for (size_t i = 0; i < COUNT; i++) {
-        floats weight = floats_exp(floats_subtract(x[i], m));
-        floats_store(scores + i * FLOATS, weight);
-        sum = floats_add(sum, weight);
-    }
-    floats_store(s, sum);
+    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
+                 args->layout->v_dimension, scores);
 }
 
 /* A row's dimension and type: constants where the caller knows them. */

@@ -15,6 +15,7 @@
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/attention/kv_pack.h"
+#include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
 
 enum {
@@ -185,17 +186,9 @@ FLOATS_INLINE void row_soften(const struct prefill_block *block, size_t row, str
         }
         top = floats_max(x[i], top);
     }
-    float before = block->m[row], after = floats_greatest(top);
-    if (!(after > before)) {
-        after = before;
-    } else {
-        floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
-        for (size_t d = 0; d < block->v_padded; d += FLOATS)
-            floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
-        block->s[row] *= floats_first(shrink);
-        block->m[row] = after;
-    }
-    floats m = floats_set(after == -INFINITY ? 0 : after), sum = floats_set(0);
+    float greatest = floats_greatest(top), *m_row = &block->m[row];
+    if (greatest > *m_row) block->s[row] *= floats_first(softmax_raise(greatest, m_row, o, block->v_padded));
+    floats m = floats_set(*m_row == -INFINITY ? 0 : *m_row), sum = floats_set(0);
     FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
         floats weight = floats_exp(floats_subtract(x[i], m));
