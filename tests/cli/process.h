@@ -26,7 +26,7 @@ struct process_request {
     unsigned interrupt_after_ms; /* ... and not before this time has passed */
     int interrupt_count;         /* that many SIGINTs, 100 ms apart */
     int hold_input;              /* standard input stays open after `input` */
-    unsigned timeout_seconds;    /* 0: 60 */
+    unsigned timeout_seconds;    /* 0: 60; under sanitizers ten times as much */
 };
 
 /* Runs LOAM_BINARY.  Fails the test when it does not end in time. */
