@@ -8,16 +8,18 @@
 enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last one is filled up with zeros */
 
 /* MATVEC_FORM_Q8_32: x = scale·q, one scale per block of 32; q is in -127..127.
- * `pairs` holds the same values ordered for kernels that keep two blocks A, B in the halves of a register:
- * for each pair of blocks A[0..15] B[0..15] A[16..31] B[16..31].  The numbers of the 8 blocks are in the order
- * 0 2 4 6 1 3 5 7 (input_block_place): even blocks in the low half of a register, odd in the high. */
+ * `turned` holds the same values by columns: bytes 32k + 4p .. + 3 are elements 4k .. 4k + 3 of the block at place p,
+ * so that codes turned alike sum each block in a 32-bit lane of its own, with nothing to add across lanes at the end.
+ * The numbers of the 8 blocks are in the order 0 2 4 6 1 3 5 7 (input_block_place), as two blocks in the halves of a
+ * register become when four such registers are transposed. */
 struct input_q8_32 {
     int8_t q[INPUT_GROUP];
-    int8_t pairs[INPUT_GROUP];
+    int8_t turned[INPUT_GROUP];
     float scale[8];
-    int32_t sum8[8]; /* 8 · (sum of q): for codes stored with an offset; in the line of the scales */
+    int16_t start
+        [16]; /* -8 · (sum of the q that a 16-bit lane meets in `turned`): for codes stored with an offset */
     float sum[8];    /* scale · (sum of q): multiplies minima */
-    int32_t pad[8];
+    int32_t sum8[8]; /* 8 · (sum of q) */
 };
 
 /* Where block b (0..7) of a group has its numbers. */

@@ -5,11 +5,10 @@
  * registers while the inputs take turns: 0.28 and 0.38 cycles per weight of Q4_0 at 6 and 8 inputs, where tiles of
  * 4 inputs with their sums in registers took 0.39 and 0.50.
  *
- * 4- and 5-bit types keep two blocks A, B in the halves of a register (the input's `pairs` order): the u8·s8
- * products of the low and of the high nibbles are added in 16 bits (15·127·4 = 7,620, 31·127·4 < 2^15), and the
- * sums of all 8 blocks are then folded by unpacking and adding (to 4 · 7,620 < 2^15) and one multiply-add into
- * the 8 lanes of one register, in the order in which the scales are gathered.  So a group costs one conversion
- * and one fused multiply-add.  Offsets (−8, −16) are subtracted as integers, minima multiply the prepared sums.
+ * 4- and 5-bit types: the packed bytes of a group are transposed (turn_4), so that each of the 8 blocks has a 32-bit
+ * lane, as in the input's `turned`.  The u8·s8 products of all 32 codes are added in 16 bits and widened once per
+ * group.  The sums start at −offset · (sum of the input) and may wrap around on their way: only the last value must
+ * fit, 16 products of at most 16·127 (32,512 < 2^15), or 15·127 where there is a minimum and no offset.
  *
  * Q8_0 and IQ4_NL have signed codes: the sign moves to the input, |w| <= 128 as u8, 128·127·2 < 2^15.
  *
@@ -53,120 +52,86 @@ INLINE __m256i load_pair(const uint8_t *a, size_t stride) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(a)), load_128(a + stride), 1);
 }
 
-/* The sums of 8 blocks from four registers [8 sums of A | 8 of B] in 16 bits: lanes A C E G | B D F H.  Halving by
- * unpacking and adding leaves the two pipes that multiply to the products.
- * `small`: four of a block's lanes together stay below 2^15, else two. */
-INLINE __m256i fold_pairs(const __m256i sum[4], bool small) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i a =
-        _mm256_add_epi16(_mm256_unpacklo_epi32(sum[0], sum[1]), _mm256_unpackhi_epi32(sum[0], sum[1]));
-    __m256i b =
-        _mm256_add_epi16(_mm256_unpacklo_epi32(sum[2], sum[3]), _mm256_unpackhi_epi32(sum[2], sum[3]));
-    if (small)
-        return _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)),
-                                 ones);
-    a = _mm256_madd_epi16(a, ones), b = _mm256_madd_epi16(b, ones);
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-}
-
-/* Nibble types: the codes of a pair, unsigned. */
-typedef void pair_function(const uint8_t *w, __m256i *low, __m256i *high);
-
+/* Nibble types: the bytes before the 16 of a block's nibbles, and what they hold. */
 struct nibble_kind {
-    size_t block_bytes;
-    pair_function *unpack; /* of the block at w and the next one */
+    size_t block_bytes, nibbles_at;
     bool five_bits, has_minimum;
 };
 
-INLINE void split_nibbles(__m256i codes, __m256i *low, __m256i *high) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    *low = _mm256_and_si256(codes, mask);
-    *high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask);
-}
-
-INLINE void q4_0_unpack(const uint8_t *w, __m256i *low, __m256i *high) {
-    split_nibbles(load_pair(w + 2, sizeof(struct block_q4_0)), low, high);
-}
-
-INLINE void q4_1_unpack(const uint8_t *w, __m256i *low, __m256i *high) {
-    split_nibbles(load_pair(w + 4, sizeof(struct block_q4_1)), low, high);
-}
-
-/* Bit i of the bits of A (low half) and B becomes 16 in byte i, for 16 bits from byte `from`. */
-INLINE __m256i spread_bits(__m256i bits, char from) {
-    const __m256i select = _mm256_set_epi64x(0x0101010101010101, 0, 0x0101010101010101, 0);
-    const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    __m256i bytes = _mm256_shuffle_epi8(bits, _mm256_add_epi8(select, _mm256_set1_epi8(from)));
+/* Of 8 numbers in the order of places, bits 4k .. 4k + 3 of each become 16 in the bytes 0 .. 3 of its lane. */
+INLINE __m256i spread_bits(__m256i bits, size_t k) {
+    const __m256i select = _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
+    const __m256i each = _mm256_set1_epi32(k % 2 ? (int)0x80402010u : 0x08040201);
+    __m256i bytes = _mm256_shuffle_epi8(bits, _mm256_add_epi8(select, _mm256_set1_epi8((char)(k / 2))));
     __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
     return _mm256_and_si256(set, _mm256_set1_epi8(16));
 }
 
-INLINE void add_fifth_bits(const uint8_t *qh, size_t stride, __m256i *low, __m256i *high) {
-    int a, b;
-    memcpy(&a, qh, 4), memcpy(&b, qh + stride, 4);
-    __m256i bits =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_cvtsi32_si128(a)), _mm_cvtsi32_si128(b), 1);
-    *low = _mm256_or_si256(*low, spread_bits(bits, 0));
-    *high = _mm256_or_si256(*high, spread_bits(bits, 2));
+/* Eight 32-bit numbers, `stride` bytes apart, in the order of places.  Reads 16 bytes from each. */
+INLINE __m256i gather_words(const uint8_t *w, size_t stride) {
+    __m128i a = _mm_unpacklo_epi32(load_128(w), load_128(w + 2 * stride));
+    __m128i b = _mm_unpacklo_epi32(load_128(w + 4 * stride), load_128(w + 6 * stride));
+    __m128i c = _mm_unpacklo_epi32(load_128(w + stride), load_128(w + 3 * stride));
+    __m128i d = _mm_unpacklo_epi32(load_128(w + 5 * stride), load_128(w + 7 * stride));
+    return _mm256_set_m128i(_mm_unpacklo_epi64(c, d), _mm_unpacklo_epi64(a, b));
 }
 
-INLINE void q5_0_unpack(const uint8_t *w, __m256i *low, __m256i *high) {
-    split_nibbles(load_pair(w + 6, sizeof(struct block_q5_0)), low, high);
-    add_fifth_bits(w + 2, sizeof(struct block_q5_0), low, high);
-}
-
-INLINE void q5_1_unpack(const uint8_t *w, __m256i *low, __m256i *high) {
-    split_nibbles(load_pair(w + 8, sizeof(struct block_q5_1)), low, high);
-    add_fifth_bits(w + 4, sizeof(struct block_q5_1), low, high);
+/* The 256 codes of a group as the input's `turned` has them. */
+INLINE void nibble_codes(const uint8_t *w, struct nibble_kind kind, __m256i codes[8]) {
+    const size_t stride = kind.block_bytes;
+    UNROLL for (size_t pair = 0; pair < 4; pair++) {
+        codes[pair] = load_pair(w + 2 * pair * stride + kind.nibbles_at, stride);
+    }
+    turn_4(codes);
+    const __m256i mask = _mm256_set1_epi8(15);
+    UNROLL for (size_t k = 0; k < 4; k++) {
+        codes[4 + k] = _mm256_and_si256(_mm256_srli_epi16(codes[k], 4), mask);
+        codes[k] = _mm256_and_si256(codes[k], mask);
+    }
+    if (!kind.five_bits) return;
+    __m256i bits = gather_words(w + kind.nibbles_at - 4, stride);
+    UNROLL for (size_t k = 0; k < 8; k++) { codes[k] = _mm256_or_si256(codes[k], spread_bits(bits, k)); }
 }
 
 INLINE void nibble_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc,
                          struct nibble_kind kind) {
-    __m256i low[4], high[4];
-    UNROLL for (size_t pair = 0; pair < 4; pair++) {
-        kind.unpack(w + 2 * pair * kind.block_bytes, &low[pair], &high[pair]);
-    }
-    __m256 d, m;
+    const bool has_start = !kind.has_minimum || kind.five_bits;
+    __m256i codes[8];
+    nibble_codes(w, kind, codes);
+    __m256 d, m = _mm256_setzero_ps();
     if (kind.has_minimum)
         gather_half_pairs(w, kind.block_bytes, &d, &m);
     else
         d = _mm256_cvtph_ps(gather_halves(w, kind.block_bytes));
+    if (kind.has_minimum && kind.five_bits)
+        m = _mm256_fmadd_ps(d, _mm256_set1_ps(16), m); /* d·(q − 16) + m + 16·d */
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m256i sum[4];
-        UNROLL for (size_t pair = 0; pair < 4; pair++) {
-            __m256i p = _mm256_maddubs_epi16(low[pair], load_256(input(inputs[i])->pairs + pair * 64));
-            __m256i q = _mm256_maddubs_epi16(high[pair], load_256(input(inputs[i])->pairs + pair * 64 + 32));
-            sum[pair] = _mm256_add_epi16(p, q);
+        const struct input_q8_32 *x = inputs[i];
+        __m256i sum = has_start ? load_256(x->start) : _mm256_setzero_si256();
+        if (kind.five_bits) sum = _mm256_slli_epi16(sum, 1);
+        UNROLL for (size_t k = 0; k < 8; k++) {
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[k], load_256(x->turned + 32 * k)));
         }
-        __m256i dot = fold_pairs(sum, !kind.five_bits);
-        if (!kind.has_minimum) {
-            __m256i offset = load_256(input(inputs[i])->sum8);
-            if (kind.five_bits) offset = _mm256_slli_epi32(offset, 1);
-            dot = _mm256_sub_epi32(dot, offset);
-        }
-        __m256 scale = _mm256_mul_ps(d, _mm256_loadu_ps(input(inputs[i])->scale));
-        acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc[i]);
-        if (kind.has_minimum) acc[i] = _mm256_fmadd_ps(m, _mm256_loadu_ps(input(inputs[i])->sum), acc[i]);
+        __m256 dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+        acc[i] = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_loadu_ps(x->scale)), acc[i]);
+        if (kind.has_minimum) acc[i] = _mm256_fmadd_ps(m, _mm256_loadu_ps(x->sum), acc[i]);
     }
 }
 
 INLINE void q4_0_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    nibble_group(w, inputs, n, acc,
-                 (struct nibble_kind){sizeof(struct block_q4_0), q4_0_unpack, false, false});
+    nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q4_0), 2, false, false});
 }
 
 INLINE void q4_1_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    nibble_group(w, inputs, n, acc,
-                 (struct nibble_kind){sizeof(struct block_q4_1), q4_1_unpack, false, true});
+    nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q4_1), 4, false, true});
 }
 
 INLINE void q5_0_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    nibble_group(w, inputs, n, acc,
-                 (struct nibble_kind){sizeof(struct block_q5_0), q5_0_unpack, true, false});
+    nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q5_0), 6, true, false});
 }
 
 INLINE void q5_1_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q5_1), q5_1_unpack, true, true});
+    nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q5_1), 8, true, true});
 }
 
 /* Signed codes of one block: 8 sums of 4 products. */

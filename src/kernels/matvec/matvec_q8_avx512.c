@@ -40,25 +40,35 @@ INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256i offset, __m256 d, cons
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(dot, offset)), scale, acc);
 }
 
-/* A pair of blocks is [A low | B low | A high | B high], as in the input's `pairs`. */
-INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+/* The four pairs of blocks [A | B] in columns, as the input's `turned` has them, low nibbles below the high ones. */
+INLINE void q4_0_codes(const uint8_t *w, __m512i codes[4]) {
     const size_t stride = sizeof(struct block_q4_0);
-    __m512i sum[TILE_MOST][4];
+    __m256i r[4];
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
         const uint8_t *a = w + 2 * pair * stride + 2;
-        __m256i packed =
-            _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(a)), load_128(a + stride), 1);
-        __m512i codes = join_256(packed, _mm256_srli_epi16(packed, 4));
-        codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
-        UNROLL for (size_t i = 0; i < n; i++) {
-            __m512i values = load_512(input_32(x[i])->pairs + pair * 64);
-            sum[i][pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, values);
-        }
+        r[pair] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(a)), load_128(a + stride), 1);
     }
-    __m256 d = _mm256_cvtph_ps(gather_halves(w, stride));
+    __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm256_unpacklo_epi64(a, c), r[1] = _mm256_unpackhi_epi64(a, c);
+    r[2] = _mm256_unpacklo_epi64(b, d), r[3] = _mm256_unpackhi_epi64(b, d);
+    UNROLL for (size_t k = 0; k < 4; k++) {
+        codes[k] = _mm512_and_si512(join_256(r[k], _mm256_srli_epi16(r[k], 4)), _mm512_set1_epi8(15));
+    }
+}
+
+INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
+    __m512i codes[4];
+    q4_0_codes(w, codes);
+    __m256 d = _mm256_cvtph_ps(gather_halves(w, sizeof(struct block_q4_0)));
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m512i folded = fold_four(sum[i]); /* 128-bit parts: even blocks, odd ones, twice */
-        __m256i dot = _mm256_add_epi32(low_256(folded), high_256(folded));
+        const int8_t *turned = input_32(x[i])->turned;
+        __m512i sum = _mm512_setzero_si512();
+        UNROLL for (size_t k = 0; k < 4; k++) {
+            __m512i values = join_256(load_256(turned + 32 * k), load_256(turned + 128 + 32 * k));
+            sum = _mm512_dpbusd_epi32(sum, codes[k], values);
+        }
+        __m256i dot = _mm256_add_epi32(low_256(sum), high_256(sum));
         acc[i] = add_blocks(acc[i], dot, load_256(input_32(x[i])->sum8), d, input_32(x[i]));
     }
 }

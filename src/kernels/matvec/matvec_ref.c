@@ -46,14 +46,17 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
     for (size_t begin = 0; begin < columns; begin += 32) {
         struct input_q8_32 *g = group + begin / INPUT_GROUP;
         size_t b = begin % INPUT_GROUP / 32, place = input_block_place(b);
-        int8_t *q = g->q + b * 32, *pairs = g->pairs + b / 2 * 64 + b % 2 * 16;
+        int8_t *q = g->q + b * 32;
         g->scale[place] = quantize_block(x + begin, min_size(32, columns - begin), q);
         int sum = 0;
-        for (size_t i = 0; i < 32; i++) sum += q[i];
+        for (size_t i = 0; i < 32; i++) {
+            int16_t *start = &g->start[2 * place + i % 4 / 2];
+            g->turned[i / 4 * 32 + place * 4 + i % 4] = q[i];
+            *start = (int16_t)(*start - 8 * q[i]);
+            sum += q[i];
+        }
         g->sum[place] = g->scale[place] * (float)sum;
         g->sum8[place] = 8 * sum;
-        memcpy(pairs, q, 16);
-        memcpy(pairs + 32, q + 16, 16);
     }
 }
 

@@ -53,23 +53,36 @@ static void prepare_block_32(const float *x, struct input_q8_32 *group, size_t b
     struct rounding rounding = rounding_of(most);
     __m256i q = _mm256_setzero_si256();
     if (rounding.inverse != 0) q = round_32(x, rounding.inverse);
-    __m256i fours = sum_fours(q);
-    int sum = sum_low(_mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1)));
-    size_t place = input_block_place(b);
-    int8_t *pairs = group->pairs + b / 2 * 64 + b % 2 * 16;
+    group->scale[input_block_place(b)] = rounding.scale;
     _mm256_storeu_si256((__m256i *)(group->q + b * 32), q);
-    _mm_storeu_si128((__m128i *)pairs, _mm256_castsi256_si128(q));
-    _mm_storeu_si128((__m128i *)(pairs + 32), _mm256_extracti128_si256(q, 1));
-    group->scale[place] = rounding.scale;
-    group->sum[place] = rounding.scale * (float)sum;
-    group->sum8[place] = 8 * sum;
+}
+
+/* What follows from q and the scales. */
+static void finish_group_32(struct input_q8_32 *group) {
+    __m256i sums = _mm256_setzero_si256(); /* of two codes of each block, then of all that meet in a lane */
+    for (size_t half = 0; half < 2; half++) {
+        __m256i pair[4];
+        for (size_t p = 0; p < 4; p++) {
+            const int8_t *q = group->q + 64 * p + 16 * half;
+            pair[p] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(q)), load_128(q + 32), 1);
+        }
+        turn_4(pair);
+        for (size_t k = 0; k < 4; k++) {
+            _mm256_storeu_si256((__m256i *)(group->turned + 128 * half + 32 * k), pair[k]);
+            sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(_mm256_set1_epi8(1), pair[k]));
+        }
+    }
+    __m256i whole = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+    __m256i start = _mm256_slli_epi16(_mm256_sub_epi16(_mm256_setzero_si256(), sums), 3);
+    _mm256_storeu_si256((__m256i *)group->start, start);
+    _mm256_storeu_ps(group->sum, _mm256_mul_ps(_mm256_loadu_ps(group->scale), _mm256_cvtepi32_ps(whole)));
+    _mm256_storeu_si256((__m256i *)group->sum8, _mm256_slli_epi32(whole, 3));
 }
 
 static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
     struct input_q8_32 *group = prepared;
     for (size_t begin = 0; begin < columns; begin += INPUT_GROUP, group++) {
         size_t count = columns - begin;
-        memset(group->pad, 0, sizeof group->pad);
         if (count < INPUT_GROUP) memset(group, 0, sizeof *group);
         for (size_t b = 0; b < 8 && b * 32 < count; b++) {
             float last[32] = {0};
@@ -77,6 +90,7 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
             if (!whole) memcpy(last, x + begin + b * 32, (count - b * 32) * sizeof *x);
             prepare_block_32(whole ? x + begin + b * 32 : last, group, b);
         }
+        finish_group_32(group);
     }
 }
 

@@ -20,6 +20,14 @@ INLINE float sum_lanes(__m256 v) {
     return _mm_cvtss_f32(half);
 }
 
+/* In each half of the registers, four rows of four 32-bit numbers become columns. */
+INLINE void turn_4(__m256i r[4]) {
+    __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm256_unpacklo_epi64(a, c), r[1] = _mm256_unpackhi_epi64(a, c);
+    r[2] = _mm256_unpacklo_epi64(b, d), r[3] = _mm256_unpackhi_epi64(b, d);
+}
+
 typedef __m256 row_vector;
 INLINE row_vector row_zero(void) { return _mm256_setzero_ps(); }
 INLINE float row_sum(row_vector a, row_vector b) { return sum_lanes(_mm256_add_ps(a, b)); }

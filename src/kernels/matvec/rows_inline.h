@@ -8,9 +8,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL     _Pragma("clang loop unroll(full)")
+#define ONE_BY_ONE _Pragma("clang loop unroll(disable)")
 #else
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL     _Pragma("GCC unroll 8")
+#define ONE_BY_ONE _Pragma("GCC unroll 1")
 #endif
 
 enum {

@@ -18,6 +18,10 @@ struct row_kind {
     size_t tile; /* inputs at a time, at most TILE_MOST */
 };
 
+/* What a kernel reads of an input's group, and how much of it stays in L1 (32 KiB) beside the rows: inputs beyond
+ * that come from L2, which 4 rows that take turns by group do once instead of four times. */
+enum { INPUT_GROUP_LINES = 320, INPUTS_FIT = 28 << 10 };
+
 /* Adds one group of a row, at w, times n inputs, at x[i], to acc[i] or acc[TILE_MOST + i] (the row's sum is
  * that of all lanes of both). */
 typedef void group_function(const uint8_t *w, const void *const *x, size_t n, row_vector *acc);
@@ -29,6 +33,14 @@ struct row_set {
     float *y;            /* of the first row and input */
     size_t input_stride; /* floats of y */
 };
+
+/* Adds the last group of a row, of which only `bytes` are there. */
+INLINE void rest_add(const uint8_t *w, size_t bytes, const void *const *x, size_t n, row_vector *acc,
+                     group_function *group) {
+    uint8_t copy[GROUP_BYTES_MOST] = {0};
+    memcpy(copy, w, bytes);
+    group(copy, x, n, acc);
+}
 
 /* `streams` rows times n inputs. */
 INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
@@ -44,17 +56,28 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
         UNROLL for (size_t s = 0; s < streams; s++) { acc[s][i] = acc[s][TILE_MOST + i] = row_zero(); }
     }
     for (; w < w_end; w += group_bytes) {
-        UNROLL for (size_t s = 0; s < streams; s++) {
-            prefetch_lines(w + s * apart, group_bytes);
-            group(w + s * apart, x, n, acc[s]);
+        if (n <= 2) {
+            UNROLL for (size_t s = 0; s < streams; s++) {
+                prefetch_lines(w + s * apart, group_bytes);
+                group(w + s * apart, x, n, acc[s]);
+            }
+        } else { /* the sums do not fit in registers: not unrolled, for the size of the code */
+            ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
+                prefetch_lines(w + s * apart, group_bytes);
+                group(w + s * apart, x, n, acc[s]);
+            }
         }
         UNROLL for (size_t i = 0; i < n; i++) { x[i] = (const uint8_t *)x[i] + kind.input_group_bytes; }
     }
     if (kind.group_blocks > 1 && rest != 0) { /* the last group, filled up with blocks that are zero */
-        UNROLL for (size_t s = 0; s < streams; s++) {
-            uint8_t copy[GROUP_BYTES_MOST] = {0};
-            memcpy(copy, w + s * apart, rest);
-            group(copy, x, n, acc[s]);
+        if (n <= 2) {
+            UNROLL for (size_t s = 0; s < streams; s++) {
+                rest_add(w + s * apart, rest, x, n, acc[s], group);
+            }
+        } else {
+            ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
+                rest_add(w + s * apart, rest, x, n, acc[s], group);
+            }
         }
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
@@ -82,41 +105,41 @@ INLINE void row_tile_times(const struct matrix *weight, struct row_set set, cons
     }
 }
 
-/* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs. */
+/* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs: with
+ * more than one stream, tiles of n inputs. */
 INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin,
-                       size_t count, size_t streams, group_function *group, struct row_kind kind) {
+                       size_t count, size_t streams, size_t n, group_function *group, struct row_kind kind) {
     const struct matrix *weight = args->weight;
     for (size_t row = begin; row < begin + count; row++) {
         /* All tiles of inputs before the next rows: they find these rows in L1. */
-        for (size_t i = 0; i < args->input_count; i += kind.tile) {
+        for (size_t i = 0; i<args->input_count; i += streams> 1 ? n : kind.tile) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
                                         args->outputs + i * args->output_stride + row, args->output_stride};
-            const uint8_t *const *x = inputs + i;
-            if (streams == 4)
-                row_set_times(weight, set, x, 1, streams, group, kind);
-            else if (streams == 2)
-                row_set_times(weight, set, x, 2, streams, group, kind);
+            if (streams > 1)
+                row_set_times(weight, set, inputs + i, n, streams, group, kind);
             else
-                row_tile_times(weight, set, x, args->input_count - i, group, kind);
+                row_tile_times(weight, set, inputs + i, args->input_count - i, group, kind);
         }
     }
 }
 
 INLINE void rows_run(const struct matvec_args *args, group_function *group, struct row_kind kind) {
-    const size_t groups = (args->weight->columns + INPUT_GROUP - 1) / INPUT_GROUP;
+    const size_t groups = (args->weight->columns + INPUT_GROUP - 1) / INPUT_GROUP, n = args->input_count;
     const uint8_t *x[MATVEC_INPUTS_MOST];
-    for (size_t i = 0; i < args->input_count; i++)
-        x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
-    const size_t streams = row_streams(args->input_count, 1);
-    const size_t count = (args->row_end - args->row_begin) / streams;
-    if (streams == 4)
-        rows_times(args, x, args->row_begin, count, 4, group, kind);
-    else if (streams == 2)
-        rows_times(args, x, args->row_begin, count, 2, group, kind);
+    for (size_t i = 0; i < n; i++) x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
+    const bool from_l2 = n * groups * INPUT_GROUP_LINES > INPUTS_FIT;
+    const size_t streams = row_streams(n, from_l2 && n % kind.tile == 0 ? 4 : 1);
+    size_t count = (args->row_end - args->row_begin) / streams;
+    if (n == 1)
+        rows_times(args, x, args->row_begin, count, 4, 1, group, kind);
+    else if (n == 2)
+        rows_times(args, x, args->row_begin, count, 2, 2, group, kind);
+    else if (streams == 4)
+        rows_times(args, x, args->row_begin, count, 4, kind.tile, group, kind);
     else
-        rows_times(args, x, args->row_begin, count, 1, group, kind);
+        count = 0;
     const size_t done = args->row_begin + streams * count;
-    if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, group, kind);
+    if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, n, group, kind);
 }
 
 #endif
