@@ -67,6 +67,10 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
         float scale = quantize_block(x + begin, min_size(INPUT_GROUP, columns - begin), group->q);
         for (size_t i = 0; i < 8; i++) group->scale[i] = scale;
         for (size_t i = 0; i < INPUT_GROUP; i++) {
+            size_t place = input_turned_place(i);
+            int16_t *start = &group->start[i / 32 % 2][place % 32 / 2];
+            group->turned[place] = group->q[i];
+            *start = (int16_t)(*start - 32 * group->q[i]);
             group->sums[i / 16] = (int16_t)(group->sums[i / 16] + group->q[i]);
             group->sums_32[i / 32] = (int16_t)(group->sums_32[i / 32] + group->q[i]);
         }

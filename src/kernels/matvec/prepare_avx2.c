@@ -108,6 +108,16 @@ static void prepare_group_256(const float *x, struct input_q8_256 *group) {
         group->sums[2 * b + 1] = (int16_t)sum_low(_mm256_extracti128_si256(fours, 1));
         group->sums_32[b] = (int16_t)(group->sums[2 * b] + group->sums[2 * b + 1]);
     }
+    for (size_t odd = 0; odd < 2; odd++) {
+        __m256i turned[4], start = _mm256_setzero_si256();
+        for (size_t k = 0; k < 4; k++) turned[k] = load_256(group->q + 64 * k + 32 * odd);
+        turn_4(turned);
+        for (size_t j = 0; j < 4; j++) {
+            _mm256_storeu_si256((__m256i *)(group->turned + 128 * odd + 32 * j), turned[j]);
+            start = _mm256_sub_epi16(start, _mm256_maddubs_epi16(_mm256_set1_epi8(1), turned[j]));
+        }
+        _mm256_storeu_si256((__m256i *)group->start[odd], _mm256_slli_epi16(start, 5));
+    }
 }
 
 static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
