@@ -112,7 +112,7 @@ static void bring_all(struct kv_bring *bring, uint64_t first, uint64_t end) {
     bring->scan = true;
 }
 
-/* The oldest jobs have slots before the younger ones get any. */
+/* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
 static void begin_jobs(struct jobs *jobs) {
     while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring)) jobs->begun++;
 }
@@ -141,6 +141,7 @@ static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
     if (jobs->begun == first) { /* what holds the slots is ahead of its time */
         jobs_drop(&tiered->next);
         jobs_drop(&tiered->held);
+        for (size_t i = first + 1; i < jobs->count; i++) kv_bring_release(&jobs->list[i].bring);
         begin_jobs(jobs);
     }
     if (jobs->begun == first) {

@@ -156,6 +156,30 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
     assert_true(pages > 0);
 }
 
+/* The first sequence had nothing to be read ahead, and the others' chunks that had are in its way. */
+static void a_short_sequence_beside_long_ones(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct scratch scratch;
+    const size_t lengths[SEQUENCES] = {26, 562, 491};
+    rig_open(&rig, "llama", cpu_features());
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct engine_options options = options_of(&select_all, KV_Q8);
+    struct engine *engine = make_engine(&rig, &options);
+    float *expected = decode(&rig, engine, lengths, SEQUENCES);
+    engine_destroy(engine);
+    options.disk_directory = scratch.path;
+    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    engine = make_engine(&rig, &options);
+    float *found = decode(&rig, engine, lengths, SEQUENCES);
+    assert_memory_equal(found, expected, STEPS * SEQUENCES * rig.width * sizeof *found);
+    engine_destroy(engine);
+    free(expected);
+    free(found);
+    scratch_destroy(&scratch);
+    rig_close(&rig);
+}
+
 static void same_logits_at_any_budget(void **state) {
     (void)state;
     logits_at_any_budget(false, 4 * (METHODS + 1));
@@ -634,6 +658,7 @@ static void a_budget_without_a_disk_holds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_logits_at_any_budget),
+        cmocka_unit_test(a_short_sequence_beside_long_ones),
         cmocka_unit_test(same_logits_at_any_budget_in_4_bits),
         cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
         cmocka_unit_test(first_layers_are_never_read_in_decode),
