@@ -13,6 +13,7 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
         attention_decode_avx512_install(kernels);
         attention_prefill_avx512_install(kernels);
         attention_gather_avx512_install(kernels);
+        attention_gather_q4_avx512_install(kernels);
     }
     if ((mask & CPU_AMX) != 0) attention_prefill_amx_install(kernels);
 #elif defined(__aarch64__)
@@ -20,6 +21,7 @@ void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask) {
         attention_decode_neon_install(kernels);
         attention_prefill_neon_install(kernels);
         attention_gather_neon_install(kernels);
+        attention_gather_q4_neon_install(kernels);
     }
 #endif
     (void)mask;

@@ -17,10 +17,13 @@ void attention_gather_neon_install(struct attention_kernels *kernels);
 void attention_gather_avx2_install(struct attention_kernels *kernels);
 void attention_gather_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
+void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
+void attention_gather_q4_neon_install(struct attention_kernels *kernels);
 
 /* What the wider decode and gather fall back on where rows are no multiple of its registers. */
 void attention_decode_avx2(const struct attention_decode_args *args);
 void attention_gather_avx2(const struct attention_gather_args *args);
+void attention_gather_q4_avx2(const struct attention_gather_args *args);
 
 /* The scales of a Q8 row: dimension / KV_SCALE_GROUP halves. */
 static inline const uint16_t *kv_k_scales(const struct kv_layout *layout, const void *chunk, size_t token) {

@@ -1,5 +1,5 @@
-/* codec_floats: codec over registers of floats; instantiated by codec_avx2.c and, for dimensions that are multiples
- * of 16, by codec_avx512.c, which defines FLOATS_512 first.
+/* codec_floats: codec over registers of floats; instantiated by codec_avx2.c, by codec_neon.c and, for dimensions that
+ * are multiples of 16, by codec_avx512.c, which defines FLOATS_512 first.
  *
  * Mapping: 32 channels (a cache line of halves, a group of V) of two tokens at a time, whose codes share their bytes;
  * K keeps the ranges of its 32 channels for the chunk's 32 lines.
@@ -12,71 +12,10 @@
 #define LOAM_KERNELS_CODEC_CODEC_FLOATS_H
 
 #include "kernels/codec/codec_internal.h"
+#include "kernels/codec/q4_floats.h"
 #include "kernels/floats.h"
 
 enum { SPAN = Q4_V_GROUP, STRIPS = SPAN / FLOATS };
-
-#if defined(FLOATS_512)
-typedef __m512i codes;
-FLOATS_INLINE floats halves_set(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((short)*p)); }
-FLOATS_INLINE void halves_store(uint16_t *p, floats x) {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-FLOATS_INLINE floats floats_nan_where(floats broken, floats x) { /* broken: 0 or NaN */
-    const floats nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(broken, broken, _CMP_UNORD_Q), nan);
-}
-FLOATS_INLINE floats floats_least_all(floats x) {
-    __m256 eight = _mm256_min_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    four = _mm_min_ps(four, _mm_movehl_ps(four, four));
-    return floats_set(_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four))));
-}
-FLOATS_INLINE codes codes_load(const uint8_t *p) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
-FLOATS_INLINE floats codes_even(codes x) {
-    return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(15)));
-}
-FLOATS_INLINE floats codes_odd(codes x) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(x, 4)); }
-FLOATS_INLINE codes codes_round(floats x) { /* NaN becomes 0 */
-    return _mm512_max_epi32(_mm512_cvtps_epi32(x), _mm512_setzero_si512());
-}
-FLOATS_INLINE void codes_store(uint8_t *p, codes even, codes odd) {
-    __m512i both = _mm512_or_si512(even, _mm512_slli_epi32(odd, 4));
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(both));
-}
-#else
-typedef __m256i codes;
-FLOATS_INLINE floats halves_set(const uint16_t *p) { return _mm256_cvtph_ps(_mm_set1_epi16((short)*p)); }
-FLOATS_INLINE void halves_store(uint16_t *p, floats x) {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-FLOATS_INLINE floats floats_nan_where(floats broken, floats x) { /* broken: 0 or NaN */
-    const floats nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
-    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(broken, broken, _CMP_UNORD_Q));
-}
-FLOATS_INLINE floats floats_least_all(floats x) {
-    __m128 four = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    four = _mm_min_ps(four, _mm_movehl_ps(four, four));
-    return floats_set(_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four))));
-}
-FLOATS_INLINE codes codes_load(const uint8_t *p) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-}
-FLOATS_INLINE floats codes_even(codes x) {
-    return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)));
-}
-FLOATS_INLINE floats codes_odd(codes x) { return _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)); }
-FLOATS_INLINE codes codes_round(floats x) { /* NaN becomes 0 */
-    return _mm256_max_epi32(_mm256_cvtps_epi32(x), _mm256_setzero_si256());
-}
-FLOATS_INLINE void codes_store(uint8_t *p, codes even, codes odd) {
-    __m256i both = _mm256_or_si256(even, _mm256_slli_epi32(odd, 4));
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
-}
-#endif
 
 /* ---- ranges ---- */
 
@@ -129,7 +68,7 @@ FLOATS_INLINE struct decoder decoder_of(floats low, floats high) {
 }
 
 FLOATS_INLINE void decode(const struct decoder *by, floats code, uint16_t *to) {
-    halves_store(to, floats_min(floats_fma(code, by->step, by->low), by->high)); /* high where NaN */
+    floats_store_half(to, floats_min(floats_fma(code, by->step, by->low), by->high)); /* high where NaN */
 }
 
 /* ---- K: channels [d, d + count FLOATS) of the chunk ---- */
@@ -142,8 +81,8 @@ FLOATS_INLINE void k_encode_span(const struct kv_layout *layout, const void *chu
         for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
             extent_add(&extent, floats_load_half(q4_k_row(layout, chunk, t) + d + i * FLOATS));
         floats low = extent_low(&extent), high = extent_high(&extent);
-        halves_store((uint16_t *)(void *)(q4 + parts->k_low) + d + i * FLOATS, low);
-        halves_store((uint16_t *)(void *)(q4 + parts->k_high) + d + i * FLOATS, high);
+        floats_store_half((uint16_t *)(void *)(q4 + parts->k_low) + d + i * FLOATS, low);
+        floats_store_half((uint16_t *)(void *)(q4 + parts->k_high) + d + i * FLOATS, high);
         encoders[i] = encoder_of(low, high);
     }
     for (size_t t = 0; t < KV_CHUNK_TOKENS; t += 2) {
@@ -185,9 +124,9 @@ FLOATS_INLINE struct encoder v_range(const uint16_t *row, const size_t count, ui
                          broken};
     floats least = extent_low(&all), most = extent_high(&all);
     uint16_t halves[FLOATS];
-    halves_store(halves, least);
+    floats_store_half(halves, least);
     *low = halves[0];
-    halves_store(halves, most);
+    floats_store_half(halves, most);
     *high = halves[0];
     return encoder_of(least, most);
 }

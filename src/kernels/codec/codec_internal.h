@@ -10,6 +10,7 @@
 void codec_ref_install(struct codec_kernels *kernels);
 void codec_avx2_install(struct codec_kernels *kernels);
 void codec_avx512_install(struct codec_kernels *kernels);
+void codec_neon_install(struct codec_kernels *kernels);
 
 /* Rows are f16 where these are used. */
 static inline const uint16_t *q4_k_row(const struct kv_layout *layout, const void *chunk, size_t token) {
