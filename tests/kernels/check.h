@@ -120,4 +120,23 @@ enum { CHECK_LEVELS_MOST = 8 };
         return count;                                                    \
     }
 
+/* The same and levels_init, which adds what `install` puts over AVX2: the AVX-512 sources compiled on SIMDe. */
+#if defined(LOAM_EMULATED)
+#define CHECK_LEVELS_EMULATED(operation, install, levels, count)    \
+    if ((cpu_features() & CPU_AVX2) != 0) {                         \
+        levels[count].name = "avx512 emulated";                     \
+        operation##_kernels_init(&levels[count].kernels, CPU_AVX2); \
+        install(&levels[count++].kernels);                          \
+    }
+#else
+#define CHECK_LEVELS_EMULATED(operation, install, levels, count)
+#endif
+#define CHECK_LEVELS_WITH(operation, install)                           \
+    CHECK_LEVELS_OF(operation)                                          \
+    static size_t levels_init(struct level levels[CHECK_LEVELS_MOST]) { \
+        size_t count = levels_known(levels);                            \
+        CHECK_LEVELS_EMULATED(operation, install, levels, count)        \
+        return count;                                                   \
+    }
+
 #endif

@@ -14,32 +14,11 @@
 void emulated_abstract_avx512_install(struct abstract_kernels *kernels);
 void emulated_codec_avx512_install(struct codec_kernels *kernels);
 void emulated_gather_avx512_install(struct attention_kernels *kernels);
+void emulated_gather_q4_avx512_install(struct attention_kernels *kernels);
 void emulated_hash_avx512_install(struct hash_kernels *kernels);
 void emulated_mass_avx512_install(struct mass_kernels *kernels);
 void emulated_project_avx512_install(struct project_kernels *kernels);
 void emulated_score_avx512_install(struct score_kernels *kernels);
 void emulated_top_k_avx512_install(struct top_k_kernels *kernels);
-
-/* LEVELS(abstract, levels, count): fills levels[8] with every variant that can run here. */
-#if defined(LOAM_EMULATED)
-#define LEVELS_EMULATED(operation, levels, count)                          \
-    if ((cpu_features() & CPU_AVX2) != 0) {                                \
-        (levels)[count].name = "avx512 emulated";                          \
-        operation##_kernels_init(&(levels)[count].kernels, CPU_AVX2);      \
-        emulated_##operation##_avx512_install(&(levels)[count++].kernels); \
-    }
-#else
-#define LEVELS_EMULATED(operation, levels, count)
-#endif
-#define LEVELS(operation, levels, count)                                                 \
-    do {                                                                                 \
-        struct check_level known[6];                                                     \
-        count = check_levels(known);                                                     \
-        for (size_t level_at = 0; level_at < count; level_at++) {                        \
-            (levels)[level_at].name = known[level_at].name;                              \
-            operation##_kernels_init(&(levels)[level_at].kernels, known[level_at].mask); \
-        }                                                                                \
-        LEVELS_EMULATED(operation, levels, count)                                        \
-    } while (0)
 
 #endif

@@ -12,10 +12,7 @@
 enum { CHUNKS = 5, TOKENS = CHUNKS * 64, GROUP_MOST = 8 };
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct abstract_kernels kernels;
-};
+CHECK_LEVELS_WITH(abstract, emulated_abstract_avx512_install)
 
 struct keys {
     struct kv_layout kv;
@@ -102,8 +99,7 @@ static void build_run(const struct level *level, const struct abstract_layout *l
 static void pages_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(abstract, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 26);
     static const size_t dimensions[] = {8, 24, 32, 64, 96, 128, 256}, page_tokens[] = {8, 16, 32, 64};
@@ -231,8 +227,7 @@ static void scores_check(const struct level *level, const struct score_case *c, 
 static void scores_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(abstract, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 27);
     static const size_t dimensions[] = {8, 24, 64, 96, 128};
@@ -258,8 +253,7 @@ static void scores_match(void **state) {
 static void nan_comes_out(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(abstract, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 28);
     struct keys keys;

@@ -9,22 +9,10 @@
 
 static const double eps = 0x1p-24;
 
-CHECK_LEVELS_OF(activation)
-
 #if defined(LOAM_EMULATED)
 void emulated_activation_avx512_install(struct activation_kernels *kernels);
 #endif
-
-static size_t levels_init(struct level levels[8]) {
-    size_t count = levels_known(levels);
-#if defined(LOAM_EMULATED)
-    if ((cpu_features() & CPU_AVX2) != 0) {
-        levels[count].name = "avx512 emulated";
-        emulated_activation_avx512_install(&levels[count++].kernels);
-    }
-#endif
-    return count;
-}
+CHECK_LEVELS_WITH(activation, emulated_activation_avx512_install)
 
 /* Magnitudes from 1.5e-8 to 403, both signs, through each function. */
 static void functions_match(void **state) {

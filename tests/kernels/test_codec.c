@@ -10,10 +10,7 @@
 #include "selection_emulated.h"
 #include "tensor/half.h"
 
-struct level {
-    const char *name;
-    struct codec_kernels kernels;
-};
+CHECK_LEVELS_WITH(codec, emulated_codec_avx512_install)
 
 enum kind { NORMAL, OFFSET, NEIGHBOURS, ANY_HALF, SUBNORMAL, CONSTANT, HUGE_AND_TINY, BROKEN, KINDS };
 
@@ -153,8 +150,7 @@ static void level_check(const struct level *level, const struct kv_layout *kv, s
 static void chunks_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(codec, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 41);
     static const size_t dimensions[] = {8, 16, 24, 32, 40, 56, 64, 80, 96, 112, 128, 256};
@@ -188,8 +184,7 @@ static void chunks_match(void **state) {
 static void narrow_ranges_are_stable(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(codec, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 42);
     struct kv_layout kv;

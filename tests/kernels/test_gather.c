@@ -4,26 +4,13 @@
  * definition by test_attention.c.  The other variants are held to the reference by the bounds derived there:
  *     d = ((n + 4) eps scale sum |q k| + 3 eps |score| + 4e-7 softcap), the largest over the rows,
  *     r = expm1(2 d) + (4 rows + 32) eps;  m is off by d, s by r s, and o by r sum(weight |v|). */
-#include "check.h"
-
+#include "gather_cases.h"
 #include "selection_emulated.h"
 
-enum { CHUNKS = 20, TOKENS = CHUNKS * 64, HEADS_MOST = 16, DIMENSION_MOST = 256 };
+enum { CHUNKS = 20, TOKENS = CHUNKS * 64 };
 static const double eps = 0x1p-24;
 
-CHECK_LEVELS_OF(attention)
-
-static size_t levels_init(struct level levels[8]) {
-    size_t count = levels_known(levels);
-#if defined(LOAM_EMULATED)
-    if ((cpu_features() & CPU_AVX2) != 0) {
-        levels[count].name = "avx512 emulated";
-        attention_kernels_init(&levels[count].kernels, CPU_AVX2);
-        emulated_gather_avx512_install(&levels[count++].kernels);
-    }
-#endif
-    return count;
-}
+CHECK_LEVELS_WITH(attention, emulated_gather_avx512_install)
 
 /* KV of one head, twice: where the rows are, and the selected ones packed. */
 struct cache {
@@ -67,66 +54,23 @@ static void cache_destroy(struct cache *cache) {
 
 struct gather_case {
     enum kv_type k_type, v_type;
-    size_t k_dimension, v_dimension, group;
-    float scale, softcap;
+    size_t k_dimension, v_dimension;
+    struct gather_heads heads;
     double spread;
 };
 
-struct partial {
-    float m[HEADS_MOST], s[HEADS_MOST];
-    struct guarded o, scores; /* [group][stride] */
-    size_t o_stride, scores_stride;
-};
-
-static void partial_create(struct partial *partial, const struct gather_case *c, size_t row_count) {
-    partial->o_stride = c->v_dimension + 5;
-    partial->scores_stride = row_count + 3;
-    partial->o = guarded_create(((c->group - 1) * partial->o_stride + c->v_dimension) * sizeof(float));
-    partial->scores = guarded_create(((c->group - 1) * partial->scores_stride + row_count) * sizeof(float));
-    fill_nan(partial->o.data, partial->o.bytes / sizeof(float));
-    fill_nan(partial->scores.data, partial->scores.bytes / sizeof(float));
-    fill_nan(partial->m, HEADS_MOST);
-    fill_nan(partial->s, HEADS_MOST);
-}
-
-static void partial_destroy(struct partial *partial) {
-    guarded_destroy(&partial->o);
-    guarded_destroy(&partial->scores);
-}
-
-static void gather_run(const struct attention_kernels *kernels, const struct cache *cache,
-                       const struct guarded *rows, const float *q, size_t q_stride,
-                       const struct gather_case *c, bool scores, struct partial *partial) {
-    struct guarded scratch =
-        guarded_create((kernels->gather_scratch_bytes(c->group, &cache->layout) + 63) / 64 * 64);
-    memset(scratch.data, 0xff, scratch.bytes);
-    struct attention_gather_args args = {
-        .layout = &cache->layout,
-        .chunks = cache->chunks[0],
-        .rows = rows->data,
-        .row_count = rows->bytes / sizeof(uint32_t),
-        .q = q,
-        .q_stride = q_stride,
-        .group = c->group,
-        .scale = c->scale,
-        .softcap = c->softcap,
-        .m = partial->m,
-        .s = partial->s,
-        .o = partial->o.data,
-        .o_stride = partial->o_stride,
-        .scores = scores ? partial->scores.data : NULL,
-        .scores_stride = partial->scores_stride,
-        .scratch = scratch.data,
-    };
-    kernels->gather(&args);
-    guarded_destroy(&scratch);
+static void rows_run(const struct attention_kernels *kernels, const struct cache *cache,
+                     const struct guarded *rows, const float *q, size_t q_stride, const struct gather_case *c,
+                     bool scores, struct partial *partial) {
+    gather_run(kernels->gather, kernels->gather_scratch_bytes(c->heads.group, &cache->layout), &cache->layout,
+               cache->chunks[0], rows, q, q_stride, &c->heads, scores, partial);
 }
 
 /* The reference's decode over the packed rows. */
 static void packed_run(const struct attention_kernels *ref, const struct cache *cache, size_t row_count,
                        const float *q, size_t q_stride, const struct gather_case *c,
                        struct partial *partial) {
-    void *scratch = malloc(ref->decode_scratch_bytes(c->group, &cache->layout));
+    void *scratch = malloc(ref->decode_scratch_bytes(c->heads.group, &cache->layout));
     assert_true(scratch != NULL);
     struct attention_decode_args args = {
         .layout = &cache->layout,
@@ -134,9 +78,9 @@ static void packed_run(const struct attention_kernels *ref, const struct cache *
         .row_end = row_count,
         .q = q,
         .q_stride = q_stride,
-        .group = c->group,
-        .scale = c->scale,
-        .softcap = c->softcap,
+        .group = c->heads.group,
+        .scale = c->heads.scale,
+        .softcap = c->heads.softcap,
         .m = partial->m,
         .s = partial->s,
         .o = partial->o.data,
@@ -155,14 +99,14 @@ static void head_check(const struct cache *cache, const struct gather_case *c, s
     double off = 0, n = (double)c->k_dimension, m = (double)want->m[head];
     memset(magnitude, 0, sizeof magnitude);
     for (size_t i = 0; i < row_count; i++) {
-        double dot = 0, size = 0, cap = (double)c->softcap;
+        double dot = 0, size = 0, cap = (double)c->heads.softcap;
         for (size_t d = 0; d < c->k_dimension; d++) {
             double product = (double)q[d] * (double)cache->k[i * c->k_dimension + d];
             dot += product;
             size += fabs(product);
         }
-        double score = dot * (double)c->scale, bound = (n + 4) * eps * (double)c->scale * size;
-        if (c->softcap != 0) {
+        double score = dot * (double)c->heads.scale, bound = (n + 4) * eps * (double)c->heads.scale * size;
+        if (c->heads.softcap != 0) {
             score = cap * tanh(score / cap);
             bound += 4e-7 * cap;
         }
@@ -196,26 +140,25 @@ static void gather_check(const struct level *levels, size_t level_count, const s
     struct cache cache;
     cache_create(&cache, random, c->k_type, c->v_type, c->k_dimension, c->v_dimension, rows->data, row_count,
                  c->spread);
-    struct guarded q = guarded_create(((c->group - 1) * q_stride + c->k_dimension) * sizeof(float));
+    struct guarded q = guarded_create(((c->heads.group - 1) * q_stride + c->k_dimension) * sizeof(float));
     fill_normal(random, q.data, q.bytes / sizeof(float), c->spread);
     struct partial want, got;
-    partial_create(&want, c, row_count);
+    partial_create(&want, c->heads.group, c->v_dimension, row_count);
     packed_run(&levels[0].kernels, &cache, row_count, q.data, q_stride, c, &want);
     for (size_t i = 0; i < level_count * 2; i++) {
         const struct level *level = &levels[i / 2];
         bool scores = i % 2;
-        partial_create(&got, c, row_count);
-        gather_run(&level->kernels, &cache, rows, q.data, q_stride, c, scores, &got);
+        rows_run(&level->kernels, &cache, rows, q.data, q_stride, c, scores, &got);
         if (i / 2 == 0) {
-            assert_memory_equal(got.m, want.m, c->group * sizeof(float));
-            assert_memory_equal(got.s, want.s, c->group * sizeof(float));
+            assert_memory_equal(got.m, want.m, c->heads.group * sizeof(float));
+            assert_memory_equal(got.s, want.s, c->heads.group * sizeof(float));
             assert_memory_equal(got.o.data, want.o.data, got.o.bytes);
         }
-        for (size_t head = 0; head < c->group; head++) {
+        for (size_t head = 0; head < c->heads.group; head++) {
             char text[200];
             snprintf(text, sizeof text, "%s: %s, %zu rows, k %zu v %zu types %d %d group %zu head %zu cap %g",
                      level->name, selection, row_count, c->k_dimension, c->v_dimension, (int)c->k_type,
-                     (int)c->v_type, c->group, head, (double)c->softcap);
+                     (int)c->v_type, c->heads.group, head, (double)c->heads.softcap);
             head_check(&cache, c, row_count, (float *)q.data + head * q_stride, &want, &got, head, scores,
                        text);
         }
@@ -224,34 +167,6 @@ static void gather_check(const struct level *levels, size_t level_count, const s
     partial_destroy(&want);
     guarded_destroy(&q);
     cache_destroy(&cache);
-}
-
-/* Rows of one kind of selection. */
-enum selection { ALL, RANGE, SPARSE, DENSE, BLOCKS, ONE, NONE, LAST, SELECTIONS };
-static const char *const selection_names[SELECTIONS] = {"all",    "range", "sparse", "dense",
-                                                        "blocks", "one",   "none",   "last"};
-
-static struct guarded rows_select(enum selection selection, struct random *random) {
-    static uint32_t rows[TOKENS];
-    size_t count = 0;
-    for (uint32_t row = 0; row < TOKENS; row++) {
-        bool take = false;
-        switch (selection) {
-        case ALL: take = row < 333; break;
-        case RANGE: take = row >= 37 && row < 301; break;
-        case SPARSE: take = random_below(random, 17) == 0; break;
-        case DENSE: take = random_below(random, 5) > 1 && row < 400; break;
-        case BLOCKS: take = row / 8 * 2654435761u % 7 == 0; break;
-        case ONE: take = row == 777; break;
-        case NONE: break;
-        case LAST: take = row == 0 || row == TOKENS - 1; break;
-        case SELECTIONS: break;
-        }
-        if (take) rows[count++] = row;
-    }
-    struct guarded list = guarded_create(count * sizeof(uint32_t));
-    memcpy(list.data, rows, count * sizeof(uint32_t));
-    return list;
 }
 
 static void gather_matches(void **state) {
@@ -265,16 +180,15 @@ static void gather_matches(void **state) {
         for (size_t g = 0; g < 8; g++)
             for (enum selection n = 0; n < SELECTIONS; n++) {
                 if ((d + g + n) % 3 != 0) continue; /* a third of the combinations; all pairs occur */
-                struct guarded rows = rows_select(n, &random);
+                struct guarded rows = rows_select(n, TOKENS, &random);
                 size_t dimension = dimensions[d];
-                struct gather_case c = {KV_F16,
-                                        KV_F16,
-                                        dimension,
-                                        dimension,
-                                        groups[g],
-                                        1.0f / sqrtf((float)dimension),
-                                        n % 3 == 2 ? 30.0f : 0.0f,
-                                        1.0};
+                struct gather_case c = {
+                    KV_F16,
+                    KV_F16,
+                    dimension,
+                    dimension,
+                    {groups[g], 1.0f / sqrtf((float)dimension), n % 3 == 2 ? 30.0f : 0.0f},
+                    1.0};
                 gather_check(levels, level_count, &c, &rows, selection_names[n], &random);
                 if (dimension % KV_SCALE_GROUP == 0) {
                     c.v_type = KV_Q8;
@@ -296,8 +210,8 @@ static void gather_survives_large_scores(void **state) {
     struct random random;
     random_init(&random, 32);
     for (size_t group = 1; group <= 8; group++) {
-        struct guarded rows = rows_select(DENSE, &random);
-        struct gather_case c = {KV_F16, KV_F16, 128, 128, group, 1.0f, 0, 30.0};
+        struct guarded rows = rows_select(DENSE, TOKENS, &random);
+        struct gather_case c = {KV_F16, KV_F16, 128, 128, {group, 1.0f, 0}, 30.0};
         gather_check(levels, level_count, &c, &rows, "large scores", &random);
         guarded_destroy(&rows);
     }
@@ -309,9 +223,9 @@ static void nan_comes_out(void **state) {
     size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 33);
-    struct guarded rows = rows_select(SPARSE, &random);
+    struct guarded rows = rows_select(SPARSE, TOKENS, &random);
     size_t count = rows.bytes / sizeof(uint32_t), at = count - 2;
-    struct gather_case c = {KV_F16, KV_F16, 64, 64, 4, 0.1f, 0, 1.0};
+    struct gather_case c = {KV_F16, KV_F16, 64, 64, {4, 0.1f, 0}, 1.0};
     for (size_t i = 0; i < level_count; i++)
         for (int where = 0; where < 3; where++) {
             struct cache cache;
@@ -325,8 +239,7 @@ static void nan_comes_out(void **state) {
             if (where == 1) k[9] = NAN;
             if (where == 2) v[9] = NAN;
             levels[i].kernels.store(&cache.layout, cache.memory[0][row / 64].data, row % 64, k, v);
-            partial_create(&partial, &c, count);
-            gather_run(&levels[i].kernels, &cache, &rows, q, 64, &c, true, &partial);
+            rows_run(&levels[i].kernels, &cache, &rows, q, 64, &c, true, &partial);
             if (where != 2) assert_true(isnan(partial.s[1]));
             assert_true(isnan(((float *)partial.o.data)[partial.o_stride + 9]));
             assert_true(where != 0 || !isnan(partial.s[0])); /* the other heads are not touched */

@@ -5,17 +5,17 @@
  *     size = sum |q| (|low| + code step)
  *     d = ((n + 8) eps scale size + 4 eps |score| + 4e-7 softcap), the largest over the rows,
  *     r = expm1(2 d) + (4 rows + 40) eps;  m is off by d, s by r s, and o by r sum weight (|low| + code step). */
-#include "check.h"
+#include "gather_cases.h"
+#include "selection_emulated.h"
 
-#include "kernels/attention/attention.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/q4_parts.h"
 #include "tensor/half.h"
 
-enum { CHUNKS = 7, TOKENS = CHUNKS * 64, HEADS_MOST = 16, DIMENSION_MOST = 256 };
+enum { CHUNKS = 7, TOKENS = CHUNKS * 64 };
 static const double eps = 0x1p-24;
 
-CHECK_LEVELS_OF(attention)
+CHECK_LEVELS_WITH(attention, emulated_gather_q4_avx512_install)
 
 struct element {
     double value, size;
@@ -102,60 +102,18 @@ static void cache_destroy(struct cache *cache) {
     free(cache->v);
 }
 
-struct partial {
-    float m[HEADS_MOST], s[HEADS_MOST];
-    struct guarded o, scores; /* [group][stride] */
-    size_t o_stride, scores_stride;
-};
-
-struct gather_case {
-    size_t group;
-    float scale, softcap;
-};
-
-static void gather_run(const struct attention_kernels *kernels, const struct cache *cache,
-                       const struct guarded *rows, const struct guarded *q, size_t q_stride,
-                       const struct gather_case *c, bool scores, struct partial *partial) {
-    const size_t count = rows->bytes / sizeof(uint32_t);
-    struct guarded scratch =
-        guarded_create((kernels->gather_q4_scratch_bytes(c->group, &cache->layout) + 63) / 64 * 64);
-    memset(scratch.data, 0xff, scratch.bytes);
-    partial->o_stride = cache->layout.v_dimension + 5;
-    partial->scores_stride = count + 3;
-    partial->o =
-        guarded_create(((c->group - 1) * partial->o_stride + cache->layout.v_dimension) * sizeof(float));
-    partial->scores = guarded_create(((c->group - 1) * partial->scores_stride + count) * sizeof(float));
-    fill_nan(partial->o.data, partial->o.bytes / sizeof(float));
-    fill_nan(partial->scores.data, partial->scores.bytes / sizeof(float));
-    kernels->gather_q4(&(struct attention_gather_args){.layout = &cache->layout,
-                                                       .chunks = cache->chunks,
-                                                       .rows = rows->data,
-                                                       .row_count = count,
-                                                       .q = q->data,
-                                                       .q_stride = q_stride,
-                                                       .group = c->group,
-                                                       .scale = c->scale,
-                                                       .softcap = c->softcap,
-                                                       .m = partial->m,
-                                                       .s = partial->s,
-                                                       .o = partial->o.data,
-                                                       .o_stride = partial->o_stride,
-                                                       .scores = scores ? partial->scores.data : NULL,
-                                                       .scores_stride = partial->scores_stride,
-                                                       .scratch = scratch.data});
-    guarded_destroy(&scratch);
-}
-
-static void partial_destroy(struct partial *partial) {
-    guarded_destroy(&partial->o);
-    guarded_destroy(&partial->scores);
+static void q4_run(const struct attention_kernels *kernels, const struct cache *cache,
+                   const struct guarded *rows, const struct guarded *q, size_t q_stride,
+                   const struct gather_heads *heads, bool scores, struct partial *partial) {
+    gather_run(kernels->gather_q4, kernels->gather_q4_scratch_bytes(heads->group, &cache->layout),
+               &cache->layout, cache->chunks, rows, q->data, q_stride, heads, scores, partial);
 }
 
 struct score {
     double value, bound;
 };
 
-static struct score score_of(const struct cache *cache, const struct gather_case *c, const float *q,
+static struct score score_of(const struct cache *cache, const struct gather_heads *c, const float *q,
                              uint32_t row) {
     const size_t n = cache->layout.k_dimension;
     double dot = 0, size = 0, cap = (double)c->softcap;
@@ -173,7 +131,7 @@ static struct score score_of(const struct cache *cache, const struct gather_case
     return score;
 }
 
-static void head_check(const struct cache *cache, const struct gather_case *c, const struct guarded *rows,
+static void head_check(const struct cache *cache, const struct gather_heads *c, const struct guarded *rows,
                        const float *q, const struct partial *got, size_t head, bool scores,
                        const char *text) {
     const size_t count = rows->bytes / sizeof(uint32_t), v_dimension = cache->layout.v_dimension;
@@ -208,48 +166,22 @@ static void head_check(const struct cache *cache, const struct gather_case *c, c
         check_near((double)o[d] * shift, sums[d], r * sizes[d], "%s: o[%zu]", text, d);
 }
 
-/* Rows of one kind of selection. */
-enum selection { ALL, RANGE, SPARSE, DENSE, CHUNKED, ONE, NONE, LAST, SELECTIONS };
-
-static struct guarded rows_select(enum selection selection, struct random *random) {
-    static uint32_t rows[TOKENS];
-    size_t count = 0;
-    for (uint32_t row = 0; row < TOKENS; row++) {
-        bool take = false;
-        switch (selection) {
-        case ALL: take = row < 133; break;
-        case RANGE: take = row >= 37 && row < 301; break;
-        case SPARSE: take = random_below(random, 17) == 0; break;
-        case DENSE: take = random_below(random, 5) > 1; break;
-        case CHUNKED: take = row / 64 % 2 == 1 || row < 4; break;
-        case ONE: take = row == 277; break;
-        case NONE: break;
-        case LAST: take = row == 0 || row == TOKENS - 1; break;
-        case SELECTIONS: break;
-        }
-        if (take) rows[count++] = row;
-    }
-    struct guarded list = guarded_create(count * sizeof(uint32_t));
-    memcpy(list.data, rows, count * sizeof(uint32_t));
-    return list;
-}
-
 static void case_check(struct random *random, size_t k_dimension, size_t v_dimension,
-                       enum selection selection, const struct gather_case *c, double spread) {
+                       enum selection selection, const struct gather_heads *c, double spread) {
     struct level levels[8];
     struct cache cache;
     struct partial got;
-    size_t level_count = levels_known(levels), q_stride = k_dimension + 3;
+    size_t level_count = levels_init(levels), q_stride = k_dimension + 3;
     cache_create(&cache, random, k_dimension, v_dimension, spread);
-    struct guarded rows = rows_select(selection, random);
+    struct guarded rows = rows_select(selection, TOKENS, random);
     struct guarded q = guarded_create(((c->group - 1) * q_stride + k_dimension) * sizeof(float));
     fill_normal(random, q.data, q.bytes / sizeof(float), spread);
     for (size_t i = 0; i < level_count * 2; i++) {
-        gather_run(&levels[i / 2].kernels, &cache, &rows, &q, q_stride, c, i % 2 == 1, &got);
+        q4_run(&levels[i / 2].kernels, &cache, &rows, &q, q_stride, c, i % 2 == 1, &got);
         for (size_t head = 0; head < c->group; head++) {
             char text[200];
-            snprintf(text, sizeof text, "%s: selection %d, k %zu v %zu group %zu head %zu cap %g",
-                     levels[i / 2].name, (int)selection, k_dimension, v_dimension, c->group, head,
+            snprintf(text, sizeof text, "%s: %s, k %zu v %zu group %zu head %zu cap %g", levels[i / 2].name,
+                     selection_names[selection], k_dimension, v_dimension, c->group, head,
                      (double)c->softcap);
             head_check(&cache, c, &rows, (float *)q.data + head * q_stride, &got, head, i % 2 == 1, text);
         }
@@ -269,8 +201,8 @@ static void gather_matches(void **state) {
         for (size_t g = 0; g < 8; g++)
             for (enum selection n = 0; n < SELECTIONS; n++) {
                 if ((d + g + n) % 3 != 0) continue; /* a third of the combinations; all pairs occur */
-                struct gather_case c = {groups[g], 1.0f / sqrtf((float)dimensions[d]),
-                                        n % 3 == 2 ? 30.0f : 0.0f};
+                struct gather_heads c = {groups[g], 1.0f / sqrtf((float)dimensions[d]),
+                                         n % 3 == 2 ? 30.0f : 0.0f};
                 case_check(&random, dimensions[d], n % 2 == 0 ? dimensions[d] : 40, n, &c, 1.0);
             }
 }
@@ -280,18 +212,18 @@ static void gather_survives_large_scores(void **state) {
     struct random random;
     random_init(&random, 42);
     for (size_t group = 1; group <= 8; group++)
-        case_check(&random, 128, 128, DENSE, &(struct gather_case){group, 1.0f, 0}, 30.0);
+        case_check(&random, 128, 128, DENSE, &(struct gather_heads){group, 1.0f, 0}, 30.0);
 }
 
 /* What is broken comes out, and only where it is selected. */
 static void nan_comes_out(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count = levels_known(levels);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 43);
-    const struct gather_case c = {4, 0.1f, 0};
-    struct guarded rows = rows_select(SPARSE, &random), q = guarded_create(4 * 64 * sizeof(float));
+    const struct gather_heads c = {4, 0.1f, 0};
+    struct guarded rows = rows_select(SPARSE, TOKENS, &random), q = guarded_create(4 * 64 * sizeof(float));
     const uint32_t *list = rows.data;
     const size_t count = rows.bytes / sizeof(uint32_t), at = count - 2;
     bool selected[TOKENS] = {false};
@@ -312,7 +244,7 @@ static void nan_comes_out(void **state) {
             for (size_t t = 0; where == 3 && t < 64; t++)
                 if (!selected[list[at] / 64 * 64 + t])
                     lows[t * 2] = lows[t * 2 + 1] = highs[t * 2] = highs[t * 2 + 1] = 0x7e00;
-            gather_run(&levels[i].kernels, &cache, &rows, &q, 64, &c, true, &got);
+            q4_run(&levels[i].kernels, &cache, &rows, &q, 64, &c, true, &got);
             const float *o = (float *)got.o.data + got.o_stride, *scores = got.scores.data;
             assert_true(isnan(got.s[1]) == (where < 2));
             assert_true(isnan(got.s[0]) == (where == 1));

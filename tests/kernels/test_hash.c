@@ -9,16 +9,12 @@
 
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct hash_kernels kernels;
-};
+CHECK_LEVELS_WITH(hash, emulated_hash_avx512_install)
 
 static void codes_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(hash, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 23);
     static const size_t dimensions[] = {1, 8, 64, 72, 128, 256}, bits[] = {32, 64, 96, 128, 256, 512},
@@ -166,8 +162,7 @@ static void score_check(const struct level *levels, size_t level_count, const st
 static void scores_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(hash, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 25);
     static const size_t bits[] = {32, 96, 128, 256, 512},
@@ -186,8 +181,7 @@ static void scores_match(void **state) {
 static void nan_norm_comes_out(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(hash, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct hash_layout layout;
     hash_layout_init(&layout, 128);
     _Alignas(64) uint8_t block[64 * 18] = {0}, scratch[1 << 16];

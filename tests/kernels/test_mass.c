@@ -7,16 +7,12 @@
 enum { TOKENS = 3000, GROUP_MOST = 16 };
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct mass_kernels kernels;
-};
+CHECK_LEVELS_WITH(mass, emulated_mass_avx512_install)
 
 static void masses_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(mass, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 30);
     static const size_t groups[] = {1, 2, 3, 4, 5, 8, 16}, counts[] = {0, 1, 7, 8, 9, 17, 100, 1000};
@@ -75,8 +71,7 @@ static void masses_match(void **state) {
 static void nan_comes_out(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(mass, levels, level_count);
+    size_t level_count = levels_init(levels);
     for (size_t level = 0; level < level_count; level++) {
         float scores[2 * 20] = {0}, mass[20] = {0}, m[2] = {0, 0}, s[2] = {1, 1};
         scores[20 + 17] = NAN;

@@ -10,22 +10,10 @@
 
 static const double eps = 0x1p-24;
 
-CHECK_LEVELS_OF(norm)
-
 #if defined(LOAM_EMULATED)
 void emulated_norm_avx512_install(struct norm_kernels *kernels);
 #endif
-
-static size_t levels_init(struct level levels[8]) {
-    size_t count = levels_known(levels);
-#if defined(LOAM_EMULATED)
-    if ((cpu_features() & CPU_AVX2) != 0) {
-        levels[count].name = "avx512 emulated";
-        emulated_norm_avx512_install(&levels[count++].kernels);
-    }
-#endif
-    return count;
-}
+CHECK_LEVELS_WITH(norm, emulated_norm_avx512_install)
 
 static const size_t counts[] = {1, 3, 7, 8, 9, 16, 31, 33, 64, 100, 127, 128, 896, 1000, 4096, 8191};
 

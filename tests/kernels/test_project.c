@@ -7,16 +7,12 @@
 
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct project_kernels kernels;
-};
+CHECK_LEVELS_WITH(project, emulated_project_avx512_install)
 
 static void products_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(project, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 29);
     static const size_t dimensions[] = {1, 8, 64, 80, 128, 256}, widths[] = {8, 16, 24, 32, 40, 64, 120, 128},

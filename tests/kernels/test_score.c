@@ -11,10 +11,7 @@
 enum { BLOCKS_MOST = 40, HEADS_MOST = 17 };
 static const double eps = 0x1p-24;
 
-struct level {
-    const char *name;
-    struct score_kernels kernels;
-};
+CHECK_LEVELS_WITH(score, emulated_score_avx512_install)
 
 struct score_case {
     size_t columns, block_rows, block_offset, heads;
@@ -101,8 +98,7 @@ static void score_check(const struct level *levels, size_t level_count, const st
 static void scores_match(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(score, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 22);
     static const size_t columns[] = {8, 16, 24, 32, 40, 64, 128, 256, 272, 512},
@@ -128,8 +124,7 @@ static void scores_match(void **state) {
 static void nan_comes_out(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(score, levels, level_count);
+    size_t level_count = levels_init(levels);
     enum { COLUMNS = 48, ROWS = 64 };
     _Alignas(16) uint16_t rows[ROWS * COLUMNS] = {0};
     const void *block = rows;

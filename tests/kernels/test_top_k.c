@@ -3,10 +3,7 @@
 
 #include "selection_emulated.h"
 
-struct level {
-    const char *name;
-    struct top_k_kernels kernels;
-};
+CHECK_LEVELS_WITH(top_k, emulated_top_k_avx512_install)
 
 static const float *sort_scores;
 
@@ -78,8 +75,7 @@ static float score_of(enum shape shape, struct random *random, size_t i) {
 static void selects_what_a_sort_does(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(top_k, levels, level_count);
+    size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, 21);
     static const size_t counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 100, 1000, 4097, 20011, 70001};
@@ -109,8 +105,7 @@ static void selects_what_a_sort_does(void **state) {
 static void nothing_of_nothing(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(top_k, levels, level_count);
+    size_t level_count = levels_init(levels);
     float none = 0;
     uint32_t ranked = 0;
     for (size_t level = 0; level < level_count; level++)

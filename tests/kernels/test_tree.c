@@ -10,10 +10,7 @@
 
 enum { CHUNKS_MOST = 40, DIMENSION_MOST = 128, GROUP_MOST = 7 };
 
-struct level {
-    const char *name;
-    struct score_kernels kernels;
-};
+CHECK_LEVELS_WITH(score, emulated_score_avx512_install)
 
 enum key_shape { /* what the keys of a case are like */
                  NORMAL,
@@ -328,8 +325,7 @@ static void check_search(struct tree_case *c, const struct level *level, const s
 static void the_search_equals_brute_force(void **state) {
     (void)state;
     struct level levels[8];
-    size_t level_count;
-    LEVELS(score, levels, level_count);
+    size_t level_count = levels_init(levels);
     const char *given = getenv("LOAM_TEST_SEED");
     uint64_t first = given != NULL ? strtoull(given, NULL, 10) : 20261121;
     printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)first);
