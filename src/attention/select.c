@@ -157,6 +157,11 @@ struct select_rule select_rule_of(const struct select_options *options) {
                                 .keep = options->keep};
 }
 
+static uint64_t keep_tokens(struct select_keep keep, uint64_t visible) {
+    if (keep.ratio > 0) return (uint64_t)ceil(keep.ratio * (double)visible);
+    return keep.tokens;
+}
+
 static enum status make_layout(struct metadata_layout *layout, const struct select_options *options,
                                const struct select_shape *shape, struct error *error) {
     *layout = (struct metadata_layout){.unit_tokens = 1};
@@ -171,6 +176,23 @@ enum status select_options_metadata_bytes(const struct select_options *options,
     struct metadata_layout layout;
     TRY(make_layout(&layout, options, shape, error));
     *bytes = layout.bytes;
+    return STATUS_OK;
+}
+
+/* As plan_row has it: the best, or the window alone, which reaches back to the unit before it. */
+enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
+                                     uint64_t context_size, uint64_t *kept, struct error *error) {
+    struct metadata_layout layout;
+    TRY(make_layout(&layout, options, shape, error));
+    struct select_rule rule = select_rule_of(options);
+    uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
+    uint64_t keep = keep_tokens(options->keep, context_size), recent = options->recent;
+    if (keep > context_size || options->gather_all) keep = context_size;
+    uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
+                                      : (uint64_t)(options->method->recent_share * (double)keep);
+    uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
+    *kept = rule.dense ? 0 : keep > window ? keep : window;
+    if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
 }
 
@@ -312,11 +334,6 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
                                              .kv_head_count = select->shape.kv_head_count,
                                              .items = items,
                                              .item_count = item_count});
-}
-
-static uint64_t keep_tokens(struct select_keep keep, uint64_t visible) {
-    if (keep.ratio > 0) return (uint64_t)ceil(keep.ratio * (double)visible);
-    return keep.tokens;
 }
 
 /* The row's candidates and how many of them it may pick; false: it sees all, by the dense path. */
@@ -466,13 +483,15 @@ static void count_dense(struct select *select, const struct attend_operation *op
     }
 }
 
-static bool lists_reserve(struct select *select, size_t entries) {
-    if (entries <= select->lists_capacity) return true;
+enum status select_reserve_lists(struct select *select, size_t row_count, uint64_t kept_most,
+                                 struct error *error) {
     free(select->lists);
-    select->lists_capacity = entries + entries / 4;
-    select->lists = calloc(select->lists_capacity, sizeof *select->lists);
-    if (select->lists == NULL) select->lists_capacity = 0;
-    return select->lists != NULL;
+    select->lists_capacity = row_count * select->shape.kv_head_count * (size_t)kept_most;
+    select->lists = calloc(max_size(select->lists_capacity, 1), sizeof *select->lists);
+    if (select->lists != NULL) return STATUS_OK;
+    select->lists_capacity = 0;
+    return error_set(error, STATUS_MEMORY, "select: no memory for %zu lists of %" PRIu64 " rows",
+                     row_count * select->shape.kv_head_count, kept_most);
 }
 
 static enum status choose(struct select *select, struct stream *stream, size_t layer_index,
@@ -482,8 +501,9 @@ static enum status choose(struct select *select, struct stream *stream, size_t l
     for (size_t i = 0; i < choice->chosen_count; i++)
         choice->row_stride = max_size(choice->row_stride, (size_t)select_item_kept(&choice->chosen[i]));
     size_t entries = choice->chosen_count * operation->kv_head_count * choice->row_stride;
-    if (!lists_reserve(select, entries))
-        return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", entries);
+    if (entries > select->lists_capacity)
+        return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", entries,
+                         select->lists_capacity);
     struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
     selected.out = NULL;
     selected.mass_weight = 0;

@@ -126,6 +126,10 @@ void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYT
 enum status select_options_metadata_bytes(const struct select_options *options,
                                           const struct select_shape *shape, size_t *bytes,
                                           struct error *error) STATUS_CHECKED;
+/* No row of a context so long attends to more than *kept by these options, unless it attends to everything. */
+enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
+                                     uint64_t context_size, uint64_t *kept, struct error *error)
+    STATUS_CHECKED;
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);
 
@@ -154,7 +158,11 @@ struct select_choice {
         *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept rows each, ascending */
     size_t row_stride;
 };
-/* The choice is valid until the next call.  guess: for a step that comes later; it is not counted. */
+/* Memory for the lists of such choices, once: of so many rows of an operation, each of at most kept_most. */
+enum status select_reserve_lists(struct select *select, size_t row_count, uint64_t kept_most,
+                                 struct error *error) STATUS_CHECKED;
+/* The choice is valid until the next call.  STATUS_MEMORY: longer lists than there is memory for.  guess:
+ * for a step that comes later; it is not counted. */
 enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
                           bool guess, struct select_choice *choice, struct error *error) STATUS_CHECKED;

@@ -15,14 +15,25 @@ struct jobs {
     struct job *list; /* owned; [capacity] */
     size_t count, begun, done;
     size_t layer_index;
-    uint32_t *chunks; /* owned; the lists that brings borrow */
-    size_t chunks_capacity, chunks_used;
+    uint32_t *chunks; /* owned; the lists that brings borrow: [chunks_capacity of struct tiered] */
+    size_t chunks_used;
+};
+
+enum { ROWS_LEAST = 8 }; /* that choose together: heads enough for the disk to be busy */
+
+/* Rows that choose, or items that attend, at once. */
+struct part {
+    struct attend_item *items; /* owned; [row_capacity] */
+    struct kv_sequence **sequences;
+    const struct select_rule **rules;
+    size_t count;
 };
 
 struct tiered {
     struct device *device;  /* borrowed */
     struct kv_cache *cache; /* borrowed */
-    size_t layer_count, kv_head_count, job_capacity;
+    size_t layer_count, kv_head_count, row_capacity, job_capacity, chunks_capacity;
+    struct part part;
     struct jobs now;     /* the layer's */
     struct jobs next;    /* of the next layer, begun ahead; count 0: none */
     struct jobs held;    /* what was guessed for this layer: kept in memory until it has attended */
@@ -32,25 +43,61 @@ struct tiered {
     struct error failure;
 };
 
+static size_t rows_of(const struct tiered_options *options) {
+    return max_size(options->sequence_capacity, ROWS_LEAST);
+}
+
+/* Chunks that the lists of a part lie in, at most. */
+static size_t chunk_entries(const struct tiered_options *options) {
+    uint64_t chunks = kv_chunks_of(options->context_size);
+    return rows_of(options) * options->kv_head_count *
+           (size_t)(options->kept_most < chunks ? options->kept_most : chunks);
+}
+
+uint64_t tiered_bytes(const struct tiered_options *options) {
+    uint64_t rows = rows_of(options), heads = rows * options->kv_head_count;
+    uint64_t jobs = 3 * (heads * sizeof(struct job) + chunk_entries(options) * sizeof(uint32_t));
+    uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
+    return jobs + part + heads * options->kept_most * sizeof(uint32_t);
+}
+
+static bool jobs_init(struct jobs *jobs, const struct tiered *tiered) {
+    jobs->list = calloc(tiered->job_capacity, sizeof *jobs->list);
+    jobs->chunks = calloc(max_size(tiered->chunks_capacity, 1), sizeof *jobs->chunks);
+    return jobs->list != NULL && jobs->chunks != NULL;
+}
+
+static bool part_init(struct part *part, size_t rows) {
+    part->items = calloc(rows, sizeof *part->items);
+    part->sequences = calloc(rows, sizeof(struct kv_sequence *));
+    part->rules = calloc(rows, sizeof(const struct select_rule *));
+    return part->items != NULL && part->sequences != NULL && part->rules != NULL;
+}
+
 enum status tiered_create(struct tiered **result, struct device *device, struct kv_cache *cache,
-                          size_t item_capacity, bool looks_ahead, struct error *error) {
+                          struct select *select, const struct tiered_options *options, struct error *error) {
     struct tiered *tiered = calloc(1, sizeof *tiered);
     *result = tiered;
     if (tiered == NULL) return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
-    const struct kv_cache_config *config = kv_cache_get_config(cache);
     *tiered = (struct tiered){.device = device,
                               .cache = cache,
-                              .layer_count = config->layer_count,
-                              .kv_head_count = config->kv_head_count,
-                              .job_capacity = item_capacity * config->kv_head_count,
-                              .looks_ahead = looks_ahead};
-    tiered->now.list = calloc(tiered->job_capacity, sizeof *tiered->now.list);
-    tiered->next.list = calloc(tiered->job_capacity, sizeof *tiered->next.list);
-    tiered->held.list = calloc(tiered->job_capacity, sizeof *tiered->held.list);
-    if (tiered->now.list != NULL && tiered->next.list != NULL && tiered->held.list != NULL) return STATUS_OK;
+                              .layer_count = kv_cache_get_config(cache)->layer_count,
+                              .kv_head_count = options->kv_head_count,
+                              .row_capacity = rows_of(options),
+                              .job_capacity = rows_of(options) * options->kv_head_count,
+                              .chunks_capacity = chunk_entries(options),
+                              .looks_ahead = options->looks_ahead};
+    enum status status = STATUS_OK;
+    if (select != NULL)
+        status = select_reserve_lists(select, tiered->row_capacity, options->kept_most, error);
+    if (status == STATUS_OK &&
+        (!jobs_init(&tiered->now, tiered) || !jobs_init(&tiered->next, tiered) ||
+         !jobs_init(&tiered->held, tiered) || !part_init(&tiered->part, tiered->row_capacity)))
+        status = error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+    if (status == STATUS_OK) return STATUS_OK;
     tiered_destroy(tiered);
     *result = NULL;
-    return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+    return status;
 }
 
 void tiered_destroy(struct tiered *tiered) {
@@ -62,6 +109,9 @@ void tiered_destroy(struct tiered *tiered) {
     free(tiered->now.chunks);
     free(tiered->next.chunks);
     free(tiered->held.chunks);
+    free(tiered->part.items);
+    free(tiered->part.sequences);
+    free(tiered->part.rules);
     free(tiered);
 }
 
@@ -259,7 +309,7 @@ static void take_over(struct tiered *tiered, size_t layer_index, const struct at
     tiered->now.begun = 0; /* begun once more, for the last chunk */
 }
 
-static void attend_dense(struct tiered *tiered, struct stream *stream, size_t layer_index,
+static void attend_items(struct tiered *tiered, struct stream *stream, size_t layer_index,
                          const struct attend_operation *operation, struct kv_sequence *const *sequences,
                          const struct scan *scan, bool ahead) {
     struct jobs *jobs = &tiered->now;
@@ -280,16 +330,22 @@ static void attend_dense(struct tiered *tiered, struct stream *stream, size_t la
     }
 }
 
-/* ---- a choice ---- */
-
-static bool chunks_reserve(struct jobs *jobs, size_t entries) {
-    if (entries <= jobs->chunks_capacity) return true;
-    free(jobs->chunks);
-    jobs->chunks_capacity = entries + entries / 4;
-    jobs->chunks = calloc(jobs->chunks_capacity, sizeof *jobs->chunks);
-    if (jobs->chunks == NULL) jobs->chunks_capacity = 0;
-    return jobs->chunks != NULL;
+/* More items than a step has sequences come of prompts, row by row. */
+static void attend_dense(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                         const struct scan *scan, bool ahead) {
+    for (size_t first = 0; first < operation->item_count; first += tiered->row_capacity) {
+        struct attend_operation part = *operation;
+        struct scan part_scan = *scan;
+        part.items += first;
+        part.item_count = min_size(operation->item_count - first, tiered->row_capacity);
+        if (scan->rules != NULL) part_scan.rules += first;
+        attend_items(tiered, stream, layer_index, &part, sequences + first, &part_scan, ahead);
+        if (tiered->failed) return;
+    }
 }
+
+/* ---- a choice ---- */
 
 /* The chunks that rows lie in, without repetition. */
 static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t *rows, size_t count) {
@@ -311,8 +367,10 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
     for (size_t i = 0; i < choice->chosen_count; i++)
         entries += tiered->kv_head_count * min_size((size_t)select_item_kept(&choice->chosen[i]),
                                                     kv_chunks_of(choice->chosen[i].position + 1));
-    if (!chunks_reserve(jobs, entries))
-        return error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
+    if (entries > tiered->chunks_capacity)
+        return error_set(error, STATUS_MEMORY,
+                         "tiered attention: lists of %zu chunks, there is memory for %zu", entries,
+                         tiered->chunks_capacity);
     jobs->layer_index = layer_index;
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < tiered->kv_head_count; head++) {
@@ -369,31 +427,61 @@ static enum status choose(struct tiered *tiered, struct stream *stream, size_t l
     return status;
 }
 
+/* Rows of the part, each of which chooses, or attends to everything because its context is short. */
+static enum status attend_part(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                               const struct attend_operation *operation, struct select *select,
+                               struct error *error) {
+    struct select_choice choice;
+    const struct scan everything = {.select = NULL};
+    struct attend_operation rows = *operation;
+    rows.items = tiered->part.items;
+    rows.item_count = tiered->part.count;
+    TRY(choose(tiered, stream, layer_index, &rows, select, tiered->part.rules, false, &choice, error));
+    for (size_t i = 0; i < choice.dense_count; i++) {
+        struct attend_operation one = *operation;
+        one.items = &choice.dense[i];
+        one.item_count = 1;
+        attend_dense(tiered, stream, layer_index, &one, &tiered->part.sequences[choice.dense_items[i]],
+                     &everything, false);
+    }
+    return attend_chosen(tiered, stream, layer_index, &rows, tiered->part.sequences, select, &choice, error);
+}
+
 static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
                                    const struct attend_operation *operation,
                                    struct kv_sequence *const *sequences, struct select *select,
                                    const struct select_rule *const *rules, struct error *error) {
     struct select_choice choice;
     const struct scan everything = {.select = NULL};
-    if (select_scans(select) && operation->window == 0 && select_layer_chooses(select, layer_index)) {
+    bool chooses = operation->window == 0 && select_layer_chooses(select, layer_index);
+    if (select_scans(select) && chooses) {
         const struct scan scan = {select, rules, layer_index};
         attend_dense(tiered, stream, layer_index, operation, sequences, &scan, tiered->looks_ahead);
         return STATUS_OK;
     }
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
-    TRY(choose(tiered, stream, layer_index, operation, select, rules, false, &choice, error));
-    if (choice.everything) {
+    if (!chooses) {
+        TRY(choose(tiered, stream, layer_index, operation, select, rules, false, &choice, error));
         attend_dense(tiered, stream, layer_index, operation, sequences, &everything, false);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < choice.dense_count; i++) { /* short contexts, mostly */
-        struct attend_operation part = *operation;
-        part.items = &choice.dense[i];
-        part.item_count = 1;
-        attend_dense(tiered, stream, layer_index, &part, &sequences[choice.dense_items[i]], &everything,
-                     false);
-    }
-    return attend_chosen(tiered, stream, layer_index, operation, sequences, select, &choice, error);
+    struct part *part = &tiered->part;
+    part->count = 0;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t row = 0; row < operation->items[i].row_count; row++) {
+            if (part->count == tiered->row_capacity) {
+                TRY(attend_part(tiered, stream, layer_index, operation, select, error));
+                part->count = 0;
+            }
+            struct attend_item *item = &part->items[part->count];
+            *item = operation->items[i];
+            item->row_first += row;
+            item->position_first += row;
+            item->row_count = 1;
+            part->sequences[part->count] = sequences[i];
+            part->rules[part->count++] = rules[i];
+        }
+    return part->count > 0 ? attend_part(tiered, stream, layer_index, operation, select, error) : STATUS_OK;
 }
 
 /* The chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
@@ -412,6 +500,7 @@ void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t laye
                        struct select *select, const struct select_rule *const *rules) {
     struct error error;
     struct select_choice choice;
+    ASSERT(operation->item_count <= tiered->row_capacity);
     hold_guesses(tiered);
     enum status status = choose(tiered, stream, layer_index, operation, select, rules, true, &choice, &error);
     if (status == STATUS_OK && !choice.everything)

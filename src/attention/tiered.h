@@ -17,6 +17,9 @@
  *   tiered_attend         its attention
  *   tiered_end_layer      chunks that are full go to the disk behind the computation
  *
+ * Several rows of a sequence that choose go in parts of a few rows, as many as there are lists for: what they need of
+ * RAM is counted in the cache's budget (tiered_bytes).
+ *
  * A failure of the tier (disk, checksum, no room) inside tiered_attend is returned by tiered_end_layer; what was
  * computed is not to be used.  Thread: the engine's.
  */
@@ -29,10 +32,20 @@
 
 struct tiered;
 
-/* item_capacity: sequences of a step, and rows of a block that select each for itself.  looks_ahead: a selection that
- * scans (select.h) has the next layer's chunks brought while this one computes. */
+struct tiered_options {
+    size_t kv_head_count;
+    size_t sequence_capacity; /* sequences of a step */
+    uint64_t context_size;    /* tokens of one */
+    uint64_t kept_most;       /* that a row chooses; 0: none does (select_options_kept_most) */
+    bool
+        looks_ahead; /* a selection that scans (select.h) has the next layer's chunks brought while this one computes */
+};
+/* Of lists of chosen rows, of their chunks and of jobs: all that it will hold, lists of `select` included. */
+uint64_t tiered_bytes(const struct tiered_options *options);
+/* select: whose lists are made; NULL: there is no choice. */
 enum status tiered_create(struct tiered **tiered, struct device *device, struct kv_cache *cache,
-                          size_t item_capacity, bool looks_ahead, struct error *error) STATUS_CHECKED;
+                          struct select *select, const struct tiered_options *options, struct error *error)
+    STATUS_CHECKED;
 void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
 /* Choices and waits are shown in it (platform/trace.h); borrowed, NULL: no more. */
 void tiered_set_trace(struct tiered *tiered, struct trace *trace);

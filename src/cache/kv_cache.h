@@ -52,9 +52,10 @@ struct kv_cache_config {
      * 64) for selection; 0: none. */
     size_t metadata_bytes, metadata_layer_first;
     /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
-     * everything.  buffer_bytes of it are the caller's own, for writing behind; block_tokens: most rows of a sequence
+     * everything.  buffer_bytes of it are the caller's own, for writing behind (0: there is no disk), and
+     * scratch_bytes, for choosing; block_tokens: most rows of a sequence
      * that a step appends. */
-    uint64_t host_bytes, buffer_bytes;
+    uint64_t host_bytes, buffer_bytes, scratch_bytes;
     size_t block_tokens;
     /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */
     size_t resident_layers;

@@ -67,8 +67,8 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 
 static uint64_t fixed_bytes(const struct kv_cache_config *config) {
     uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
-    return config->buffer_bytes + tables_bytes(config) + documents_bytes(config) + metadata +
-           TIER_RUN_CHUNKS * config->metadata_bytes + staging_bytes_of(config);
+    return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) +
+           metadata + TIER_RUN_CHUNKS * config->metadata_bytes + staging_bytes_of(config);
 }
 
 struct tier_share {
@@ -77,14 +77,18 @@ struct tier_share {
 
 /* Rows: for every head of every layer the chunk that grows and the one before it, which is being written; for one layer
  * what a block appends; and one head's whole context, which attention over everything needs at once.  With 4-bit
- * pages the chunk before is packed already, and as many chunks as one head may choose, and a block fills, are too. */
+ * pages the chunk before is packed already, and what a block appends of that head is part of its context (a block that
+ * appends less leaves more); and there are packed slots for what a block fills, or one head may choose: by
+ * then what the block filled has been written, or is on its way. */
 static struct tier_share slots_least(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
     uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
     if (!config->q4_pages) return (struct tier_share){.rows = growing * 2 + block + context};
-    return (struct tier_share){.rows = growing + block + context, .packed = block + context};
+    uint64_t own = block / config->kv_head_count;
+    return (struct tier_share){.rows = growing + block + (context > own ? context - own : 0),
+                               .packed = block > context ? block : context};
 }
 
 static uint64_t share_bytes(const struct kv_cache_config *config, struct tier_share share) {

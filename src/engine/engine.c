@@ -165,6 +165,16 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
     struct select_options wanted = options != NULL ? *options : select_options_default();
     wanted.method = method;
     wanted.keep = keep;
+    struct engine *engine = sequence->engine;
+    if (engine->tiered != NULL && select != NULL) {
+        const struct select_shape shape = select_shape_of(engine->model);
+        uint64_t now, then;
+        TRY(select_options_kept_most(options, &shape, engine->context_size, &now, error));
+        TRY(select_options_kept_most(&wanted, &shape, engine->context_size, &then, error));
+        if (then > now)
+            return error_set(error, STATUS_UNSUPPORTED,
+                             "a sequence that keeps more than its engine was made for, with KV on disk");
+    }
     sequence->rule = select_rule_of(&wanted);
     return STATUS_OK;
 }
@@ -176,6 +186,20 @@ static uint64_t buffer_bytes_of(const struct engine_options *options) {
     uint64_t bytes = options->host_bytes / (options->q4_pages ? 32 : 16); /* pages of a third the bytes */
     if (bytes < BUFFER_BYTES_LEAST) return BUFFER_BYTES_LEAST;
     return bytes > BUFFER_BYTES_MOST ? BUFFER_BYTES_MOST : bytes;
+}
+
+/* What attention over KV in tiers is made for. */
+static enum status tiered_options_of(const struct model *model, const struct engine_options *options,
+                                     struct tiered_options *tiered, struct error *error) {
+    const struct select_shape shape = select_shape_of(model);
+    *tiered = (struct tiered_options){
+        .kv_head_count = model->config.kv_head_count,
+        .sequence_capacity = options->sequence_capacity,
+        .context_size = options->context_size != 0 ? options->context_size : model->config.context_length,
+        .looks_ahead = options->looks_ahead};
+    if (options->select.method == NULL || options->select.method == &select_all) return STATUS_OK;
+    return select_options_kept_most(&options->select, &shape, tiered->context_size, &tiered->kept_most,
+                                    error);
 }
 
 /* The cache that the options mean; metadata as far as they are known. */
@@ -196,6 +220,9 @@ static enum status cache_config(const struct model *model, const struct engine_o
         .resident_layers = options->disk_directory != NULL ? options->resident_layers : 0,
         .buffer_bytes = buffer_bytes_of(options),
         .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
+    struct tiered_options lists;
+    TRY(tiered_options_of(model, options, &lists, error));
+    kv->scratch_bytes = tiered_bytes(&lists);
     uint64_t per_sequence, bytes;
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, options->sequence_capacity, &kv->token_capacity) ||
@@ -252,9 +279,9 @@ static enum status after_layer(void *context, const struct forward_layer *layer,
 static enum status make_tiered(struct engine *engine, const struct engine_options *options,
                                struct error *error) {
     if (options->host_bytes == 0) return STATUS_OK;
-    size_t rows = max_size(engine->batch_size, engine->sequence_capacity);
-    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, rows, options->looks_ahead,
-                      error));
+    struct tiered_options lists;
+    TRY(tiered_options_of(engine->model, options, &lists, error));
+    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, engine->select, &lists, error));
     forward_set_tiered(engine->forward, engine->tiered, options->looks_ahead);
     forward_set_hooks(
         engine->forward,

@@ -308,10 +308,37 @@ static void test_too_small_a_budget_is_refused(void **state) {
     device_destroy(device);
 }
 
+/* Room for an eighth of the KV in f16, beside metadata, tables and buffers, is enough for a context of 8K and more. */
+static void an_eighth_is_enough(void **state) {
+    (void)state;
+    static const struct { size_t layers, heads; } shapes[] = {{6, 2}, {16, 8}, {32, 8}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int form = 0; form < 4; form++)
+            for (uint64_t context = 8 << 10; context <= 128 << 10; context *= 2) {
+                struct kv_cache_config config = {.layer_count = shapes[i].layers,
+                                                 .kv_head_count = shapes[i].heads,
+                                                 .k_dimension = 64,
+                                                 .v_dimension = 64,
+                                                 .k_type = KV_F16,
+                                                 .v_type = KV_F16,
+                                                 .token_capacity = context,
+                                                 .sequence_capacity = 1,
+                                                 .buffer_bytes = 2 << 20,
+                                                 .block_tokens = 256,
+                                                 .q4_pages = form / 2 == 1,
+                                                 .metadata_bytes = form % 2 == 1 ? 256 : 0};
+                struct kv_cache_config plain = config;
+                plain.metadata_bytes = 0;
+                uint64_t eighth = kv_cache_bytes_per_token(&plain) * context / 8;
+                assert_true(kv_tier_bytes_least(&config) <= kv_tier_bytes_around(&config, eighth));
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
         cmocka_unit_test(test_too_small_a_budget_is_refused),
+        cmocka_unit_test(an_eighth_is_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 6, BLOCK = 96 };
+enum { DEEP = 6, PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 6, BLOCK = 96 };
 
 static const struct select_method *const methods[METHODS + 1] = {
     &select_all,  &select_window, &select_quest, &select_meanstd,
@@ -115,8 +115,8 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
     for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
-        rig_open(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama",
-                 round % 2 == 0 ? cpu_features() : 0);
+        rig_open_deep(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama",
+                      round % 2 == 0 ? cpu_features() : 0, q4 ? 4 : 2);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&ample, SCRATCH_MEMORY);
         struct engine_options options = options_of(
@@ -128,6 +128,7 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         options.host_bytes = q4 ? AMPLE_BYTES : 0;
         size_t lengths[SEQUENCES], count = 1 + random_below(&random, SEQUENCES);
         for (size_t i = 0; i < count; i++) lengths[i] = 1 + random_below(&random, PROMPT);
+        if (q4) lengths[0] = PROMPT / 2 + random_below(&random, PROMPT / 2);
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
         assert_int_equal(engine_tier_statistics(engine).read_pages, 0);
@@ -140,12 +141,14 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         options.looks_ahead = random_below(&random, 2) == 0;
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
-        options.host_bytes = least + random_below(&random, 3) * random_below(&random, 400000);
+        options.host_bytes = least + random_below(&random, 3) * random_below(&random, q4 ? 50000 : 400000);
         engine = make_engine(&rig, &options);
         float *found = decode(&rig, engine, lengths, count);
         assert_memory_equal(found, expected, STEPS * count * rig.width * sizeof *found);
         assert_true(engine_tier_statistics(engine).host_bytes <= options.host_bytes);
-        pages += engine_tier_statistics(engine).read_pages;
+        uint64_t read = engine_tier_statistics(engine).read_pages;
+        if (q4) assert_true(read > 0); /* half of the longest prompt is more than any budget here holds */
+        pages += read;
         engine_destroy(engine);
         free(expected);
         free(found);
@@ -187,7 +190,7 @@ static void same_logits_at_any_budget(void **state) {
 
 static void same_logits_at_any_budget_in_4_bits(void **state) {
     (void)state;
-    logits_at_any_budget(true, 2 * METHODS);
+    logits_at_any_budget(true, METHODS);
 }
 
 /* Cut back into chunks that were rounded, and on from there: [width] logits; the caller frees. */
@@ -242,7 +245,6 @@ static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
 
 enum {
     RESIDENT = 1,
-    DEEP = 6,
     LAYER_CHUNKS = 2 * CONTEXT / 64,
     ROWS_BYTES = 64 * (32 + 32) * 2
 }; /* of the tiny model */
@@ -631,6 +633,39 @@ static void scans_read_rows(void **state) {
     rig_close(&rig);
 }
 
+/* What is kept has lists, and those are of the budget: it grows by them, and a sequence keeps no more
+ * than they hold. */
+static void lists_of_chosen_rows_are_counted(void **state) {
+    (void)state;
+    enum { FEW = 400, MANY = 900, LISTS = 8 * 2 /* rows at once, KV heads */ };
+    for (size_t method = 1; method < METHODS; method++) {
+        struct rig rig = {0};
+        struct scratch scratch;
+        uint64_t few, many;
+        rig_open(&rig, "llama", cpu_features());
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct engine_options options = options_of(methods[method], KV_F16);
+        options.disk_directory = scratch.path;
+        options.select.keep = (struct select_keep){.tokens = MANY};
+        assert_ok(engine_host_bytes_least(rig.model, &options, &many, &rig.error), rig.error);
+        options.select.keep = (struct select_keep){.tokens = FEW};
+        assert_ok(engine_host_bytes_least(rig.model, &options, &few, &rig.error), rig.error);
+        assert_int_equal(many - few, LISTS * (MANY - FEW) * sizeof(uint32_t));
+        options.host_bytes = few;
+        struct engine *engine = make_engine(&rig, &options);
+        struct sequence *sequence;
+        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+        const struct select_keep keeps[] = {{.tokens = MANY}, {.tokens = FEW}, {.tokens = FEW / 2}};
+        for (size_t i = 0; i < 3; i++)
+            assert_int_equal(sequence_set_select(sequence, methods[method], keeps[i], &rig.error),
+                             i == 0 ? STATUS_UNSUPPORTED : STATUS_OK);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+        scratch_destroy(&scratch);
+        rig_close(&rig);
+    }
+}
+
 /* Without a disk the budget is all there is. */
 static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
@@ -671,6 +706,7 @@ int main(void) {
         cmocka_unit_test(what_follows_a_document_selects),
         cmocka_unit_test(a_damaged_page_is_refused),
         cmocka_unit_test(scans_read_rows),
+        cmocka_unit_test(lists_of_chosen_rows_are_counted),
         cmocka_unit_test(a_budget_without_a_disk_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
