@@ -34,7 +34,6 @@ struct chat {
     struct line_reader *reader;
     struct message *messages; /* owned */
     size_t message_count, message_capacity;
-    struct token_list stored; /* tokens whose KV the sequence holds */
     bool failed_memory;
 };
 
@@ -79,6 +78,25 @@ static enum status chat_reset(struct chat *chat, struct error *error) {
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
 
+/* The first one, and one for what a damaged document had. */
+static enum status make_engine(void *context, struct error *error) {
+    struct chat *chat = context;
+    const struct options *options = chat->options;
+    struct engine_options engine_options = {
+        .sequence_capacity = 1,
+        .batch_size = session_batch_size(options),
+        .segment_size = option_count(options, OPTION_SEGMENT),
+        .remainder = (enum engine_remainder)option_count(options, OPTION_REMAINDER),
+        .k_type = chat->plan.k_type,
+        .v_type = chat->plan.v_type,
+        .select = chat->plan.select,
+        .trace = chat->trace.trace};
+    TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
+                     error));
+    TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));
+    return session_create_engine(&chat->session, &engine_options, error);
+}
+
 /* ---- a turn ---- */
 
 static enum status lay_out(const struct chat *chat, struct token_list *tokens, struct error *error) {
@@ -103,24 +121,12 @@ static void sink_answer(void *context, const char *bytes, size_t length) {
 
 /* The sequence keeps what it shares with tokens, at most all but the last: its logits are needed. */
 static size_t keep_shared(struct chat *chat, const struct token_list *tokens) {
+    const struct token_list *stored = &chat->answer.stored;
     size_t shared = 0;
-    while (shared < chat->stored.count && shared + 1 < tokens->count &&
-           chat->stored.ids[shared] == tokens->ids[shared])
+    while (shared < stored->count && shared + 1 < tokens->count && stored->ids[shared] == tokens->ids[shared])
         shared++;
-    sequence_truncate(chat->answer.sequence, shared);
-    chat->stored.count = shared;
+    answer_truncate(&chat->answer, shared);
     return shared;
-}
-
-/* The tokens that the sequence holds now: of the prompt as many as were prefilled, then the answer's. */
-static enum status note_stored(struct chat *chat, const struct token_list *tokens, struct error *error) {
-    uint64_t length = sequence_length(chat->answer.sequence);
-    while (chat->stored.count < length) {
-        size_t i = chat->stored.count;
-        token_id id = i < tokens->count ? tokens->ids[i] : chat->answer.tokens.ids[i - tokens->count];
-        TRY(token_list_append(&chat->stored, id, error));
-    }
-    return STATUS_OK;
 }
 
 static void print_figures(const struct chat *chat, size_t reused) {
@@ -139,11 +145,16 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     chat->answer.tokens.count = 0;
     chat->answer.stop = STOP_NONE;
     TRY(message_add(chat, CHAT_ASSISTANT, "", error));
-    enum status status =
-        generation_prefill(g, &chat->answer, tokens->ids + reused, tokens->count - reused, error);
+    const struct token_list fresh = {.ids = tokens->ids + reused, .count = tokens->count - reused};
+    enum status status = generation_prefill(g, &chat->answer, fresh.ids, fresh.count, error);
+    if (reused == 0) generation_tell_notice(g, &chat->answer);
     if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
+    if (status == STATUS_DOCUMENT) {
+        const struct error reason = *error;
+        status = generation_compute_again(g, &chat->answer, 1, &fresh, make_engine, chat, &reason, error);
+        if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
+    }
     generation_abandon(&chat->answer, 1, STOP_FAILED);
-    TRY(note_stored(chat, tokens, error));
     if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
         output_text("\n");
         struct error ignored;
@@ -254,19 +265,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
-    struct engine_options engine_options = {
-        .sequence_capacity = 1,
-        .batch_size = session_batch_size(options),
-        .segment_size = option_count(options, OPTION_SEGMENT),
-        .remainder = (enum engine_remainder)option_count(options, OPTION_REMAINDER),
-        .k_type = chat->plan.k_type,
-        .v_type = chat->plan.v_type,
-        .select = chat->plan.select,
-        .trace = chat->trace.trace};
-    TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
-                     error));
-    TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));
-    TRY(session_create_engine(&chat->session, &engine_options, error));
+    TRY(make_engine(chat, error));
     chat->generation = (struct generation){.session = &chat->session,
                                            .token_most = option_integer(options, OPTION_PREDICT),
                                            .quiet = option_flag(options, OPTION_QUIET)};
@@ -301,7 +300,6 @@ enum status chat_command(const struct options *options, struct error *error) {
     plan_deinit(&chat->plan);
     messages_cut(chat, 0);
     free(chat->messages);
-    token_list_deinit(&chat->stored);
     free(chat);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "cli/generate.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/checked.h"
@@ -44,6 +45,8 @@ void answer_destroy(struct answer *answer) {
     sequence_destroy(answer->sequence);
     sampler_destroy(answer->sampler);
     token_list_deinit(&answer->tokens);
+    token_list_deinit(&answer->stored);
+    token_list_deinit(&answer->origins);
     json_decref(answer->top_logprobs);
     *answer = (struct answer){0};
 }
@@ -115,6 +118,27 @@ static enum status take(const struct generation *generation, struct answer *answ
     return STATUS_OK;
 }
 
+static enum status note_stored(struct answer *answer, token_id id, enum token_origin origin,
+                               struct error *error) {
+    TRY(token_list_append(&answer->stored, id, error));
+    return token_list_append(&answer->origins, (token_id)origin, error);
+}
+
+void answer_truncate(struct answer *answer, size_t token_count) {
+    sequence_truncate(answer->sequence, token_count);
+    if (answer->stored.count > token_count) answer->stored.count = answer->origins.count = token_count;
+}
+
+/* What a prefill of tokens has stored.  Behind a document that was opened the last ones may have selected. */
+static enum status note_prefill(struct answer *answer, const token_id *tokens, struct error *error) {
+    size_t before = answer->stored.count, length = (size_t)sequence_length(answer->sequence);
+    size_t selected = before == 0 ? (size_t)sequence_selected_tokens(answer->sequence) : 0;
+    for (size_t i = before; i < length; i++)
+        TRY(note_stored(answer, tokens[i - before], i + selected >= length ? ORIGIN_SELECTS : ORIGIN_DENSE,
+                        error));
+    return STATUS_OK;
+}
+
 enum status generation_prefill(struct generation *generation, struct answer *answer, const token_id *tokens,
                                size_t token_count, struct error *error) {
     struct progress progress;
@@ -123,7 +147,7 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
                                       .token_count = token_count,
                                       .progress = progress_engine,
                                       .progress_context = &progress};
-    for (size_t i = 0; i < token_count; i++) sampler_accept(answer->sampler, tokens[i]);
+    for (size_t i = 0; i < token_count && !answer->accepted; i++) sampler_accept(answer->sampler, tokens[i]);
     uint64_t length = sequence_length(answer->sequence);
     double began = clock_seconds();
     const float *logits = NULL;
@@ -134,6 +158,8 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
     if (sequence_length(answer->sequence) > length) /* not after a failure */
         generation->prefill_tokens += sequence_length(answer->sequence) - length;
     progress_end(&progress);
+    answer->accepted = status == STATUS_DOCUMENT;
+    if (!answer->accepted) TRY(note_prefill(answer, tokens, error));
     if (status == STATUS_OK && interrupt_requested())
         status = error_set(error, STATUS_INTERRUPTED, "interrupted");
     if (status != STATUS_OK) {
@@ -158,6 +184,7 @@ static enum status step(struct generation *generation, struct answer *const *act
     const float *logits;
     TRY(engine_step(generation->session->engine, sequences, tokens, count, &logits, error));
     generation->step_tokens += count;
+    for (size_t i = 0; i < count; i++) TRY(note_stored(active[i], tokens[i], ORIGIN_STEP, error));
     size_t vocabulary = generation->session->model->config.vocabulary_size;
     for (size_t i = 0; i < count; i++) TRY(take(generation, active[i], logits + i * vocabulary, error));
     return STATUS_OK;
@@ -190,30 +217,78 @@ void generation_abandon(struct answer *answers, size_t answer_count, enum stop_r
         if (answers[i].stop == STOP_NONE) finish(&answers[i], reason);
 }
 
-enum status generation_replay(struct generation *generation, struct answer *answer, const token_id *tokens,
-                              size_t token_count, size_t selected_count, struct error *error) {
-    struct progress progress;
-    progress_begin(&progress, "prefill", generation->quiet);
-    const struct prefill_request dense = {.tokens = tokens,
-                                          .token_count = token_count - selected_count,
-                                          .progress = progress_engine,
-                                          .progress_context = &progress};
-    const struct prefill_request selecting = {
-        .tokens = tokens + dense.token_count, .token_count = selected_count, .selects = true};
+void generation_tell_notice(const struct generation *generation, const struct answer *answer) {
+    const char *notice = sequence_notice(answer->sequence);
+    if (notice[0] != '\0' && !generation->quiet) fprintf(stderr, "loam: note: %s\n", notice);
+}
+
+/* stored[first, end), of one origin, once more. */
+static enum status replay(struct generation *generation, struct answer *answer, size_t first, size_t end,
+                          struct error *error) {
     struct engine *engine = generation->session->engine;
-    double began = clock_seconds();
-    enum status status = engine_prefill(engine, answer->sequence, &dense, NULL, error);
-    if (status == STATUS_OK && selected_count > 0)
-        status = engine_prefill(engine, answer->sequence, &selecting, NULL, error);
-    generation->prefill_seconds += clock_seconds() - began;
-    generation->prefill_tokens +=
-        sequence_length(answer->sequence) - sequence_reused_tokens(answer->sequence);
-    progress_end(&progress);
-    for (size_t i = 0; status == STATUS_OK && i + 1 < answer->tokens.count; i++) {
+    const token_id *tokens = answer->stored.ids + first;
+    enum token_origin origin = (enum token_origin)answer->origins.ids[first];
+    struct progress progress;
+    for (size_t i = 0; i < end - first && origin == ORIGIN_STEP; i++) {
         const float *logits;
-        status = engine_step(engine, &answer->sequence, &answer->tokens.ids[i], 1, &logits, error);
+        TRY(engine_step(engine, &answer->sequence, &tokens[i], 1, &logits, error));
     }
+    if (origin == ORIGIN_STEP) return STATUS_OK;
+    progress_begin(&progress, "prefill", generation->quiet);
+    const struct prefill_request request = {.tokens = tokens,
+                                            .token_count = end - first,
+                                            .selects = origin == ORIGIN_SELECTS,
+                                            .progress = progress_engine,
+                                            .progress_context = &progress};
+    enum status status = engine_prefill(engine, answer->sequence, &request, NULL, error);
+    progress_end(&progress);
+    generation->prefill_tokens += end - first - (first == 0 ? sequence_reused_tokens(answer->sequence) : 0);
     return status;
+}
+
+/* Its prefill came upon the damage, or was never begun. */
+static bool lacks_prompt(const struct answer *answer) {
+    return answer->accepted || answer->stored.count == 0;
+}
+
+static enum status recover(struct generation *generation, struct answer *answer,
+                           const struct token_list *prompt, struct error *error) {
+    double began = clock_seconds();
+    enum status status = sequence_create(&answer->sequence, generation->session->engine, error);
+    for (size_t first = 0, end; first < answer->stored.count && status == STATUS_OK; first = end) {
+        for (end = first + 1; end < answer->stored.count; end++)
+            if (answer->origins.ids[end] != answer->origins.ids[first]) break;
+        status = replay(generation, answer, first, end, error);
+    }
+    generation->prefill_seconds += clock_seconds() - began;
+    if (status != STATUS_OK) { /* Ctrl-C: it has less */
+        size_t length = answer->sequence != NULL ? (size_t)sequence_length(answer->sequence) : 0;
+        if (length < answer->stored.count) answer->stored.count = answer->origins.count = length;
+        return status;
+    }
+    if (lacks_prompt(answer)) {
+        answer->stop = STOP_NONE;
+        status = generation_prefill(generation, answer, prompt->ids, prompt->count, error);
+    }
+    generation_tell_notice(generation, answer);
+    return status;
+}
+
+enum status generation_compute_again(struct generation *generation, struct answer *answers,
+                                     size_t answer_count, const struct token_list *prompt, engine_maker *make,
+                                     void *context, const struct error *reason, struct error *error) {
+    if (!generation->quiet)
+        fprintf(stderr, "%sloam: note: %s; computed anew%s\n", output_can_draw() ? "\n" : "", reason->message,
+                answers[0].tokens.count > 0 ? ", and the answer so far" : "");
+    for (size_t i = 0; i < answer_count; i++) {
+        sequence_destroy(answers[i].sequence);
+        answers[i].sequence = NULL;
+    }
+    TRY(make(context, error));
+    for (size_t i = 0; i < answer_count; i++)
+        if (answers[i].stop == STOP_NONE || lacks_prompt(&answers[i]))
+            TRY(recover(generation, &answers[i], prompt, error));
+    return STATUS_OK;
 }
 
 double generation_decode_rate(const struct generation *generation) {

@@ -136,16 +136,11 @@ static enum status open_run(struct run *run, struct error *error) {
 
 /* ---- the work ---- */
 
-static void tell_notice(const struct run *run, const struct sequence *sequence) {
-    const char *notice = sequence_notice(sequence);
-    if (notice[0] != '\0' && !run->generation.quiet) fprintf(stderr, "loam: note: %s\n", notice);
-}
-
 static enum status prefill(struct run *run, struct error *error) {
     for (size_t i = 0; i < run->answer_count; i++) {
         enum status status =
             generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
-        tell_notice(run, run->answers[i].sequence);
+        generation_tell_notice(&run->generation, &run->answers[i]);
         for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
             run->answers[j].stop = STOP_INTERRUPTED;
         TRY(status);
@@ -154,45 +149,16 @@ static enum status prefill(struct run *run, struct error *error) {
     return STATUS_OK;
 }
 
-/* An answer that has not begun starts from nothing, one that has goes on. */
-static enum status answer_again(struct run *run, size_t index, size_t selected_count, struct error *error) {
-    struct answer *answer = &run->answers[index];
-    if (answer->tokens.count > 0) {
-        TRY(sequence_create(&answer->sequence, run->session.engine, error));
-        TRY(generation_replay(&run->generation, answer, run->prompt.ids, run->prompt.count, selected_count,
-                              error));
-    } else {
-        const struct answer empty = *answer;
-        answer_destroy(answer);
-        TRY(answer_create(answer, &run->generation, run->options, run->seed + index, error));
-        answer->sink = empty.sink;
-        answer->sink_context = empty.sink_context;
-        answer->streams = empty.streams;
-        TRY(generation_prefill(&run->generation, answer, run->prompt.ids, run->prompt.count, error));
-    }
-    tell_notice(run, answer->sequence);
-    run->reused_tokens += sequence_reused_tokens(answer->sequence);
-    return STATUS_OK;
-}
+static enum status make_engine(void *run, struct error *error) { return create_engine(run, error); }
 
-/* A saved document that turns out to be damaged while it is read costs time, not the answer: it has been flagged, so
- * the prompt is computed, and the tokens that were sampled, all of them from pages that were right, are fed again. */
 static enum status compute_again(struct run *run, const struct error *reason, struct error *error) {
-    if (!run->generation.quiet)
-        fprintf(stderr, "%sloam: note: %s; computed anew%s\n", output_can_draw() ? "\n" : "", reason->message,
-                run->answers[0].tokens.count > 0 ? ", and the answer so far" : "");
-    size_t selected_counts[ENGINE_SEQUENCES_MOST];
-    for (size_t i = 0; i < run->answer_count; i++) {
-        selected_counts[i] = (size_t)sequence_selected_tokens(run->answers[i].sequence);
-        sequence_destroy(run->answers[i].sequence);
-        run->answers[i].sequence = NULL;
-    }
-    TRY(create_engine(run, error));
+    enum status status = generation_compute_again(&run->generation, run->answers, run->answer_count,
+                                                  &run->prompt, make_engine, run, reason, error);
     run->reused_tokens = 0;
     for (size_t i = 0; i < run->answer_count; i++)
-        if (run->answers[i].stop == STOP_NONE || run->answers[i].tokens.count == 0)
-            TRY(answer_again(run, i, selected_counts[i], error));
-    return STATUS_OK;
+        if (run->answers[i].sequence != NULL)
+            run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
+    return status;
 }
 
 static enum status generate_once(struct run *run, struct error *error) {

@@ -23,7 +23,8 @@ enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MOST = 16 };
 /* KV in f16 of a token of the model with TINY_LAYERS. */
 enum { TOKEN_BYTES = TINY_LAYERS * TINY_KV_HEADS * 2 * TINY_HEAD_DIMENSION * 2 };
 
-static char model_path[160], other_path[160], deep_path[160], text_path[160], json_path[160], small_path[160];
+static char talking_path[160], model_path[160], other_path[160], deep_path[160], text_path[160],
+    json_path[160], small_path[160];
 
 /* ---- running ---- */
 
@@ -442,6 +443,65 @@ static void damage_behind_the_prompt(void **state) {
 #undef ASK
 }
 
+/* The same in a conversation, whose second turn may come upon it as well. */
+static void damage_in_a_conversation(void **state) {
+    (void)state;
+    enum { PLACES = 16 };
+    static const char ending[] = "\nand who was it\nonce more please\n";
+    char file[200], said[2200];
+    const char *store = folder("talk"), *saved = folder("talk.saved");
+    snprintf(file, sizeof file, "%s/1.pages", store);
+    FILE *text = fopen(text_path, "r");
+    size_t length = fread(said, 1, 2000, text);
+    fclose(text);
+    said[length] = '\0';
+#define TALK(kv, words)                                                                              \
+    process_run(&(struct process_request){                                                           \
+        .arguments = (const char *const[]){"chat",      "-m",    talking_path, "--temp", "0",        \
+                                           "-n",        "12",    "-t",         "1",      "--preset", \
+                                           "quest",     "--set", "dense=0",    "--keep", "128",      \
+                                           "--kv-disk", kv,      "--kv-host",  "16M",    NULL},      \
+        .input = words})
+    struct process_result first = TALK(saved, said);
+    assert_int_equal(first.code, 0);
+    strcat(said, ending);
+    size_t late = 0, later = 0;
+    struct process_result again = {0}, fresh = TALK(folder("talk.fresh"), said);
+    assert_int_equal(fresh.code, 0);
+    for (size_t place = 0; place <= PLACES; place++) {
+        struct stat info;
+        assert_int_equal(mkdir(store, 0700), 0);
+        for (size_t i = 0; i < 3; i++) {
+            static const char *const names[] = {"catalog.db", "1.pages", "1.metadata"};
+            copy_file(saved, store, names[i]);
+        }
+        assert_int_equal(stat(file, &info), 0);
+        if (place > 0) flip_byte(file, info.st_size / PLACES * (off_t)(place - 1) + 77);
+        struct process_result found = TALK(store, said);
+        if (found.code != 0) fail_msg("place %zu: %d: %s", place, found.code, found.complaints);
+        if (place == 0) {
+            assert_null(strstr(found.complaints, "computed anew"));
+            again = found;
+        } else {
+            const char *note = strstr(found.complaints, "computed anew");
+            bool first_turn = note != NULL && note < strstr(found.complaints, "loam: prompt");
+            bool behind = note != NULL && strncmp(note, "computed anew, and", 18) == 0;
+            /* The last token of a saved prompt selects, of one that is computed it does not. */
+            assert_string_equal(found.output, first_turn && !behind ? fresh.output : again.output);
+            late += first_turn && behind;
+            later += note != NULL && !first_turn;
+            process_deinit(&found);
+        }
+        remove_folder(store);
+    }
+    print_message("of %d %zu found behind the first prompt, %zu in the second turn\n", PLACES, late, later);
+    assert_true(late > 0 && later > 0);
+    process_deinit(&first);
+    process_deinit(&fresh);
+    process_deinit(&again);
+#undef TALK
+}
+
 /* A model all of whose layers read everything keeps no metadata, whatever is asked for. */
 static void dense_layers_only(void **state) {
     (void)state;
@@ -540,21 +600,21 @@ int main(void) {
     tiny_model_write(other_path, &(struct tiny_model){.seed = 6, .context = 4096, .never_ends = true});
     tiny_model_write(deep_path, &(struct tiny_model){
                                     .seed = 7, .context = 4096, .layers = DEEP_LAYERS, .never_ends = true});
+    snprintf(talking_path, sizeof talking_path, "%s", scratch_path("talking.gguf"));
+    tiny_model_write(talking_path, &(struct tiny_model){.seed = 8,
+                                                        .context = 4096,
+                                                        .never_ends = true,
+                                                        .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
     snprintf(small_path, sizeof small_path, "%s", scratch_path("small"));
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_read_once),
-        cmocka_unit_test(another_question_reuses_the_document),
-        cmocka_unit_test(the_budget_holds),
-        cmocka_unit_test(dense_layers_stay_in_ram),
-        cmocka_unit_test(a_killed_prefill_goes_on),
-        cmocka_unit_test(two_at_once_answer_both),
-        cmocka_unit_test(damage_costs_time_only),
-        cmocka_unit_test(damage_behind_the_prompt),
-        cmocka_unit_test(dense_layers_only),
-        cmocka_unit_test(full_and_wrong_folders),
-        cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(a_prompt_is_read_once),    cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),         cmocka_unit_test(dense_layers_stay_in_ram),
+        cmocka_unit_test(a_killed_prefill_goes_on), cmocka_unit_test(two_at_once_answer_both),
+        cmocka_unit_test(damage_costs_time_only),   cmocka_unit_test(damage_behind_the_prompt),
+        cmocka_unit_test(damage_in_a_conversation), cmocka_unit_test(dense_layers_only),
+        cmocka_unit_test(full_and_wrong_folders),   cmocka_unit_test(foreign_models_and_catalogs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
