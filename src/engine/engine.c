@@ -306,7 +306,9 @@ static enum status set_trace(struct engine *engine, struct trace *trace, struct 
 
 static enum status engine_init(struct engine *engine, const struct engine_options *options,
                                struct error *error) {
-    TRY(cache_config(engine->model, options, &engine->kv, error));
+    /* A budget that is too small is refused with what all of it needs. */
+    TRY((options->host_bytes > 0 ? selecting_config : cache_config)(engine->model, options, &engine->kv,
+                                                                    error));
     TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);

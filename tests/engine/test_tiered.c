@@ -651,6 +651,15 @@ static void lists_of_chosen_rows_are_counted(void **state) {
         options.select.keep = (struct select_keep){.tokens = FEW};
         assert_ok(engine_host_bytes_least(rig.model, &options, &few, &rig.error), rig.error);
         assert_int_equal(many - few, LISTS * (MANY - FEW) * sizeof(uint32_t));
+        char named[64];
+        snprintf(named, sizeof named, "needs at least %llu:", (unsigned long long)few);
+        options.host_bytes = few - 1;
+        struct engine *refused;
+        assert_int_equal(engine_create(&refused, rig.model, &options, &rig.error), STATUS_MEMORY);
+        if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
+        options.host_bytes = 1; /* not by its metadata alone */
+        assert_int_equal(engine_create(&refused, rig.model, &options, &rig.error), STATUS_MEMORY);
+        if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
         options.host_bytes = few;
         struct engine *engine = make_engine(&rig, &options);
         struct sequence *sequence;
