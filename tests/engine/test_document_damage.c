@@ -111,7 +111,7 @@ static void assert_prompt(enum rig_prompt prompt, bool must_notice, const char *
 
 static void flip(const char *name, uint64_t offset, unsigned bit) {
     int file = open(scratch_name(&rig.scratch, name), O_RDWR);
-    uint8_t byte;
+    uint8_t byte = 0;
     assert_true(file >= 0 && pread(file, &byte, 1, (off_t)offset) == 1);
     byte ^= (uint8_t)(1U << bit);
     assert_int_equal(pwrite(file, &byte, 1, (off_t)offset), 1);
