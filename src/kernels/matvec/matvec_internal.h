@@ -16,8 +16,8 @@ struct input_q8_32 {
     int8_t q[INPUT_GROUP];
     int8_t turned[INPUT_GROUP];
     float scale[8];
-    int16_t start
-        [16]; /* -8 · (sum of the q that a 16-bit lane meets in `turned`): for codes stored with an offset */
+    /* -8 · (sum of the q that a 16-bit lane meets in `turned`): for codes stored with an offset. */
+    int16_t start[16];
     float sum[8];    /* scale · (sum of q): multiplies minima */
     int32_t sum8[8]; /* 8 · (sum of q) */
 };
@@ -37,8 +37,8 @@ struct input_q8_256 {
     int16_t sums_32[8]; /* of each 32 */
     int16_t pad[24];
     int8_t turned[INPUT_GROUP];
-    int16_t start[2]
-                 [16]; /* even blocks, odd ones: -32 · (sum of the q that a 16-bit lane meets in `turned`) */
+    /* Even blocks, odd ones: -32 · (sum of the q that a 16-bit lane meets in `turned`). */
+    int16_t start[2][16];
 };
 
 /* Where element i (0..255) of a group is in `turned`. */

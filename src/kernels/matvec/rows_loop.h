@@ -113,9 +113,10 @@ INLINE void row_tile_times(const struct matrix *weight, struct row_set set, cons
 INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin,
                        size_t count, size_t streams, size_t n, group_function *group, struct row_kind kind) {
     const struct matrix *weight = args->weight;
+    const size_t step = streams > 1 ? n : kind.tile;
     for (size_t row = begin; row < begin + count; row++) {
         /* All tiles of inputs before the next rows: they find these rows in L1. */
-        for (size_t i = 0; i<args->input_count; i += streams> 1 ? n : kind.tile) {
+        for (size_t i = 0; i < args->input_count; i += step) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
                                         args->outputs + i * args->output_stride + row, args->output_stride};
             if (streams > 1)
