@@ -10,8 +10,8 @@ spread its least and most, the ratio that of the medians. A test is ppN, tgN, ei
 the KV cache: prefilled, or for loam filled with generated rows where --fill-random is given, which the CSV says), or
 tgNxS, N tokens of S sequences that decode together (all sequences' tokens per second; peers by --batched).
 --variant NAME="FLAGS" runs loam once more with other flags (hata="--preset hata --keep 2048"); a peer's decode at
-depth N is taken from --cli NAME=PATH/llama-cli over the file dN.bin of --sessions where there is one
-(bench/peer_session.py makes them).
+depth N is taken from --cli NAME=PATH/llama-cli (llama.cpp: llama-completion, with --cli-flags NAME=-no-cnv) over the file
+NAME/dN.bin or dN.bin of --sessions where there is one (bench/peer_session.py makes them).
 """
 import argparse
 import csv
@@ -34,8 +34,13 @@ def parse_test(text):
 
 def session(engine, test, arguments):
     """The peer's session file for this test, or None: llama-bench is to do it."""
-    path = os.path.join(arguments.sessions or "", f"d{test[2]}.bin")
-    return path if engine in arguments.cli and test[0] == "tg" and test[2] and os.path.exists(path) else None
+    if engine not in arguments.cli or test[0] != "tg" or not test[2]:
+        return None
+    for folder in (engine, ""):
+        path = os.path.join(arguments.sessions or "", folder, f"d{test[2]}.bin")
+        if os.path.exists(path):
+            return path
+    return None
 
 
 def command(engine, binary, model, test, arguments):
@@ -45,7 +50,8 @@ def command(engine, binary, model, test, arguments):
     if session(engine, test, arguments):
         return [arguments.cli[engine], "-m", model, "-t", str(arguments.threads), "-c", str(depth + count + 64), "-n",
                 str(count), "-fa", "1", "--ignore-eos", "--prompt-cache", session(engine, test, arguments),
-                "--prompt-cache-ro", "--no-display-prompt"] + arguments.peer_flags.split()
+                "--prompt-cache-ro", "--no-display-prompt"] + arguments.cli_flags.get(engine, "").split() + \
+            arguments.peer_flags.split()
     if sequences > 1 and not loam:
         return [arguments.batched[engine], "-m", model, "-t", str(arguments.threads), "-c", "4096", "-npp", "16", "-ntg",
                 str(count), "-npl", str(sequences)] + arguments.peer_flags.split()
@@ -64,14 +70,14 @@ def command(engine, binary, model, test, arguments):
 
 def speed(line, timeout):
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode != 0:
         print(f"compare.py: {' '.join(line)} ended with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
         return None
     if "--prompt-cache" in line:  # llama-cli
-        return float(re.search(r"main: +eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
+        return float(re.search(r"(?:main|perf_print): +eval time = *[0-9.]+ ms / *[0-9]+ .*?([0-9.]+) tokens per second", done.stderr)[1])
     if "-npp" in line:  # llama-batched-bench: | PP | TG | B | N_KV | T_PP | S_PP | T_TG | S_TG | ...
         table = re.findall(r"^\|(?: +[0-9.]+ \|){10}", done.stdout + done.stderr, re.M)
         return float(table[-1].split("|")[8])
@@ -93,8 +99,9 @@ def main():
     parser.add_argument("--gp", action="append", default=[], metavar="NAME", help="this peer takes -gp DEPTH,N instead of -d")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=FLAGS", help="loam once more, with these flags")
     parser.add_argument("--cli", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-cli")
+    parser.add_argument("--cli-flags", action="append", default=[], metavar="NAME=FLAGS", help="what else its llama-cli takes")
     parser.add_argument("--batched", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-batched-bench")
-    parser.add_argument("--sessions", help="folder with dDEPTH.bin for --cli")
+    parser.add_argument("--sessions", help="folder with dDEPTH.bin or NAME/dDEPTH.bin for --cli")
     parser.add_argument("--peer-flags", default="", help="further flags for every peer, one string")
     parser.add_argument("--tests", default="pp512,tg64")
     parser.add_argument("--rounds", type=int, default=3)
@@ -107,6 +114,7 @@ def main():
     arguments.variant = dict(variant.split("=", 1) for variant in arguments.variant)
     arguments.batched = dict(batched.split("=", 1) for batched in arguments.batched)
     arguments.cli = dict(cli.split("=", 1) for cli in arguments.cli)
+    arguments.cli_flags = dict(flags.split("=", 1) for flags in arguments.cli_flags)
     engines = [("loam", arguments.loam)] + [(name, arguments.loam) for name in arguments.variant]
     engines += [tuple(peer.split("=", 1)) for peer in arguments.peer]
     peers = {peer.split("=", 1)[0] for peer in arguments.peer}

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Lengthens a llama.cpp session file (llama-cli --prompt-cache) to any number of tokens with made-up K and V rows.
+"""Lengthens a session file of llama.cpp or ik_llama.cpp (--prompt-cache) to any number of tokens with made-up K and V rows.
 
     llama-cli -m MODEL -c 512 -n 1 -fa 1 -p "some words" --prompt-cache short.bin --prompt-cache-all
     bench/peer_session.py short.bin 32768 sessions/d32768.bin
 
 A peer's decode at a depth is then timed without an hour of prefill, over generated rows as `loam bench
---fill-random` does it: bench/compare.py --cli and --sessions.  Reads version 10 of the format, K and V not transposed
-(-fa 1); anything else is refused.
+--fill-random` does it: bench/compare.py --cli and --sessions.  Reads version 9 (llama.cpp's llama-completion -no-cnv of
+2026) and version 10 (ik_llama.cpp's llama-cli), K and V not transposed (-fa); anything else is refused.
 """
 import random
 import struct
@@ -19,25 +19,38 @@ def number(data, kind, offset):
     return struct.unpack_from("<" + kind, data, offset)[0], offset + struct.calcsize("<" + kind)
 
 
+def head_end(data, offset, version):
+    """Where the count of cells is, behind what the two versions say of the model and the last output."""
+    size, offset = number(data, "I", offset)  # the architecture's name
+    offset += size
+    if version == 9:
+        streams, offset = number(data, "I", offset)
+        if streams != 1:
+            sys.exit(f"peer_session.py: {sys.argv[1]}: {streams} streams, expected 1")
+        return offset
+    size, offset = number(data, "I", offset)  # the random numbers' state
+    offset += size
+    size, offset = number(data, "I", offset)  # output ids
+    offset += 4 * size
+    for _ in range(2):  # logits, embeddings
+        size, offset = number(data, "Q", offset)
+        offset += 4 * size
+    return offset
+
+
 def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__)
     data, count, target = open(sys.argv[1], "rb").read(), int(sys.argv[2]), open(sys.argv[3], "wb")
     version, offset = number(data, "I", 4)
     stored, offset = number(data, "I", offset)
-    if data[:4] != b"nsgg" or version != 10 or stored == 0:
-        sys.exit(f"peer_session.py: {sys.argv[1]}: found {data[:4]!r} version {version}, expected b'nsgg' version 10")
+    if data[:4] != b"nsgg" or version not in (9, 10) or stored == 0:
+        sys.exit(f"peer_session.py: {sys.argv[1]}: found {data[:4]!r} version {version}, expected b'nsgg' version 9 or 10")
     tokens, offset = data[offset:offset + 4 * stored], offset + 4 * stored
-    state = offset
-    for _ in range(2):  # the architecture's name, the random numbers' state
-        size, offset = number(data, "I", offset)
-        offset += size
-    size, offset = number(data, "I", offset)  # output ids
-    offset += 4 * size
-    for _ in range(2):  # logits, embeddings
-        size, offset = number(data, "Q", offset)
-        offset += 4 * size
+    state, offset = offset, head_end(data, offset, version)
     target.write(data[:8] + struct.pack("<I", count) + (tokens * (count // stored + 1))[:4 * count] + data[state:offset])
+    if version == 9:
+        count -= 1  # its row of the last token is computed again, for the logits
     cells, offset = number(data, "I", offset)
     offset += 12 * cells
     target.write(struct.pack("<I", count))
