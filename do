@@ -39,7 +39,10 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
   ctest --test-dir "build/$preset" --output-on-failure -j 2 "$@" 2>&1 | tee "$log"
   set -e
   awk '/ Test +#[0-9]+:/ { if (/\*\*\*Skipped/) s++; else if (/ Passed /) p++; else f++ }
-       END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0 }' "$log"
+       END { if (s) printf "%d skipped\n", s; printf "%d passed, %d failed\n", p, f; exit f > 0 || p == 0 }' "$log" \
+    >"$log.summary" && set -- 0 || set -- 1
+  cat "$log.summary"
+  return "$1"
 }
 
 # Every fuzzer for FUZZ_SECONDS (60), from the committed seeds; finds go to build/fuzz/finds.
