@@ -180,9 +180,18 @@ static bool metadata_tables(struct kv_cache *cache) {
     return true;
 }
 
+/* Nothing was ever stored: what there is of metadata is zeros. */
+static bool is_fresh(const struct kv_cache *cache) {
+    bool made = cache->tier != NULL ? kv_tier_is_divided(cache->tier) : cache->slab != NULL;
+    return made && cache->fresh_first == 0;
+}
+
 enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes, size_t metadata_layer_first,
                                   struct error *error) {
     ASSERT(metadata_bytes % 64 == 0);
+    if (is_fresh(cache) && cache->config.metadata_bytes == metadata_bytes &&
+        cache->config.metadata_layer_first == metadata_layer_first)
+        return STATUS_OK; /* as it was made */
     release_metadata(cache);
     (void)metadata_tables(cache); /* of none */
     struct kv_cache_config config = cache->config;

@@ -78,6 +78,7 @@ enum status kv_tier_create(struct kv_cache *cache, struct error *error) STATUS_C
 void kv_tier_destroy(struct kv_tier *tier); /* NULL is allowed */
 /* The metadata have changed: so many slots are the rest of the budget.  STATUS_MEMORY: too few. */
 enum status kv_tier_divide(struct kv_tier *tier, struct error *error) STATUS_CHECKED;
+bool kv_tier_is_divided(const struct kv_tier *tier);
 enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 void kv_tier_remove(struct kv_sequence *sequence);
 /* Forgets tokens from token_count on; the sequence's length is still the old one. */

@@ -178,11 +178,19 @@ static enum status create_slots(struct kv_tier *tier, struct tier_share share, s
     pool_init(&tier->packed, tier, tier->rows.memory + share.rows * rows_bytes, tier->q4_bytes, share.rows,
               share.packed);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
-    TRY(io_queue_create(&tier->queue, &options, error));
-    /* An advantage, or not.  It makes the memory resident, so it is no more than reads go to. */
+    tier->is_registered = false;
+    return io_queue_create(&tier->queue, &options, error);
+}
+
+/* What reads go to is told to the queue, an advantage or not, once all of it has been used: telling makes it resident,
+ * and a document that is opened for one question would wait for memory that it never needs. */
+static void register_memory(struct kv_tier *tier) {
+    size_t staging = (size_t)staging_bytes_of(&tier->cache->config);
+    if (tier->is_registered || io_queue_in_flight(tier->queue) > 0) return;
+    if (staging == 0 && tier->rows.fresh_count < tier->rows.count) return;
+    tier->is_registered = true;
     (void)io_queue_register_memory(tier->queue, tier->slab,
-                                   staging > 0 ? staging : (size_t)share.rows * rows_bytes);
-    return STATUS_OK;
+                                   staging > 0 ? staging : (size_t)tier->rows.count * tier->rows.slot_bytes);
 }
 
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
@@ -231,6 +239,8 @@ enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
     if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
+
+bool kv_tier_is_divided(const struct kv_tier *tier) { return tier->slots != NULL; }
 
 static uint64_t pool_used_bytes(const struct tier_pool *pool) {
     return (pool->fresh_count - pool->free_count) * pool->slot_bytes;
@@ -582,6 +592,7 @@ struct read_batch {
 };
 
 static void batch_submit(struct kv_tier *tier, struct read_batch *batch) {
+    register_memory(tier);
     for (tags_retire(tier); tier->tag_next + batch->count - tier->tag_oldest > tier->ring_pages;
          tags_retire(tier))
         drain(tier, 1);

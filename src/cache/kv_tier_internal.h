@@ -53,6 +53,7 @@ struct kv_tier {
     uint64_t scan_pins;     /* of brings that scan */
     uint64_t queued_count;  /* slots in SLOT_QUEUED */
     struct io_queue *queue; /* owned */
+    bool is_registered;     /* the memory that reads go to, with the queue */
     uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */
     uint64_t ring_pages;
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */

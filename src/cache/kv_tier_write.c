@@ -275,10 +275,18 @@ static enum status load_metadata(struct kv_sequence *sequence, struct document *
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    for (size_t layer = 0; layer < config->layer_count; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
-            TRY(tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error));
-    return STATUS_OK;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
+        /* All heads are on their way together; alone each would wait for the disk. */
+        status = bring_layer(sequence, brings, layer, token_count / KV_CHUNK_TOKENS, 1, error);
+        release_layer(sequence, brings);
+        for (size_t head = 0; head < config->kv_head_count && status == STATUS_OK; head++)
+            status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
+    }
+    free(brings);
+    return status;
 }
 
 /* Layers that stay in memory come there now, and are not waited for later. */

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "kernels/codec/codec.h"
+#include "platform/pool.h"
 
 enum {
     REFUSALS_MOST = 16, /* documents that are opened in vain before the prompt is computed */
@@ -28,6 +29,41 @@ static void set_q4(struct store_layout *store, const struct kv_layout *layout) {
 
 static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
 
+/* A model file in slices of this size, each hashed by one of the device's threads. */
+enum { SLICE_BYTES = 4 << 20 };
+
+struct slices {
+    const struct file_map *map;
+    uint8_t (*fingerprints)[STORE_FINGERPRINT_BYTES];
+    size_t count;
+};
+
+static void hash_slice(struct slices *slices, size_t index) {
+    uint64_t first = (uint64_t)index * SLICE_BYTES, bytes = slices->map->size_bytes - first;
+    store_fingerprint_add(slices->fingerprints[index], (const uint8_t *)slices->map->data + first,
+                          bytes < SLICE_BYTES ? bytes : SLICE_BYTES);
+}
+
+static void hash_slices(void *context, const struct pool_worker *worker) {
+    struct slices *slices = context;
+    for (size_t i; (i = pool_ticket(worker)) < slices->count;) hash_slice(slices, i);
+}
+
+/* All bytes of the model's files: another model, or one of which a bit was changed, has another fingerprint. */
+static enum status fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const struct file_map *map,
+                                   struct pool *pool, struct error *error) {
+    struct slices slices = {.map = map, .count = (size_t)((map->size_bytes - 1) / SLICE_BYTES + 1)};
+    slices.fingerprints = calloc(slices.count, sizeof *slices.fingerprints);
+    if (slices.fingerprints == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
+    if (pool != NULL)
+        pool_run(pool, hash_slices, &slices);
+    else
+        for (size_t i = 0; i < slices.count; i++) hash_slice(&slices, i);
+    store_fingerprint_add(fingerprint, slices.fingerprints, slices.count * sizeof *slices.fingerprints);
+    free(slices.fingerprints);
+    return STATUS_OK;
+}
+
 enum status documents_open(struct documents **result, const struct engine_options *options,
                            const struct model *model, const struct kv_layout *layout, struct select *select,
                            uint64_t buffer_bytes, struct error *error) {
@@ -47,8 +83,8 @@ enum status documents_open(struct documents **result, const struct engine_option
     backing->name = documents->name;
     backing->model.description = model->config.name;
     for (uint32_t i = 0; i < model->gguf.file_count; i++)
-        store_fingerprint_add(backing->model.fingerprint, model->gguf.maps[i].data,
-                              model->gguf.maps[i].size_bytes);
+        TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device),
+                            error));
     backing->layout = (struct store_layout){.layer_count = (uint32_t)model->config.layer_count,
                                             .kv_head_count = (uint32_t)model->config.kv_head_count,
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
