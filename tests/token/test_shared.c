@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared_data.h"
 #include "vocabularies.h"
 
 /* NAME.inp: texts, each ended by this line; NAME.out: a line of ids for each. */

@@ -7,10 +7,6 @@
 
 #include "token/tokenizer.h"
 
-/* The path of name in the data that all projects share ($LOAM_SHARED/data, or ../shared/data beside the
- * source): written to path[512]; NULL where there is none, which is a reason to skip. */
-const char *shared_path(const char *name, char path[512]);
-
 /* A file, whole, zero-terminated; NULL where it cannot be read. Free it. */
 char *read_whole(const char *path, size_t *length);
 
