@@ -15,8 +15,6 @@
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-enum { TILE_ROWS = PANEL_ROWS };
-
 static inline __m256 f32_get(const void *source) { return _mm256_loadu_ps(source); }
 static inline __m256 f16_get(const void *source) { return _mm256_cvtph_ps(_mm_loadu_si128(source)); }
 static inline __m256 bf16_get(const void *source) {
@@ -54,34 +52,8 @@ float_unpack *float_unpack_find(enum tensor_type type) {
     return type == TENSOR_F32 ? f32_unpack : type == TENSOR_F16 ? f16_unpack : bf16_unpack;
 }
 
-static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
-                                                                const float *x, size_t block_count, size_t n,
-                                                                float *restrict sums) {
-    __m256 acc[TILE_INPUTS][2];
-#pragma GCC unroll 6
-    for (size_t i = 0; i < n; i++) {
-        acc[i][0] = _mm256_load_ps(sums + i * PANEL_ROWS);
-        acc[i][1] = _mm256_load_ps(sums + i * PANEL_ROWS + 8);
-    }
-    const float *w = panel->values[0];
-    for (size_t c = 0; c < block_count * PANEL_COLUMNS; c++, w += PANEL_ROWS, x += n) {
-        __m256 low = _mm256_load_ps(w), high = _mm256_load_ps(w + 8);
-#pragma GCC unroll 6
-        for (size_t i = 0; i < n; i++) {
-            __m256 input = _mm256_broadcast_ss(x + i);
-            acc[i][0] = _mm256_fmadd_ps(low, input, acc[i][0]);
-            acc[i][1] = _mm256_fmadd_ps(high, input, acc[i][1]);
-        }
-    }
-#pragma GCC unroll 6
-    for (size_t i = 0; i < n; i++) {
-        _mm256_store_ps(sums + i * PANEL_ROWS, acc[i][0]);
-        _mm256_store_ps(sums + i * PANEL_ROWS + 8, acc[i][1]);
-    }
-}
-
 static void run(const struct matmul_args *args) {
-    float_tiles_run(args, TILE_ROWS, float_unpack_find(args->weight->type));
+    float_tiles_run(args, float_unpack_find(args->weight->type));
 }
 
 void matmul_float_avx2_init(struct matmul_kernels *kernels) {

@@ -11,32 +11,7 @@
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-enum { TILE_ROWS = PANEL_ROWS, RUN_COLUMNS = FLOAT_RUN_BLOCKS * PANEL_COLUMNS };
-
-static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
-                                                                const float *x, size_t block_count, size_t n,
-                                                                float *restrict sums) {
-    floats acc[TILE_INPUTS][2];
-    FLOATS_UNROLL
-    for (size_t i = 0; i < n; i++) {
-        acc[i][0] = floats_load(sums + i * PANEL_ROWS);
-        acc[i][1] = floats_load(sums + i * PANEL_ROWS + FLOATS);
-    }
-    const float *w = panel->values[0];
-    for (size_t c = 0; c < block_count * PANEL_COLUMNS; c++, w += PANEL_ROWS, x += n) {
-        floats low = floats_load(w), high = floats_load(w + FLOATS);
-        FLOATS_UNROLL
-        for (size_t i = 0; i < n; i++) {
-            acc[i][0] = floats_fma(low, floats_set(x[i]), acc[i][0]);
-            acc[i][1] = floats_fma(high, floats_set(x[i]), acc[i][1]);
-        }
-    }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < n; i++) {
-        floats_store(sums + i * PANEL_ROWS, acc[i][0]);
-        floats_store(sums + i * PANEL_ROWS + FLOATS, acc[i][1]);
-    }
-}
+enum { RUN_COLUMNS = FLOAT_RUN_BLOCKS * PANEL_COLUMNS };
 
 /* 8 rows of column_count columns as floats, then 8 x 8 at a time; the panels are padded with zeros. */
 static void rows_unpack(enum tensor_type type, const uint8_t *const row[8], size_t column_count, size_t half,
@@ -67,9 +42,7 @@ static void rows_unpack(enum tensor_type type, const uint8_t *const row[8], size
         (void)kernel;                                                                         \
         rows_unpack(TENSOR_##type, row, column_count, half, panel);                           \
     }                                                                                         \
-    static void run_##type(const struct matmul_args *args) {                                  \
-        float_tiles_run(args, TILE_ROWS, unpack_##type);                                      \
-    }
+    static void run_##type(const struct matmul_args *args) { float_tiles_run(args, unpack_##type); }
 #define EACH_TYPE(do_one)                                                                                 \
     do_one(F32) do_one(F16) do_one(BF16) do_one(Q4_0) do_one(Q4_1) do_one(Q5_0) do_one(Q5_1) do_one(Q8_0) \
         do_one(Q2_K) do_one(Q3_K) do_one(Q4_K) do_one(Q5_K) do_one(Q6_K) do_one(IQ4_NL) do_one(IQ4_XS)

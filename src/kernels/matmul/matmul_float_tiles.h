@@ -1,17 +1,42 @@
-/* Tiles of floats; included by matmul_float_avx2.c, _avx512.c and _neon.c, each of which defines tile_multiply. */
+/* Tiles of floats: two registers of rows (a panel, or with 16 floats to a register two) by up to 6 inputs.  Included by
+ * matmul_float_avx2.c, _neon.c, and _avx512.c, which defines FLOATS_512 first. */
 #ifndef LOAM_KERNELS_MATMUL_FLOAT_TILES_H
 #define LOAM_KERNELS_MATMUL_FLOAT_TILES_H
 
+#include "kernels/floats.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-enum { TILE_INPUTS = FLOAT_TILE_INPUTS };
+enum { TILE_INPUTS = FLOAT_TILE_INPUTS, TILE_ROWS = 2 * FLOATS };
 
 /* sums[n][tile rows] += block_count blocks of the panel (of two with 32 rows, FLOAT_RUN_BLOCKS apart) times x, the
  * prepared inputs of the tile, [columns][n]; n is a constant, 1..TILE_INPUTS. */
 static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
                                                                 const float *x, size_t block_count, size_t n,
-                                                                float *restrict sums);
+                                                                float *restrict sums) {
+    floats acc[TILE_INPUTS][2];
+    FLOATS_UNROLL
+    for (size_t i = 0; i < n; i++) {
+        acc[i][0] = floats_load(sums + i * TILE_ROWS);
+        acc[i][1] = floats_load(sums + i * TILE_ROWS + FLOATS);
+    }
+    const float *first = panel->values[0];
+    const float *second = (size_t)FLOATS == PANEL_ROWS ? panel[FLOAT_RUN_BLOCKS].values[0] : first + FLOATS;
+    for (size_t c = 0; c < block_count * PANEL_COLUMNS; c++, x += n) {
+        floats low = floats_load(first + c * PANEL_ROWS), high = floats_load(second + c * PANEL_ROWS);
+        FLOATS_UNROLL
+        for (size_t i = 0; i < n; i++) {
+            floats input = floats_set(x[i]);
+            acc[i][0] = floats_fma(low, input, acc[i][0]);
+            acc[i][1] = floats_fma(high, input, acc[i][1]);
+        }
+    }
+    FLOATS_UNROLL
+    for (size_t i = 0; i < n; i++) {
+        floats_store(sums + i * TILE_ROWS, acc[i][0]);
+        floats_store(sums + i * TILE_ROWS + FLOATS, acc[i][1]);
+    }
+}
 
 static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
                      size_t block_count, size_t inputs, float *sums) {
@@ -26,13 +51,13 @@ static void tile_run(const struct panel_kernel *kernel, const void *panel, const
     }
 }
 
-static void float_tiles_run(const struct matmul_args *args, size_t tile_rows, float_unpack *unpack) {
+static void float_tiles_run(const struct matmul_args *args, float_unpack *unpack) {
     struct panel_kernel kernel = {
         .panel_bytes = sizeof(struct float_panel),
         .run_blocks = FLOAT_RUN_BLOCKS,
         .run_inputs = RUN_INPUTS,
         .tile_inputs = TILE_INPUTS,
-        .tile_rows = tile_rows,
+        .tile_rows = TILE_ROWS,
         .unpack = unpack,
         .input_get = float_input_get,
         .tile = tile_run,
