@@ -27,9 +27,10 @@ need() {
   root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
 }
 
-build() { # preset
+build() { # preset, targets: all without any
   [ -f "build/$1/build.ninja" ] || cmake --preset "$1" >/dev/null
-  cmake --build "build/$1"
+  preset=$1; shift
+  cmake --build "build/$preset" ${1:+--target} "$@"
 }
 
 run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
@@ -73,7 +74,7 @@ case "${1:-help}" in
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
   fuzz)  fuzz ;;
-  demo)  need; build release; sh tools/demo.sh build/release/loam ;;
+  demo)  need; build release loam; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   clean) rm -rf build ;;
   help|*)
