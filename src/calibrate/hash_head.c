@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "calibrate/dot.h"
 #include "calibrate/eigen.h"
 #include "calibrate/gram.h"
 #include "tensor/half.h"
@@ -65,15 +66,6 @@ void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t
     for (size_t i = 0; i < window_count; i++)
         samples_keys(head->samples, layer, window_first + i, kv_head, 0, head->window_size,
                      head->keys + i * head->window_size * head->dimension);
-}
-
-static float dot(const float *a, const float *b, size_t count) {
-    float sums[8] = {0};
-    size_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        for (size_t j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
-    for (; i < count; i++) sums[0] += a[i] * b[i];
-    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 /* ---- shape ---- */

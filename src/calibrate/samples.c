@@ -223,28 +223,26 @@ size_t samples_position(const struct samples *samples, size_t window, size_t que
     return samples->positions[window * samples->query_count + query];
 }
 
+/* Rows of one KV head as floats; row_at: kv_k_row or kv_v_row. */
+static void read_rows(const struct kv_view *view,
+                      const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
+                      size_t dimension, size_t kv_head, size_t first, size_t count, float *out) {
+    for (size_t row = first; row < first + count; row++, out += dimension) {
+        const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
+        const uint16_t *halves =
+            (const uint16_t *)(const void *)row_at(view->layout, chunk, row % KV_CHUNK_TOKENS);
+        for (size_t d = 0; d < dimension; d++) out[d] = half_to_float(halves[d]);
+    }
+}
+
 void samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
                   size_t count, float *out) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    size_t dimension = view.layout->k_dimension;
-    for (size_t i = 0; i < count; i++) {
-        size_t row = first + i;
-        const uint16_t *halves = (const uint16_t *)(const void *)kv_k_row(
-            view.layout, view.chunks[kv_head * view.chunk_stride + row / KV_CHUNK_TOKENS],
-            row % KV_CHUNK_TOKENS);
-        for (size_t d = 0; d < dimension; d++) out[i * dimension + d] = half_to_float(halves[d]);
-    }
+    read_rows(&view, kv_k_row, view.layout->k_dimension, kv_head, first, count, out);
 }
 
 void samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
                     size_t count, float *out) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    size_t dimension = view.layout->v_dimension;
-    for (size_t i = 0; i < count; i++) {
-        size_t row = first + i;
-        const uint16_t *halves = (const uint16_t *)(const void *)kv_v_row(
-            view.layout, view.chunks[kv_head * view.chunk_stride + row / KV_CHUNK_TOKENS],
-            row % KV_CHUNK_TOKENS);
-        for (size_t d = 0; d < dimension; d++) out[i * dimension + d] = half_to_float(halves[d]);
-    }
+    read_rows(&view, kv_v_row, view.layout->v_dimension, kv_head, first, count, out);
 }

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bundled_model.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -172,19 +171,6 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
                          : STATUS_OK;
 }
 
-enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error) {
-    const struct options *options = evaluation->options;
-    const char *path;
-    TRY(model_path(options, &path, error));
-    struct gguf gguf = {0};
-    enum status status = gguf_open(&gguf, path, error);
-    if (status == STATUS_OK)
-        status = tokenizer_create(&evaluation->session.tokenizer, &gguf,
-                                  option_flag(options, OPTION_FORCE_PRE), error);
-    gguf_close(&gguf);
-    return status;
-}
-
 enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) {
     const struct options *options = evaluation->options;
     TRY(session_open(&evaluation->session, options, option_count(options, OPTION_THREADS), error));
@@ -297,6 +283,14 @@ static enum status print_table(const struct evaluation *evaluation, const struct
         fputs(text.bytes, stderr);
     text_deinit(&text);
     return output_flush(error);
+}
+
+enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error),
+                                void *run, struct error *error) {
+    if (work != STATUS_OK && work != STATUS_INTERRUPTED) return work;
+    struct error later; /* error has the interruption */
+    enum status reported = report(run, work == STATUS_OK ? error : &later);
+    return work != STATUS_OK ? work : reported;
 }
 
 enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,

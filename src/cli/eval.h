@@ -37,9 +37,8 @@ struct evaluation {
 /* Refuses options that belong to another evaluation, reads the presets, checks that what is to be written can be. */
 enum status evaluation_read(struct evaluation *evaluation, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* Model and tokenizer; then an engine with one sequence of context_size tokens. */
-enum status evaluation_open_vocabulary(struct evaluation *evaluation, struct error *error)
-    STATUS_CHECKED; /* only */
+/* Model and tokenizer (the tokenizer alone: session_open_vocabulary); then an engine with one sequence of context_size
+ * tokens. */
 enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size, struct error *error)
     STATUS_CHECKED;
@@ -63,6 +62,10 @@ bool evaluation_wants_lines(const struct evaluation *evaluation);
  * --jsonl.  Takes the root. */
 enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
                               json_t *root, struct error *error) STATUS_CHECKED;
+/* The end of an evaluation whose work ended with `work`: reports what was measured, also when Ctrl-C cut it short, and
+ * returns the first of the two that is not STATUS_OK.  run is the report's. */
+enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error),
+                                void *run, struct error *error) STATUS_CHECKED;
 /* What every report begins with: model, evaluation, seed, presets. */
 json_t *evaluation_json(const struct evaluation *evaluation);
 

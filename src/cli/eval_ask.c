@@ -196,17 +196,6 @@ static enum status take_answer(struct ask_run *run, const struct question *quest
     return STATUS_OK;
 }
 
-static void observe(void *context, const struct select_event *event) {
-    struct ask_run *run = context;
-    recall_add(&run->recall, &(struct recall_step){.layer_index = event->layer_index,
-                                                   .position = event->position,
-                                                   .q = event->q,
-                                                   .view = event->view,
-                                                   .rows = event->rows,
-                                                   .row_count = event->row_count,
-                                                   .row_stride = event->row_stride});
-}
-
 /* The attention mass that the selection caught while answering, of the layers that select; 1 without a selection.
  * The answer is taken once more for it, because looking costs more than answering. */
 static enum status measure_mass(struct ask_run *run, const struct question *question, double *mass,
@@ -218,7 +207,7 @@ static enum status measure_mass(struct ask_run *run, const struct question *ques
     *mass = 1;
     if (select == NULL) return STATUS_OK;
     recall_reset(&run->recall);
-    select_set_observer(select, observe, run);
+    select_set_observer(select, recall_add, &run->recall);
     enum status status = take_answer(run, question, &steps, &seconds, error);
     select_set_observer(select, NULL, NULL);
     struct recall_cell sum = {0};
@@ -285,7 +274,8 @@ static enum status ask_all(struct ask_run *run, struct error *error) {
     return STATUS_OK;
 }
 
-static enum status report(struct ask_run *run, struct error *error) {
+static enum status report(void *context, struct error *error) {
+    struct ask_run *run = context;
     struct evaluation *evaluation = run->evaluation;
     json_t *root = evaluation_json(evaluation), *right = json_object();
     struct text note = {0};
@@ -334,12 +324,8 @@ enum status eval_ask(struct evaluation *evaluation, struct error *error) {
     }
     enum status status = open_run(&run, error);
     if (status == STATUS_OK) {
-        struct error later; /* what was answered before Ctrl-C is reported */
         status = ask_all(&run, error);
-        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
-            enum status reported = report(&run, status == STATUS_OK ? error : &later);
-            if (status == STATUS_OK) status = reported;
-        }
+        status = evaluation_conclude(status, report, &run, error);
     }
     close_run(&run);
     return status;

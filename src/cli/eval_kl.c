@@ -94,7 +94,8 @@ static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) 
     return row;
 }
 
-static enum status report(struct kl_run *run, struct error *error) {
+static enum status report(void *context, struct error *error) {
+    struct kl_run *run = context;
     static const char *const heads[] = {"preset",      "length",       "tokens",
                                         "PPL",         "ln(PPL/base)", "KLD",
                                         "largest KLD", "same top %",   "RMS \xce\x94p %"};
@@ -144,11 +145,7 @@ enum status eval_kl(struct evaluation *evaluation, struct error *error) {
     enum status status = open_run(run, error);
     if (status == STATUS_OK) {
         status = eval_reader_run(&run->reader, read_base, read_preset, run, error);
-        struct error later;
-        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
-            enum status reported = report(run, status == STATUS_OK ? error : &later);
-            if (status == STATUS_OK) status = reported;
-        }
+        status = evaluation_conclude(status, report, run, error);
     }
     eval_reader_close(&run->reader);
     free(run->base);

@@ -16,17 +16,6 @@ struct recall_run {
     struct tree_counts tree[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
 };
 
-static void observe(void *context, const struct select_event *event) {
-    struct recall_run *run = context;
-    recall_add(&run->recall, &(struct recall_step){.layer_index = event->layer_index,
-                                                   .position = event->position,
-                                                   .q = event->q,
-                                                   .view = event->view,
-                                                   .rows = event->rows,
-                                                   .row_count = event->row_count,
-                                                   .row_stride = event->row_stride});
-}
-
 /* Logits of every token are asked for only so that the last layer runs for all of them. */
 static enum status ignore_logits(void *context, uint64_t index, const float *logits, struct error *error) {
     (void)context, (void)index, (void)logits, (void)error;
@@ -40,7 +29,7 @@ static enum status read_preset(void *context, const struct eval_place *place, si
     if (select == NULL) return STATUS_OK; /* everything */
     recall_reset(&run->recall);
     select_reset_statistics(select);
-    select_set_observer(select, observe, run);
+    select_set_observer(select, recall_add, &run->recall);
     enum status status = eval_reader_stretch(&run->reader, place, true, ignore_logits, run, error);
     select_set_observer(select, NULL, NULL);
     TRY(status);
@@ -120,7 +109,8 @@ static json_t *trees_json(const struct recall_run *run) {
     return list;
 }
 
-static enum status report(struct recall_run *run, struct error *error) {
+static enum status report(void *context, struct error *error) {
+    struct recall_run *run = context;
     static const char *const heads[] = {"preset", "length",     "layer", "kept %",
                                         "mass %", "worst head", "top %", "steps"};
     struct table table = {.column_count = sizeof heads / sizeof heads[0]};
@@ -187,11 +177,7 @@ enum status eval_recall(struct evaluation *evaluation, struct error *error) {
     enum status status = open_run(run, error);
     if (status == STATUS_OK) {
         status = eval_reader_run(&run->reader, NULL, read_preset, run, error);
-        struct error later;
-        if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
-            enum status reported = report(run, status == STATUS_OK ? error : &later);
-            if (status == STATUS_OK) status = reported;
-        }
+        status = evaluation_conclude(status, report, run, error);
     }
     eval_reader_close(&run->reader);
     recall_destroy(&run->recall);

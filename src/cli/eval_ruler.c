@@ -109,7 +109,7 @@ static enum status open_run(struct ruler_run *run, bool with_engine, struct erro
     free(text);
     TRY(status);
     TRY(with_engine ? evaluation_open_model(evaluation, error)
-                    : evaluation_open_vocabulary(evaluation, error));
+                    : session_open_vocabulary(&evaluation->session, evaluation->options, error));
     run->ruler = (struct ruler_options){
         .seed = run->seed, .essay = &run->essay, .tokenizer = evaluation->session.tokenizer};
     run->map = (struct heat_map){
@@ -460,7 +460,8 @@ static enum status write_map(const struct ruler_run *run, struct error *error) {
     return status;
 }
 
-static enum status report(struct ruler_run *run, struct error *error) {
+static enum status report(void *context, struct error *error) {
+    struct ruler_run *run = context;
     struct evaluation *evaluation = run->evaluation;
     char note[400];
     int used = snprintf(note, sizeof note,
@@ -542,10 +543,7 @@ static enum status evaluate(struct ruler_run *run, struct error *error) {
         run->progress.total += run->lengths[i] * run->sample_count * run->group_count;
     enum status status = for_each(run, run_group, error);
     progress_end(&run->progress);
-    if (status != STATUS_OK && status != STATUS_INTERRUPTED) return status;
-    struct error later; /* what was measured before Ctrl-C is reported */
-    enum status reported = report(run, status == STATUS_OK ? error : &later);
-    return status != STATUS_OK ? status : reported;
+    return evaluation_conclude(status, report, run, error);
 }
 
 enum status eval_ruler(struct evaluation *evaluation, struct error *error) {

@@ -32,6 +32,19 @@ enum status session_open_path(struct session *session, const char *path, const s
     return STATUS_OK;
 }
 
+enum status session_open_vocabulary(struct session *session, const struct options *options,
+                                    struct error *error) {
+    *session = (struct session){0};
+    const char *path;
+    TRY(model_path(options, &path, error));
+    struct gguf gguf = {0};
+    enum status status = gguf_open(&gguf, path, error);
+    if (status == STATUS_OK)
+        status = tokenizer_create(&session->tokenizer, &gguf, option_flag(options, OPTION_FORCE_PRE), error);
+    gguf_close(&gguf);
+    return status;
+}
+
 enum status session_open_tokenizer(struct session *session, const struct options *options,
                                    struct error *error) {
     double began = clock_seconds();

@@ -28,6 +28,9 @@ enum status session_open(struct session *session, const struct options *options,
 /* The same for a model that is named otherwise. */
 enum status session_open_path(struct session *session, const char *path, const struct options *options,
                               size_t thread_count, struct error *error) STATUS_CHECKED;
+/* The tokenizer of the file of -m, without its model. */
+enum status session_open_vocabulary(struct session *session, const struct options *options,
+                                    struct error *error) STATUS_CHECKED;
 enum status session_open_tokenizer(struct session *session, const struct options *options,
                                    struct error *error) STATUS_CHECKED;
 /* Replaces the engine there was; its sequences must be gone. */

@@ -2,25 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
+#include "cli/session.h"
 #include "cli/utf8.h"
-#include "token/tokenizer.h"
-
-static enum status open_tokenizer(const struct options *options, struct tokenizer **tokenizer,
-                                  struct error *error) {
-    const char *path;
-    TRY(model_path(options, &path, error));
-    struct gguf gguf = {0};
-    enum status status = gguf_open(&gguf, path, error);
-    if (status == STATUS_OK)
-        status = tokenizer_create(tokenizer, &gguf, option_flag(options, OPTION_FORCE_PRE), error);
-    gguf_close(&gguf);
-    return status;
-}
 
 static enum status print_ids_json(const struct token_list *list, struct error *error) {
     output_text("{\"ids\":[");
@@ -41,19 +28,19 @@ static enum status print_ids(const struct tokenizer *tokenizer, const struct tok
 }
 
 enum status tokenize_command(const struct options *options, struct error *error) {
-    struct tokenizer *tokenizer = NULL;
+    struct session session = {0};
     char *text = NULL;
     size_t length;
     struct token_list list = {0};
     struct tokenize_options how = {option_flag(options, OPTION_BOS), option_flag(options, OPTION_SPECIAL)};
     enum status status = prompt_text(options, &text, &length, error);
-    if (status == STATUS_OK) status = open_tokenizer(options, &tokenizer, error);
-    if (status == STATUS_OK) status = tokenizer_encode(tokenizer, text, length, how, &list, error);
+    if (status == STATUS_OK) status = session_open_vocabulary(&session, options, error);
+    if (status == STATUS_OK) status = tokenizer_encode(session.tokenizer, text, length, how, &list, error);
     if (status == STATUS_OK)
         status = option_flag(options, OPTION_JSON) ? print_ids_json(&list, error)
-                                                   : print_ids(tokenizer, &list, error);
+                                                   : print_ids(session.tokenizer, &list, error);
     token_list_deinit(&list);
-    tokenizer_destroy(tokenizer);
+    session_close(&session);
     free(text);
     return status;
 }
@@ -83,22 +70,23 @@ static enum status read_ids(const struct options *options, struct token_list *li
 }
 
 enum status detokenize_command(const struct options *options, struct error *error) {
-    struct tokenizer *tokenizer = NULL;
+    struct session session = {0};
     struct token_list list = {0};
     char *text = NULL;
     size_t length = 0;
     enum status status = read_ids(options, &list, error);
-    if (status == STATUS_OK) status = open_tokenizer(options, &tokenizer, error);
-    if (status == STATUS_OK) status = prompt_check_ids(&list, tokenizer_vocabulary_size(tokenizer), error);
+    if (status == STATUS_OK) status = session_open_vocabulary(&session, options, error);
     if (status == STATUS_OK)
-        status = tokenizer_decode(tokenizer, list.ids, list.count, option_flag(options, OPTION_SPECIAL),
-                                  &text, &length, error);
+        status = prompt_check_ids(&list, tokenizer_vocabulary_size(session.tokenizer), error);
+    if (status == STATUS_OK)
+        status = tokenizer_decode(session.tokenizer, list.ids, list.count,
+                                  option_flag(options, OPTION_SPECIAL), &text, &length, error);
     if (status == STATUS_OK) {
         output_bytes(text, length);
         status = output_flush(error);
     }
     free(text);
     token_list_deinit(&list);
-    tokenizer_destroy(tokenizer);
+    session_close(&session);
     return status;
 }

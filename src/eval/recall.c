@@ -66,7 +66,7 @@ static void read_key(const struct kv_layout *layout, const void *chunk, size_t t
 }
 
 /* scores[g][row] for the group's query heads. */
-static void score_rows(struct recall *recall, const struct recall_step *step, size_t kv_head, size_t group) {
+static void score_rows(struct recall *recall, const struct select_event *step, size_t kv_head, size_t group) {
     const struct kv_layout *layout = step->view.layout;
     size_t dimension = recall->shape.k_dimension;
     const float *q = step->q + kv_head * group * dimension;
@@ -96,7 +96,7 @@ static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size
     return both;
 }
 
-static void add_head(struct recall *recall, const struct recall_step *step, const float *scores,
+static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
                      const uint32_t *rows, struct recall_cell *cell) {
     size_t visible = (size_t)step->position + 1;
     float most = scores[0];
@@ -121,7 +121,8 @@ static void add_head(struct recall *recall, const struct recall_step *step, cons
     cell->count++;
 }
 
-void recall_add(struct recall *recall, const struct recall_step *step) {
+void recall_add(void *context, const struct select_event *step) {
+    struct recall *recall = context;
     const struct recall_shape *shape = &recall->shape;
     size_t group = shape->head_count / shape->kv_head_count;
     ASSERT(step->layer_index < shape->layer_count && step->position < recall->row_capacity &&

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/select.h"
 #include "base/status.h"
-#include "device/device.h"
 #include "kernels/top_k/top_k.h"
 
 struct recall_shape {
@@ -43,16 +43,8 @@ enum status recall_create(struct recall *recall, const struct recall_shape *shap
 void recall_destroy(struct recall *recall); /* safe after a failed create */
 void recall_reset(struct recall *recall);
 
-/* One step of one layer: what it saw and what was selected of it. */
-struct recall_step {
-    size_t layer_index;
-    uint64_t position;    /* rows [0, position] are visible */
-    const float *q;       /* [head_count][k_dimension], as the keys are stored (after RoPE) */
-    struct kv_view view;  /* of the layer */
-    const uint32_t *rows; /* [kv_head_count][row_stride], row_count of them, ascending */
-    size_t row_count, row_stride;
-};
-void recall_add(struct recall *recall, const struct recall_step *step);
+/* One row of one layer: what it saw and what was selected of it.  A select_observer; its context is the recall. */
+void recall_add(void *recall, const struct select_event *step);
 
 const struct recall_cell *recall_get(const struct recall *recall, size_t layer_index, size_t head_index);
 /* sum += cell */

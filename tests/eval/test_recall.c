@@ -85,7 +85,7 @@ static void check(enum kv_type type) {
     struct error error;
     struct recall_shape shape = {2, HEADS, KV_HEADS, DIMENSION, 0.125F};
     assert_ok(recall_create(&recall, &shape, 200, &error), error);
-    struct recall_step step = {
+    struct select_event step = {
         .layer_index = 1,
         .position = ROWS - 1,
         .q = scene->q,
@@ -145,7 +145,7 @@ static void all_is_all(void **state) {
     struct recall_shape shape = {1, HEADS, KV_HEADS, DIMENSION, 0.125F};
     assert_ok(recall_create(&recall, &shape, 30, &error), error);
     recall_add(&recall,
-               &(struct recall_step){
+               &(struct select_event){
                    .position = 29,
                    .q = scene->q,
                    .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
