@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "format/gguf_internal.h"
+#include "format/path_tail.h"
 
 struct cursor {
     const uint8_t *data; /* [size_bytes] */
@@ -47,11 +48,7 @@ int gguf_string_compare(struct gguf_string a, struct gguf_string b) {
     return (a.length > b.length) - (a.length < b.length);
 }
 
-const char *gguf_path_shown(const char *path) {
-    enum { SHOWN = 140 };
-    size_t length = strlen(path);
-    return length <= SHOWN ? path : path + length - SHOWN;
-}
+const char *gguf_path_shown(const char *path) { return path_tail(path, PATH_TAIL_BYTES); }
 
 /* "FILE: key 'general.name': FIELD: <format>", STATUS_MODEL. */
 __attribute__((format(printf, 3, 4))) static enum status fail(const struct cursor *cursor, const char *field,

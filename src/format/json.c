@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/path_tail.h"
 #include "platform/file.h"
 
 /* Brackets outside of strings; says whether they ever nest deeper than JSON_DEPTH_MOST. */
@@ -28,20 +29,17 @@ static bool is_too_deep(const char *text, uint64_t length) {
     return false;
 }
 
-static const char *path_end(const char *path) {
-    size_t length = strlen(path);
-    return length <= 140 ? path : path + length - 140;
-}
-
 enum status json_parse_bytes(const char *text, uint64_t length, const char *path, enum status failed,
                              json_t **value, struct error *error) {
     *value = NULL;
     if (is_too_deep(text, length))
-        return error_set(error, failed, "%s: JSON: nested deeper than %d", path_end(path), JSON_DEPTH_MOST);
+        return error_set(error, failed, "%s: JSON: nested deeper than %d", path_tail(path, PATH_TAIL_BYTES),
+                         JSON_DEPTH_MOST);
     json_error_t reason;
     *value = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &reason);
     if (*value == NULL)
-        return error_set(error, failed, "%s: JSON: line %d: %s", path_end(path), reason.line, reason.text);
+        return error_set(error, failed, "%s: JSON: line %d: %s", path_tail(path, PATH_TAIL_BYTES),
+                         reason.line, reason.text);
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "format/json.h"
+#include "format/path_tail.h"
 
 static const struct {
     const char *name;
@@ -35,8 +36,7 @@ __attribute__((format(printf, 4, 5))) static enum status fail(const struct shard
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    size_t length = strlen(shard->path);
-    const char *path = length <= 140 ? shard->path : shard->path + length - 140;
+    const char *path = path_tail(shard->path, PATH_TAIL_BYTES);
     if (tensor == NULL) return error_set(shard->error, STATUS_MODEL, "%s: %s: %s", path, field, message);
     return error_set(shard->error, STATUS_MODEL, "%s: tensor '%.80s': %s: %s", path, tensor, field, message);
 }

@@ -10,8 +10,7 @@ enum status import_refuse(const struct import *import, const char *file, const c
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    size_t length = strlen(import->folder);
-    const char *folder = length <= 100 ? import->folder : import->folder + length - 100;
+    const char *folder = path_tail(import->folder, IMPORT_FOLDER_SHOWN);
     return error_set(import->error, STATUS_MODEL, "%s/%s: %.60s: %s", folder, file, field, message);
 }
 

@@ -9,10 +9,13 @@
 
 #include "base/arena.h"
 #include "format/gguf.h"
+#include "format/path_tail.h"
 #include "format/safetensors.h"
 #include "kernels/convert/convert.h"
 #include "model/import.h"
 #include "model/model.h"
+
+enum { IMPORT_FOLDER_SHOWN = 100 }; /* bytes of it in messages, which name a file in it too */
 
 /* A JSON object with the file that it came from, for messages. */
 struct import_source {

@@ -113,8 +113,7 @@ __attribute__((format(printf, 3, 4))) static enum status refuse(const struct imp
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    size_t length = strlen(import->folder);
-    const char *folder = length <= 100 ? import->folder : import->folder + length - 100;
+    const char *folder = path_tail(import->folder, IMPORT_FOLDER_SHOWN);
     return error_set(import->error, STATUS_MODEL, "%s: tensor '%.80s': %s", folder, tensor, message);
 }
 

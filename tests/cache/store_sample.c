@@ -132,6 +132,15 @@ static enum status write_all(const struct sample *sample, struct document *docum
     return STATUS_OK;
 }
 
+struct store *sample_store_open(const char *directory) {
+    struct store *store;
+    struct error error;
+    const struct store_options options = {
+        .directory = directory, .backend = IO_BACKEND_THREADS, .staging_bytes = 1 << 20};
+    assert_ok(store_open(&store, &options, &error), error);
+    return store;
+}
+
 enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
                          struct random *random, struct error *error) {
     size_t widest = page_most(sample);

@@ -25,6 +25,9 @@ void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint
 void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
                      uint8_t *bytes);
 
+/* A store of the folder, with requests by threads: what fails or is damaged there is the test's doing. */
+struct store *sample_store_open(const char *directory);
+
 /* Writes what tokens [from, to) need and asks for the commit.  random (may be NULL) shuffles the order. */
 enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
                          struct random *random, struct error *error);

@@ -55,15 +55,6 @@ static void open_database(struct scene *scene) {
     run_sql(scene, "PRAGMA synchronous=OFF; PRAGMA journal_mode=MEMORY");
 }
 
-static struct store *open_store(const struct scene *scene) {
-    struct store *store;
-    struct error error;
-    const struct store_options options = {
-        .directory = scene->scratch.path, .backend = IO_BACKEND_THREADS, .staging_bytes = 1 << 20};
-    assert_ok(store_open(&store, &options, &error), error);
-    return store;
-}
-
 static void keep_files(struct scene *scene) {
     DIR *folder = opendir(scene->scratch.path);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
@@ -114,7 +105,7 @@ static void set_scene(struct scene *scene, uint64_t token_count) {
     scene->sample.layout.chunk_bytes = 8 * 600; /* a page of 8 KiB with room behind the chunk */
     scene->sample.layout.metadata_bytes = 100;
     scene->beside = sample_other(&scene->sample, 77);
-    struct store *store = open_store(scene);
+    struct store *store = sample_store_open(scene->scratch.path);
     struct error error;
     const uint64_t commits[] = {64 + 10, token_count / 64 * 64 - 64, token_count}, tokens = 64 * 3 + 1;
     assert_ok(sample_save(&scene->beside, store, &tokens, 1, &scene->beside_id, &error), error);
@@ -195,7 +186,7 @@ static void test_every_bit_of_the_rows(void **state) {
     (void)state;
     struct scene scene;
     set_scene(&scene, FEW_TOKENS);
-    struct store *store = open_store(&scene);
+    struct store *store = sample_store_open(scene.scratch.path);
     open_database(&scene);
     char where[64];
     size_t cases = 0;
@@ -235,7 +226,7 @@ static void test_payload_flips(void **state) {
     (void)state;
     struct scene scene;
     set_scene(&scene, TOKENS);
-    struct store *store = open_store(&scene);
+    struct store *store = sample_store_open(scene.scratch.path);
     open_database(&scene);
     size_t noticed = 0, cases = (size_t)(5200 * fuzz);
     for (size_t i = 0; i < cases; i++) {
@@ -460,7 +451,7 @@ static void test_stale_commit(void **state) {
                  scratch_name(&other.scratch, "catalog.db"), row, row);
         run_sql(&scene, sql);
         sqlite3_close(scene.database);
-        struct store *store = open_store(&scene);
+        struct store *store = sample_store_open(scene.scratch.path);
         const struct sample *sample = &scene.sample;
         assert_int_equal(document_open(&document, store, scene.id, &sample->model, &sample->layout,
                                        DOCUMENT_READ, 0, &error),
@@ -572,7 +563,7 @@ static void test_catalog_flips_and_room(void **state) {
     set_scene(&scene, FEW_TOKENS);
     size_t catalog = file_of(&scene, 0, ""), removed = 0, cases = (size_t)(400 * fuzz);
     struct listed whole = {.scene = &scene};
-    store = open_store(&scene);
+    store = sample_store_open(scene.scratch.path);
     assert_ok(store_list(store, see_sound, &whole, &error), error);
     store_close(store);
     const struct store_options options = {.directory = scene.scratch.path,
@@ -627,7 +618,7 @@ static void test_lost_rows(void **state) {
         run_sql(&scene, losses[i]);
         sqlite3_close(scene.database);
         for (uint64_t again = 0; again < 3; again++) {
-            struct store *store = open_store(&scene);
+            struct store *store = sample_store_open(scene.scratch.path);
             if (store_warning(store) == NULL || strstr(store_warning(store), "left alone") == NULL)
                 fail_msg("%s: no warning", losses[i]);
             struct sample another = sample_other(&scene.sample, again);
@@ -641,7 +632,7 @@ static void test_lost_rows(void **state) {
         }
     }
     restore(&scene);
-    struct store *store = open_store(&scene);
+    struct store *store = sample_store_open(scene.scratch.path);
     assert_null(store_warning(store));
     store_close(store);
     clear_scene(&scene);

@@ -57,19 +57,10 @@ static enum status scenario(const struct sample *sample, struct store *store, bo
     return STATUS_OK;
 }
 
-static struct store *open_clean(const struct scratch *scratch) {
-    struct store *store;
-    struct error error;
-    const struct store_options options = {
-        .directory = scratch->path, .backend = IO_BACKEND_THREADS, .staging_bytes = 1 << 20};
-    assert_ok(store_open(&store, &options, &error), error);
-    return store;
-}
-
 static void assert_after(const struct scratch *scratch, const struct sample *before,
                          const struct sample *sample, const struct acknowledged *acknowledged,
                          const char *what) {
-    struct store *store = open_clean(scratch);
+    struct store *store = sample_store_open(scratch->path);
     struct error error = {.message = "not found"};
     uint64_t reused;
     assert_ok(sample_reuse(before, store, 1000, &reused, &error), error);
@@ -90,7 +81,7 @@ static bool run(const struct sample *before, const struct sample *sample, enum f
                 uint64_t first, bool for_ever, bool remove, uint64_t *failures) {
     struct scratch scratch;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct store *store = open_clean(&scratch);
+    struct store *store = sample_store_open(scratch.path);
     struct error error = {.message = ""};
     const uint64_t tokens = BEFORE_TOKENS;
     uint64_t id;

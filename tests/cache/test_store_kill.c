@@ -63,15 +63,6 @@ static void child_save(const struct scratch *scratch, const struct sample *befor
     _exit(0);
 }
 
-static struct store *open_clean(const struct scratch *scratch) {
-    struct store *store;
-    struct error error;
-    const struct store_options options = {
-        .directory = scratch->path, .backend = IO_BACKEND_THREADS, .staging_bytes = 1 << 20};
-    assert_ok(store_open(&store, &options, &error), error);
-    return store;
-}
-
 static void resume(struct store *store, const struct sample *sample, uint64_t done) {
     struct store_match match;
     struct document *document;
@@ -95,7 +86,7 @@ static void resume(struct store *store, const struct sample *sample, uint64_t do
 
 static void assert_after(const struct scratch *scratch, const struct sample *before, const uint64_t *durable,
                          const char *what) {
-    struct store *store = open_clean(scratch);
+    struct store *store = sample_store_open(scratch->path);
     struct error error = {.message = "not found"};
     uint64_t reused;
     assert_ok(sample_reuse(before, store, 1000, &reused, &error), error);
@@ -123,7 +114,7 @@ static bool kill_once(const struct sample *before, uint64_t kill_at, unsigned mi
     uint64_t id, durable[DOCUMENTS] = {0};
     const uint64_t tokens = BEFORE_TOKENS;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct store *store = open_clean(&scratch);
+    struct store *store = sample_store_open(scratch.path);
     assert_ok(sample_save(before, store, &tokens, 1, &id, &error), error);
     store_close(store); /* nothing of the store crosses the fork */
     int ends[2];
@@ -219,7 +210,7 @@ static void test_two_processes(void **state) {
     struct scratch scratch;
     struct error error;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct store *store = open_clean(&scratch);
+    struct store *store = sample_store_open(scratch.path);
     store_close(store);
     int ids[2], go_on[2];
     assert_int_equal(pipe(ids), 0);
@@ -233,7 +224,7 @@ static void test_two_processes(void **state) {
         if (read(ids[0], &id, sizeof id) != sizeof id) _exit(1);
         child_read(&scratch, &sample, id, go_on[0]);
     }
-    store = open_clean(&scratch);
+    store = sample_store_open(scratch.path);
     struct document *document;
     const struct document_description description = {&sample.model, &sample.layout, "new", 5000};
     assert_ok(document_create(&document, store, &description, &error), error);
@@ -310,7 +301,7 @@ static void test_killed_writer_lets_go_late(void **state) {
         if (child == 0) child_hold(&scratch, &sample, ends[1]);
         uint64_t said[2] = {0};
         assert_int_equal(read(ends[0], said, sizeof said), sizeof said);
-        struct store *store = open_clean(&scratch);
+        struct store *store = sample_store_open(scratch.path);
         struct document *document;
         double begin = clock_seconds();
         assert_int_equal(document_open(&document, store, said[0], &sample.model, &sample.layout,
