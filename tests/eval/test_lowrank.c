@@ -5,13 +5,13 @@
 #include "testing.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "broken_calibration.h"
 #include "cli/process.h"
-#include "format/gguf.h"
 
 #define MODEL LOAM_SOURCE_DIR "/models/loam-nano"
 
@@ -26,35 +26,9 @@ static void set_identity(uint8_t *data, size_t rows, size_t columns) {
         }
 }
 
-/* The model again, beside a calibration whose skews do nothing. */
 static int break_skew(void **state) {
     (void)state;
-    struct gguf gguf = {0};
-    struct error error;
-    char path[220];
-    snprintf(broken_model, sizeof broken_model, "%s", scratch_path("broken.gguf"));
-    snprintf(path, sizeof path, "%s", scratch_path("broken.calib.gguf"));
-    assert_int_equal(symlink(MODEL ".gguf", broken_model), 0);
-    assert_ok(gguf_open(&gguf, MODEL ".calib.gguf", &error), error);
-    size_t size = (size_t)gguf.maps[0].size_bytes, count = 0;
-    uint8_t *bytes = malloc(size);
-    assert_non_null(bytes);
-    memcpy(bytes, gguf.maps[0].data, size);
-    for (uint64_t i = 0; i < gguf.tensor_count; i++) {
-        const struct gguf_tensor *tensor = &gguf.tensors[i];
-        if (strstr(tensor->name.text, ".skew") == NULL) continue;
-        size_t columns = (size_t)tensor->dimensions[0];
-        set_identity(bytes + (tensor->data - gguf.maps[0].data), (size_t)tensor->size_bytes / 2 / columns,
-                     columns);
-        count++;
-    }
-    assert_true(count > 3);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    fclose(file);
-    free(bytes);
-    gguf_close(&gguf);
+    broken_calibration_write("skew", set_identity, broken_model);
     return 0;
 }
 
