@@ -26,14 +26,17 @@ def load(folder):
     model = Llama(Shape(**{key: value for key, value in config.items() if key in Shape.__dataclass_fields__}))
     missing, unexpected = model.load_state_dict(load_file(folder + "/model.safetensors"), strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    return model.requires_grad_(False)
+    return model.requires_grad_(False), config.get("bos_token_id")
 
 
-def window(stream, size, generator, spans):
-    """Tokens with `spans` copies at the end, and which positions are labels."""
+def window(stream, size, generator, spans, bos):
+    """Tokens with `spans` copies at the end, and which positions are labels.  They begin as the model's rows do, on whose
+    first token heads that find nothing rest."""
     text = size - spans * SPAN
     at = generator.integers(0, len(stream) - size)
     tokens = stream[at:at + size].copy()
+    if bos is not None:
+        tokens[0] = bos
     for end in range(text, size, SPAN):
         source = generator.integers(1, text // 20 * 19 - SPAN)
         tokens[end:end + SPAN] = tokens[source:source + SPAN]
@@ -61,7 +64,7 @@ def hidden(model, tokens, gates=None, sinks=4, recent=64):
     return model.model.norm(x)
 
 
-def train(model, stream, steps, sizes, seed):
+def train(model, stream, steps, sizes, seed, bos):
     generator = numpy.random.default_rng(seed)
     gates = torch.ones(model.shape.num_hidden_layers, model.shape.num_attention_heads, requires_grad=True)
     optimizer = torch.optim.AdamW([gates], lr=0.02, weight_decay=0)
@@ -69,7 +72,7 @@ def train(model, stream, steps, sizes, seed):
         ramp = min(1, (step + 1) / (0.2 * steps), max(0.1, (steps - step) / (0.2 * steps)))
         optimizer.param_groups[0]["lr"] = 0.02 * ramp
         size = int(generator.choice(sizes))
-        tokens, labels = window(stream, size, generator, min(size // 8 // SPAN, 10))
+        tokens, labels = window(stream, size, generator, min(size // 8 // SPAN, 10), bos)
         with torch.no_grad():
             teacher = hidden(model, tokens)[0, labels]
         difference = hidden(model, tokens, gates)[0, labels] - teacher
@@ -107,11 +110,11 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    model = load(options.model)
+    model, bos = load(options.model)
     tokenizer = Tokenizer.from_file(options.model + "/tokenizer.json")
     stream = numpy.concatenate([numpy.array(tokenizer.encode(open(path, encoding="utf-8").read()).ids)
                                 for path in options.texts])
-    gates = train(model, stream, options.steps, options.sizes, options.seed)
+    gates = train(model, stream, options.steps, options.sizes, options.seed, bos)
     print(numpy.array2string(gates, precision=3, suppress_small=True))
     if options.out:
         numpy.savetxt(options.out, gates, fmt="%.6f", delimiter="\t")
