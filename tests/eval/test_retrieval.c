@@ -2,7 +2,8 @@
  * when it sees only the first and the last tokens: a fast subset of `loam eval ruler` that a broken selection fails,
  * which is shown with hash codes that are all alike.
  *
- * 16 needles of 7 digits in 2,048 tokens, of which a step may read 256 per KV head.  The samples are fixed by the
+ * 16 needles of 7 digits in 2,048 tokens, of which a step may read 256 per KV head (quest and h2o 1,024).  infinigen is
+ * in test_lowrank.c, flexgen is full.  The samples are fixed by the
  * seed; greedy answers differ between instruction sets only by rounding, which the thresholds leave room for. */
 #include "testing.h"
 
@@ -15,15 +16,19 @@
 #include "broken_calibration.h"
 #include "cli/process.h"
 
-#define MODEL   LOAM_SOURCE_DIR "/models/loam-nano.gguf"
-#define PRESETS "full,hata:256,quest:1024,streaming:256"
+#define MODEL LOAM_SOURCE_DIR "/models/loam-nano.gguf"
 
-enum { PRESET_COUNT = 4 };
-static const char *const presets[PRESET_COUNT] = {"full", "hata:256", "quest:1024", "streaming:256"};
-static double found[PRESET_COUNT]; /* 0 to 1 */
+enum preset_index { FULL, HATA, QUEST, LEOAM, H2O, STREAMING, STREAMING_MORE, PRESET_COUNT };
+static const char *const presets[PRESET_COUNT] = {"full",     "hata:256",      "quest:1024",    "leoam:256",
+                                                  "h2o:1024", "streaming:256", "streaming:1024"};
+static double found[PRESET_COUNT], found_in_essay[PRESET_COUNT]; /* 0 to 1: of both tasks; of niah_single_2 */
 
-/* Of the presets named; the others' figures stay as they are. */
-static void evaluate(const char *model, const char *names, double figures[PRESET_COUNT]) {
+/* Of the presets from `first` to `last`; the others' figures stay as they are. */
+static void evaluate(const char *model, size_t first, size_t last, double figures[PRESET_COUNT],
+                     double in_essay[PRESET_COUNT]) {
+    char names[200] = "";
+    for (size_t p = first, used = 0; p <= last; p++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", p > first ? "," : "", presets[p]);
     const char *json_path = scratch_path("retrieval.json");
     struct process_result result = process_run(&(struct process_request){
         .arguments = (const char *const[]){"eval", "ruler", "-m", model, "--tasks",
@@ -41,28 +46,41 @@ static void evaluate(const char *model, const char *names, double figures[PRESET
                                                                           p++) {
         if (strcmp(json_string_value(json_object_get(row, "preset")), presets[p]) != 0) continue;
         assert_int_equal(json_integer_value(json_object_get(row, "samples")), 8);
-        figures[p] += json_number_value(json_object_get(row, "score")) / 2;
+        double score = json_number_value(json_object_get(row, "score"));
+        figures[p] += score / 2;
+        if (strcmp(json_string_value(json_object_get(row, "task")), "niah_single_2") == 0)
+            in_essay[p] = score;
     }
     json_decref(root);
 }
 
 static int evaluate_bundled(void **state) {
     (void)state;
-    evaluate(MODEL, PRESETS, found);
+    evaluate(MODEL, FULL, STREAMING_MORE, found, found_in_essay);
     return 0;
 }
 
 static void full_attention_finds(void **state) {
     (void)state;
-    if (found[0] < 0.8) fail_msg("full: %.3f", found[0]);
+    if (found[FULL] < 0.8) fail_msg("full: %.3f", found[FULL]);
 }
 
-static bool finds_nearly_as_much(double selected) { return selected >= found[0] - 0.2; }
+static bool finds_nearly_as_much(double selected) { return selected >= found[FULL] - 0.2; }
 
 static void selections_find_nearly_as_much(void **state) {
     (void)state;
-    for (size_t p = 1; p < 3; p++)
-        if (!finds_nearly_as_much(found[p])) fail_msg("%s: %.3f, full %.3f", presets[p], found[p], found[0]);
+    for (size_t p = HATA; p <= LEOAM; p++)
+        if (!finds_nearly_as_much(found[p]))
+            fail_msg("%s: %.3f, full %.3f", presets[p], found[p], found[FULL]);
+}
+
+/* A needle in an essay is attended to before anybody asks for it; one among needles is not, and h2o, which looks back,
+ * has no way to know. */
+static void heavy_hitters_find_what_stands_out(void **state) {
+    (void)state;
+    double heavy = found_in_essay[H2O], window = found_in_essay[STREAMING_MORE];
+    if (heavy < window + 0.2)
+        fail_msg("%s: %.3f, %s %.3f", presets[H2O], heavy, presets[STREAMING_MORE], window);
 }
 
 /* Weights of zero: no bit tells one key from another. */
@@ -73,23 +91,24 @@ static void set_zero(uint8_t *data, size_t rows, size_t columns) {
 static void a_broken_selection_does_not(void **state) {
     (void)state;
     char model[200];
-    double broken[PRESET_COUNT] = {0};
+    double broken[PRESET_COUNT] = {0}, in_essay[PRESET_COUNT];
     broken_calibration_write("hash_", set_zero, model);
-    evaluate(model, presets[1], broken);
-    print_message("%s with codes that are all alike: %.3f, as they are %.3f\n", presets[1], broken[1],
-                  found[1]);
-    assert_false(finds_nearly_as_much(broken[1]));
+    evaluate(model, HATA, HATA, broken, in_essay);
+    print_message("%s with codes that are all alike: %.3f, as they are %.3f\n", presets[HATA], broken[HATA],
+                  found[HATA]);
+    assert_false(finds_nearly_as_much(broken[HATA]));
 }
 
 static void the_window_alone_does_not(void **state) {
     (void)state;
-    if (found[3] > 0.45) fail_msg("%s: %.3f", presets[3], found[3]);
+    if (found[STREAMING] > 0.45) fail_msg("%s: %.3f", presets[STREAMING], found[STREAMING]);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_attention_finds),
         cmocka_unit_test(selections_find_nearly_as_much),
+        cmocka_unit_test(heavy_hitters_find_what_stands_out),
         cmocka_unit_test(a_broken_selection_does_not),
         cmocka_unit_test(the_window_alone_does_not),
     };
