@@ -60,8 +60,8 @@ def command(engine, binary, model, test, arguments):
     if loam:
         line += ["--fill-random"] if depth and arguments.fill_random else []
         line += arguments.variant.get(engine, "").split()
-    elif arguments.peer_flags:
-        line += arguments.peer_flags.split()
+    else:
+        line += arguments.bench_flags.get(engine, "").split() + arguments.peer_flags.split()
     if depth and engine in arguments.gp:  # an older llama-bench: tg after a prompt, only the tg part timed
         return line + ["-p", "0", "-n", "0", "-gp", f"{depth},{count}"]
     line += ["-p", str(count if kind == "pp" else 0), "-n", str(count if kind == "tg" else 0)]
@@ -100,6 +100,8 @@ def main():
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=FLAGS", help="loam once more, with these flags")
     parser.add_argument("--cli", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-cli")
     parser.add_argument("--cli-flags", action="append", default=[], metavar="NAME=FLAGS", help="what else its llama-cli takes")
+    parser.add_argument("--bench-flags", action="append", default=[], metavar="NAME=FLAGS",
+                        help="what else its llama-bench takes (llama.cpp=--no-warmup: else it prefills twice)")
     parser.add_argument("--batched", action="append", default=[], metavar="NAME=BINARY", help="the peer's llama-batched-bench")
     parser.add_argument("--sessions", help="folder with dDEPTH.bin or NAME/dDEPTH.bin for --cli")
     parser.add_argument("--peer-flags", default="", help="further flags for every peer, one string")
@@ -114,6 +116,7 @@ def main():
     arguments.variant = dict(variant.split("=", 1) for variant in arguments.variant)
     arguments.batched = dict(batched.split("=", 1) for batched in arguments.batched)
     arguments.cli = dict(cli.split("=", 1) for cli in arguments.cli)
+    arguments.bench_flags = dict(flags.split("=", 1) for flags in arguments.bench_flags)
     arguments.cli_flags = dict(flags.split("=", 1) for flags in arguments.cli_flags)
     engines = [("loam", arguments.loam)] + [(name, arguments.loam) for name in arguments.variant]
     engines += [tuple(peer.split("=", 1)) for peer in arguments.peer]
@@ -148,7 +151,8 @@ def main():
         with open(arguments.csv, "w", newline="") as file:
             file.write("# bench/compare.py " + " ".join(
                 f"--{key.replace('_', '-')} {value}" for key, value in vars(arguments).items()
-                if key in ("tests", "rounds", "threads", "peer_flags", "fill_random", "variant") and value) + "\n")
+                if key in ("tests", "rounds", "threads", "peer_flags", "bench_flags", "fill_random", "variant")
+                and value) + "\n")
             writer = csv.writer(file)
             writer.writerow("date commit processor threads model test kv engine median_tps least_tps most_tps rounds "
                             "ratio_to_better_peer".split())
