@@ -153,8 +153,9 @@ const struct option_spec option_table[] = {
      GROUP_MACHINE, "compute threads; 0: one per processor"},
     {OPTION_PARALLEL, "parallel", "np", NULL, ARGUMENT_COUNT, "N", "1", NULL, 1, 64, BIT(RUN), GROUP_MACHINE,
      "answers sampled together from the prompt, with seeds S, S+1, ..."},
-    {OPTION_CPU_MASK, "cpu-mask", NULL, NULL, ARGUMENT_WORD, "LEVEL", "all", "ref|avx2|avx512|amx|neon|all",
-     0, 0, COMPUTE_USERS | BIT(CALIBRATE), GROUP_MACHINE, "use instruction sets up to this one"},
+    {OPTION_CPU_MASK, "cpu-mask", NULL, NULL, ARGUMENT_WORD, "LEVEL", "all",
+     "ref|avx2|avx512|amx|amx-int8|neon|all", 0, 0, COMPUTE_USERS | BIT(CALIBRATE), GROUP_MACHINE,
+     "use instruction sets up to this one"},
 
     {OPTION_PRESET, "preset", NULL, NULL, ARGUMENT_TEXT, "NAME", "full", NULL, 0, 0,
      COMPUTE_USERS & ~BIT(EVAL), GROUP_CACHE,

@@ -2,9 +2,9 @@
  *
  * Mapping: C is 2 x 2 tiles of 16 inputs x 16 rows in float; A tiles hold 16 inputs x 32 columns, B tiles
  * 32 columns x 16 rows as 16 pairs of columns.  Per block of 32 columns 4 tile loads and 4 TDPBF16PS.
- * Quantised weights become bf16 with their scales when they are unpacked; int8 tiles would be twice as
- * fast, but a scale per 32 columns is half a tile's depth, and taking C out after each would cost more than
- * the product.
+ * Quantised weights become bf16 with their scales when they are unpacked; int8 tiles are twice as fast at full
+ * depth, but a scale per 32 columns is half of it, and taking C out after each costs more than the product
+ * (matmul_int8_amx.c, docs/decisions/0015-bf16-tiles-by-default.md).
  * Accuracy: bf16 keeps 8 bits, so each product is off by at most 2^-8 of it for the weight and 2^-8 for the
  * activation, 2^-9.8 each on average; int8 activations with a scale per 32 are off by up to 1/254 of the
  * block's largest, which for normal values is larger.  F32 and F16 weights must not lose that much: both

@@ -68,7 +68,7 @@ static inline float block_quantize(const float *x, __m256i out[2]) {
     return most / 127.0f;
 }
 
-static void code_block_prepare(const float *x, struct code_input *target) {
+void code_input_prepare(const float *x, struct code_input *target) {
     __m256i q[2];
     target->scale = block_quantize(x, q);
     __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(q[0], q[1]), 0xd8);
@@ -106,7 +106,7 @@ static void code_prepare(const float *x, size_t x_stride, size_t input_count, si
         struct code_input *target =
             (struct code_input *)prepared + inputs.begin * block_count + (i - inputs.begin);
         for (size_t b = 0; b < block_count; b++)
-            code_block_prepare(x + i * x_stride + b * BLOCK, target + b * inputs.count);
+            code_input_prepare(x + i * x_stride + b * BLOCK, target + b * inputs.count);
     }
 }
 

@@ -108,6 +108,9 @@ struct code_input {
 };
 static_assert(sizeof(struct code_input) == 64, "one line");
 
+/* Quantises x[32]; a NaN makes the scale NaN, and what is below 2^-120 becomes zero. */
+void code_input_prepare(const float *x, struct code_input *target);
+
 static inline int32_t pair_get(const int16_t pair[2]) {
     int32_t value;
     memcpy(&value, pair, sizeof value);
