@@ -46,6 +46,18 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
   return "$1"
 }
 
+# What damages, fails and kills saved documents, with FUZZ_TIMES (4) as many random cases as in the tests, and every
+# call to the system where those take every eighth.
+fuzz_documents() {
+  build release
+  for name in store_damage store_faults store_kill document_damage document_faults document_kill; do
+    if LOAM_TEST_FUZZ=${FUZZ_TIMES:-4} "$(find build/release/tests -name "test_$name" -type f)" \
+      >"build/fuzz/$name.log" 2>&1
+    then passed=$((passed + 1)); else failed=$((failed + 1)); tail -40 "build/fuzz/$name.log"; fi
+    say "$name: $(grep -cE '^\[       OK ' "build/fuzz/$name.log") tests, $(grep -m1 -oE '(seed |LOAM_TEST_SEED=)[0-9]+' "build/fuzz/$name.log")"
+  done
+}
+
 # Every fuzzer for FUZZ_SECONDS (60), from the committed seeds; finds go to build/fuzz/finds.
 fuzz() {
   need clang-14 libclang-rt-14-dev llvm-14
@@ -63,6 +75,7 @@ fuzz() {
     then passed=$((passed + 1)); else failed=$((failed + 1)); tail -40 "build/fuzz/$name.log"; fi
     say "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log") runs"
   done
+  fuzz_documents
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
@@ -85,7 +98,7 @@ case "${1:-help}" in
 ./do bench   measure this machine and loam on it
 ./do lint    style, includes, warnings of a second compiler
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
-./do fuzz    every fuzzer for 60 seconds
+./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

@@ -388,6 +388,13 @@ static void copy_file(const char *from, const char *to, const char *name) {
     close(target);
 }
 
+/* A new folder with the one document of another. */
+static void copy_store(const char *from, const char *to) {
+    static const char *const names[] = {"catalog.db", "1.pages", "1.metadata"};
+    assert_int_equal(mkdir(to, 0700), 0);
+    for (size_t i = 0; i < 3; i++) copy_file(from, to, names[i]);
+}
+
 static void remove_folder(const char *path) {
     DIR *open_folder = opendir(path);
     assert_non_null(open_folder);
@@ -424,11 +431,7 @@ static void damage_behind_the_prompt(void **state) {
     size_t late = 0;
     for (size_t place = 0; place < PLACES; place++) {
         struct stat info;
-        assert_int_equal(mkdir(store, 0700), 0);
-        for (size_t i = 0; i < 3; i++) {
-            static const char *const names[] = {"catalog.db", "1.pages", "1.metadata"};
-            copy_file(saved, store, names[i]);
-        }
+        copy_store(saved, store);
         assert_int_equal(stat(file, &info), 0);
         flip_byte(file, info.st_size / PLACES * (off_t)place + 77);
         struct outcome found = ASK(store);
@@ -470,11 +473,7 @@ static void damage_in_a_conversation(void **state) {
     assert_int_equal(fresh.code, 0);
     for (size_t place = 0; place <= PLACES; place++) {
         struct stat info;
-        assert_int_equal(mkdir(store, 0700), 0);
-        for (size_t i = 0; i < 3; i++) {
-            static const char *const names[] = {"catalog.db", "1.pages", "1.metadata"};
-            copy_file(saved, store, names[i]);
-        }
+        copy_store(saved, store);
         assert_int_equal(stat(file, &info), 0);
         if (place > 0) flip_byte(file, info.st_size / PLACES * (off_t)(place - 1) + 77);
         struct process_result found = TALK(store, said);
@@ -590,6 +589,35 @@ static void full_and_wrong_folders(void **state) {
     expect_code(&found, 6, "");
 }
 
+/* A model of several slices that are hashed apart (engine/documents.c): a bit of any of them, and it is another one. */
+static void every_byte_of_the_model_counts(void **state) {
+    (void)state;
+    const char *store = folder("bytes"), *models = folder("models");
+    char path[200];
+    struct stat info;
+    assert_int_equal(mkdir(models, 0700), 0);
+    copy_file(LOAM_SOURCE_DIR "/models", models, "loam-nano.gguf");
+    snprintf(path, sizeof path, "%s/loam-nano.gguf", models);
+    struct outcome first = RUN(path, small_path, "--kv-disk", store),
+                   again = RUN(path, small_path, "--kv-disk", store);
+    expect_code(&first, 0, "");
+    expect_same(&again, &first);
+    assert_int_equal(again.reused, again.prompt - 1);
+    assert_int_equal(stat(path, &info), 0);
+    assert_true(info.st_size > 8 << 20);
+    const off_t places[] = {info.st_size / 4, info.st_size / 2, info.st_size - 1};
+    for (size_t i = 0; i < 3; i++) {
+        flip_byte(path, places[i]);
+        struct outcome other = RUN(path, small_path, "--kv-disk", store);
+        expect_code(&other, 0, "");
+        assert_int_equal(other.reused, 0);
+        flip_byte(path, places[i]);
+    }
+    again = RUN(path, small_path, "--kv-disk", store);
+    assert_int_equal(again.reused, again.prompt - 1);
+    remove_folder(models);
+}
+
 int main(void) {
     snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
     snprintf(other_path, sizeof other_path, "%s", scratch_path("other.gguf"));
@@ -609,12 +637,19 @@ int main(void) {
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_read_once),    cmocka_unit_test(another_question_reuses_the_document),
-        cmocka_unit_test(the_budget_holds),         cmocka_unit_test(dense_layers_stay_in_ram),
-        cmocka_unit_test(a_killed_prefill_goes_on), cmocka_unit_test(two_at_once_answer_both),
-        cmocka_unit_test(damage_costs_time_only),   cmocka_unit_test(damage_behind_the_prompt),
-        cmocka_unit_test(damage_in_a_conversation), cmocka_unit_test(dense_layers_only),
-        cmocka_unit_test(full_and_wrong_folders),   cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(a_prompt_is_read_once),
+        cmocka_unit_test(another_question_reuses_the_document),
+        cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(dense_layers_stay_in_ram),
+        cmocka_unit_test(a_killed_prefill_goes_on),
+        cmocka_unit_test(two_at_once_answer_both),
+        cmocka_unit_test(damage_costs_time_only),
+        cmocka_unit_test(damage_behind_the_prompt),
+        cmocka_unit_test(damage_in_a_conversation),
+        cmocka_unit_test(dense_layers_only),
+        cmocka_unit_test(full_and_wrong_folders),
+        cmocka_unit_test(foreign_models_and_catalogs),
+        cmocka_unit_test(every_byte_of_the_model_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

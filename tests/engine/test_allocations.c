@@ -61,7 +61,6 @@ void *__wrap_mmap(void *address, size_t length, int protection, int flags, int f
 
 /* Decodes STEPS tokens for every sequence together; the calls that it made. */
 static size_t calls_of_decoding(const struct engine_options *options, struct error *error) {
-    char path[64];
     struct device *device;
     struct model *model;
     struct engine *engine;
@@ -79,10 +78,7 @@ static size_t calls_of_decoding(const struct engine_options *options, struct err
                                              .repeat_penalty = 1.1F,
                                              .repeat_last = 64,
                                              .seed = 3};
-    tiny_model_write(&tiny, tiny_model_path("allocations", path, sizeof path));
-    assert_ok(device_cpu_create(&device, &machine, error), *error);
-    assert_ok(model_load(&model, path, device, error), *error);
-    unlink(path);
+    tiny_model_load(&tiny, "allocations", &machine, &device, &model);
     assert_ok(engine_create(&engine, model, options, error), *error);
     assert_ok(sampler_create(&sampler, &sampling, tiny.vocabulary_size, error), *error);
     for (size_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i % tiny.vocabulary_size);

@@ -37,17 +37,12 @@ struct rig {
 
 static void rig_open(struct rig *rig, const struct tiny_model *tiny, size_t threads,
                      const struct engine_options *options) {
-    char path[64];
     struct random random;
-    tiny_model_write(tiny, tiny_model_path("engine", path, sizeof path));
     const struct device_options device = {.thread_count = threads, .mask = cpu_features()};
-    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
-    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
-    unlink(path);
+    tiny_model_load(tiny, "engine", &device, &rig->device, &rig->model);
     assert_ok(engine_create(&rig->engine, rig->model, options, &rig->error), rig->error);
     random_init(&random, 99);
-    for (size_t i = 0; i < PROMPT; i++)
-        rig->tokens[i] = (int32_t)random_below(&random, tiny->vocabulary_size);
+    tiny_model_tokens(tiny, &random, rig->tokens, PROMPT);
 }
 
 static void rig_close(struct rig *rig) {

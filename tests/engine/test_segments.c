@@ -30,37 +30,17 @@ struct rig {
     struct error error;
 };
 
-static size_t between(struct rig *rig, size_t least, size_t most) {
-    return least + (size_t)random_below(&rig->random, most - least + 1);
-}
-
-static struct tiny_model random_model(struct rig *rig) {
-    struct tiny_model tiny = tiny_model_default(random_below(&rig->random, 3) ? "llama" : "opt");
-    tiny.layer_count = between(rig, 1, 3);
-    tiny.seed = random_next(&rig->random) & 0xffff;
-    tiny.head_dimension = 32;
-    if (strcmp(tiny.family, "opt") == 0) tiny.head_count = tiny.kv_head_count = 2; /* it has no key_length */
-    if (strcmp(tiny.family, "llama") == 0 && random_below(&rig->random, 2)) {
-        tiny.window = (uint32_t)between(rig, 10, 100);
-        tiny.window_period = (uint32_t)random_below(&rig->random, 3);
-    }
-    return tiny;
-}
-
 static void rig_open(struct rig *rig, uint64_t seed) {
-    char path[64];
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
-    const struct tiny_model tiny = random_model(rig);
-    tiny_model_write(&tiny, tiny_model_path("segments", path, sizeof path));
+    static const char *const families[] = {"llama", "llama", "opt"};
+    const struct tiny_model tiny = tiny_model_random(&rig->random, families, 3);
     const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
-    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
-    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
-    unlink(path);
-    rig->block = between(rig, 1, 64);
-    size_t wanted = between(rig, 1, 300);
+    tiny_model_load(&tiny, "segments", &device, &rig->device, &rig->model);
+    rig->block = random_between(&rig->random, 1, 64);
+    size_t wanted = random_between(&rig->random, 1, 300);
     rig->segment = max_size(wanted / rig->block, 1) * rig->block;
-    rig->count = between(rig, 1, PROMPT_MOST);
+    rig->count = random_between(&rig->random, 1, PROMPT_MOST);
     rig->width = tiny.vocabulary_size;
     struct engine_options options = {.context_size = CONTEXT,
                                      .sequence_capacity = 2,
@@ -70,14 +50,13 @@ static void rig_open(struct rig *rig, uint64_t seed) {
                                      .v_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
                                      .select = select_options_default()};
     options.select.method = methods[random_below(&rig->random, METHODS)];
-    options.select.keep = (struct select_keep){.tokens = between(rig, 20, 100)};
+    options.select.keep = (struct select_keep){.tokens = random_between(&rig->random, 20, 100)};
     options.select.recent = 16;
     options.select.dense_layers = random_below(&rig->random, 2);
     assert_ok(engine_create(&rig->engines[0], rig->model, &options, &rig->error), rig->error);
     options.segment_size = rig->block;
     assert_ok(engine_create(&rig->engines[1], rig->model, &options, &rig->error), rig->error);
-    for (size_t i = 0; i < PROMPT_MOST + STEPS; i++)
-        rig->tokens[i] = (int32_t)random_below(&rig->random, tiny.vocabulary_size);
+    tiny_model_tokens(&tiny, &rig->random, rig->tokens, PROMPT_MOST + STEPS);
 }
 
 static void rig_close(struct rig *rig) {
@@ -171,7 +150,7 @@ static void test_segments_change_nothing(void **state) {
         struct rig rig;
         rig_open(&rig, seed + round);
         enum way way = (enum way)random_below(&rig.random, WAYS);
-        size_t first_count = between(&rig, 0, rig.count);
+        size_t first_count = random_between(&rig.random, 0, rig.count);
         struct results found = run(&rig, 0, way, first_count), expected = run(&rig, 1, way, first_count);
         assert_int_equal(found.count, expected.count);
         if (memcmp(found.logits, expected.logits, found.count * rig.width * sizeof(float)) != 0)
@@ -204,7 +183,7 @@ static void test_interrupted_prompts_go_on(void **state) {
         for (size_t tries = 0;; tries++) {
             size_t before = sequence_length(sequence), left = rig.count - before;
             struct watch watch = {.total = left};
-            if (tries < 3) watch.stop_at_call = between(&rig, 1, 20);
+            if (tries < 3) watch.stop_at_call = random_between(&rig.random, 1, 20);
             struct prefill_request request = {.tokens = rig.tokens + before,
                                               .token_count = left,
                                               .progress = watch_progress,

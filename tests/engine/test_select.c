@@ -76,21 +76,17 @@ static void write_calibration(struct rig *rig) {
 
 static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select,
                             size_t layer_count) {
-    char path[64];
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
     struct engine_options options = options_of(select);
     tiny.layer_count = layer_count;
-    tiny_model_write(&tiny, tiny_model_path("select", path, sizeof path));
     const struct device_options device = {.thread_count = threads, .mask = mask};
-    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
-    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
-    unlink(path);
+    tiny_model_load(&tiny, "select", &device, &rig->device, &rig->model);
     write_calibration(rig);
     assert_ok(engine_create(&rig->engine, rig->model, &options, &rig->error), rig->error);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
-    for (size_t i = 0; i < PROMPT; i++) rig->tokens[i] = (int32_t)random_below(&random, tiny.vocabulary_size);
+    tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);
 }
 
 static void rig_open(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select) {

@@ -32,21 +32,15 @@ struct rig {
 };
 
 static void rig_open_deep(struct rig *rig, const char *architecture, cpu_mask mask, size_t layer_count) {
-    char path[64];
     struct random random;
     struct tiny_model tiny = tiny_model_default(architecture);
     tiny.head_dimension = 32; /* what q8 needs */
     tiny.layer_count = layer_count;
-    tiny_model_write(&tiny, tiny_model_path("tiered", path, sizeof path));
     const struct device_options device = {.thread_count = 1, .mask = mask};
-    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
-    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
-    unlink(path);
+    tiny_model_load(&tiny, "tiered", &device, &rig->device, &rig->model);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
-    for (size_t s = 0; s < SEQUENCES; s++)
-        for (size_t i = 0; i < PROMPT + STEPS; i++)
-            rig->tokens[s][i] = (int32_t)random_below(&random, tiny.vocabulary_size);
+    for (size_t s = 0; s < SEQUENCES; s++) tiny_model_tokens(&tiny, &random, rig->tokens[s], PROMPT + STEPS);
 }
 
 static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {

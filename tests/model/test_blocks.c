@@ -40,24 +40,6 @@ struct rig {
     struct error error;
 };
 
-static size_t between(struct rig *rig, size_t least, size_t most) {
-    return least + (size_t)random_below(&rig->random, most - least + 1);
-}
-
-static struct tiny_model random_model(struct rig *rig) {
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
-    struct tiny_model tiny = tiny_model_default(families[random_below(&rig->random, 4)]);
-    tiny.layer_count = between(rig, 1, 3);
-    tiny.seed = random_next(&rig->random) & 0xffff;
-    tiny.head_dimension = 32;
-    if (strcmp(tiny.family, "opt") == 0) tiny.head_count = tiny.kv_head_count = 2; /* it has no key_length */
-    if (strcmp(tiny.family, "llama") == 0 && random_below(&rig->random, 2)) {
-        tiny.window = (uint32_t)between(rig, 10, 100);
-        tiny.window_period = (uint32_t)random_below(&rig->random, 3);
-    }
-    return tiny;
-}
-
 static void open_cache(struct rig *rig) {
     const struct model_config *config = &rig->model->config;
     const struct kv_cache_config kv = {.layer_count = config->layer_count,
@@ -93,22 +75,19 @@ static void choose_wanted(struct rig *rig) {
 }
 
 static void rig_open(struct rig *rig, uint64_t seed) {
-    char path[64];
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
-    const struct tiny_model tiny = random_model(rig);
-    tiny_model_write(&tiny, tiny_model_path("blocks", path, sizeof path));
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    const struct tiny_model tiny = tiny_model_random(&rig->random, families, 4);
     const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
-    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
-    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
-    unlink(path);
+    tiny_model_load(&tiny, "blocks", &device, &rig->device, &rig->model);
     kernels_init(&rig->kernels, cpu_features());
     open_cache(rig);
     assert_ok(forward_create(&rig->forward, rig->model, ROWS_MOST, BLOCK_MOST, WANTED_MOST, &rig->error),
               rig->error);
-    rig->prefix = between(rig, 0, PREFIX_MOST);
-    rig->row_count = between(rig, 1, ROWS_MOST);
-    rig->block_rows = between(rig, 1, BLOCK_MOST);
+    rig->prefix = random_between(&rig->random, 0, PREFIX_MOST);
+    rig->row_count = random_between(&rig->random, 1, ROWS_MOST);
+    rig->block_rows = random_between(&rig->random, 1, BLOCK_MOST);
     if (rig->block_rows > rig->row_count) rig->block_rows = rig->row_count;
     rig->width = tiny.vocabulary_size;
     for (size_t i = 0; i < rig->prefix + rig->row_count; i++) {
@@ -367,7 +346,7 @@ static void test_hooks(void **state) {
         size_t calls = 2 * blocks * rig.model->config.layer_count;
         assert_int_equal(hooked.count, calls);
 
-        size_t fail_at = between(&rig, 1, calls);
+        size_t fail_at = random_between(&rig.random, 1, calls);
         hooked = (struct hooked){.rig = &rig, .fail_at = fail_at};
         struct forward_batch batch = whole_batch(&rig, &item);
         assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_IO);

@@ -89,16 +89,10 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
 }
 
 static void check(struct tiny_model tiny, const char *name) {
-    char path[64];
-    struct error error = {0};
     struct device *device;
     struct model *model;
-    tiny_model_write(&tiny, tiny_model_path("forward", path, sizeof path));
-    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 2, .mask = cpu_features()},
-                                &error),
-              error);
-    assert_ok(model_load(&model, path, device, &error), error);
-    unlink(path);
+    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    tiny_model_load(&tiny, "forward", &options, &device, &model);
     size_t width = tiny.hidden_size, vocabulary = tiny.vocabulary_size;
     int32_t tokens[TOKENS];
     uint32_t rows[TOKENS];

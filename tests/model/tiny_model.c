@@ -209,3 +209,34 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
     assert_ok(gguf_writer_commit(w.gguf, &w.error), w.error);
     gguf_writer_destroy(w.gguf);
 }
+
+size_t random_between(struct random *random, size_t least, size_t most) {
+    return least + (size_t)random_below(random, most - least + 1);
+}
+
+struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count) {
+    struct tiny_model tiny = tiny_model_default(families[random_below(random, family_count)]);
+    tiny.layer_count = random_between(random, 1, 3);
+    tiny.seed = random_next(random) & 0xffff;
+    tiny.head_dimension = 32;
+    if (is(tiny.family, "opt")) tiny.head_count = tiny.kv_head_count = 2; /* it has no key_length */
+    if (is(tiny.family, "llama") && random_below(random, 2)) {
+        tiny.window = (uint32_t)random_between(random, 10, 100);
+        tiny.window_period = (uint32_t)random_below(random, 3);
+    }
+    return tiny;
+}
+
+void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,
+                     struct device **device, struct model **model) {
+    char path[64];
+    struct error error;
+    tiny_model_write(tiny, tiny_model_path(name, path, sizeof path));
+    assert_ok(device_cpu_create(device, options, &error), error);
+    assert_ok(model_load(model, path, *device, &error), error);
+    unlink(path);
+}
+
+void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int32_t *tokens, size_t count) {
+    for (size_t i = 0; i < count; i++) tokens[i] = (int32_t)random_below(random, tiny->vocabulary_size);
+}

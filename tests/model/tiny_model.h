@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/random.h"
 #include "model/model.h"
 
 struct tiny_model {
@@ -33,11 +34,21 @@ struct tiny_model {
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */
 struct tiny_model tiny_model_default(const char *family);
 
+/* One of the families, with random layers and windows; what q8 needs holds. */
+struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count);
+size_t random_between(struct random *random, size_t least, size_t most); /* both may come */
+
 /* Writes the file; fails the test when that is not possible. */
 void tiny_model_write(const struct tiny_model *tiny, const char *path);
 
 /* A path in the build folder for this test program. */
 const char *tiny_model_path(const char *name, char *buffer, size_t buffer_bytes);
+
+/* A device, and on it the model, whose file is gone again; name: of the test program's file.  Fails the test. */
+void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,
+                     struct device **device, struct model **model);
+/* Tokens of its vocabulary. */
+void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int32_t *tokens, size_t count);
 
 /* Logits of every token by the formulas, in double, without cache or blocks: [count][vocabulary_size].
  * The model's matrices must be F32.  hidden, when not NULL: the residual stream after every layer,
