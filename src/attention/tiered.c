@@ -27,6 +27,7 @@ struct part {
     struct kv_sequence **sequences;
     const struct select_rule **rules;
     size_t count;
+    bool is_last; /* of its layer's; rows of the next one want much of the same chunks */
 };
 
 struct tiered {
@@ -376,6 +377,7 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
         for (size_t head = 0; head < tiered->kv_head_count; head++) {
             struct job *job = job_add(tiered, jobs, sequences[choice->chosen_items[i]], i, head);
             job->bring.packed = true;
+            job->bring.stays = !tiered->part.is_last;
             bring_rows(jobs, &job->bring,
                        choice->rows + (i * tiered->kv_head_count + head) * choice->row_stride,
                        (size_t)select_item_kept(&choice->chosen[i]));
@@ -470,6 +472,7 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
     for (size_t i = 0; i < operation->item_count; i++)
         for (size_t row = 0; row < operation->items[i].row_count; row++) {
             if (part->count == tiered->row_capacity) {
+                part->is_last = false;
                 TRY(attend_part(tiered, stream, layer_index, operation, select, error));
                 part->count = 0;
             }
@@ -481,6 +484,7 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
             part->sequences[part->count] = sequences[i];
             part->rules[part->count++] = rules[i];
         }
+    part->is_last = true;
     return part->count > 0 ? attend_part(tiered, stream, layer_index, operation, select, error) : STATUS_OK;
 }
 
@@ -502,6 +506,7 @@ void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t laye
     struct select_choice choice;
     ASSERT(operation->item_count <= tiered->row_capacity);
     hold_guesses(tiered);
+    tiered->part.is_last = true;
     enum status status = choose(tiered, stream, layer_index, operation, select, rules, true, &choice, &error);
     if (status == STATUS_OK && !choice.everything)
         status = plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, &error);

@@ -772,7 +772,7 @@ void kv_bring_release(struct kv_bring *bring) {
         if (bring->scan) tier->scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
         slot->fetched = false;
-        if (is_resident(tier, slot)) continue;
+        if (is_resident(tier, slot) || bring->stays) continue;
         if (bring->scan)
             make_victim(tier, slot);
         else

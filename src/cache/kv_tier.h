@@ -59,6 +59,7 @@ struct kv_bring {
     size_t chunk_count;
     bool ahead; /* a guess: takes only slots that may go now, and is no use of a chunk */
     bool scan;  /* all of a head's chunks, in order, step after step */
+    bool stays; /* what was read is soon wanted again: it is no victim when it is released */
     bool
         packed; /* for attend_selected, which reads chunks that are full in 4 bits where the tier has them so; else
                   * all are brought as rows */

@@ -22,6 +22,7 @@ struct setting {
     struct kv_cache_config config;
     struct kv_backing backing;
     struct random *random;
+    enum io_backend backend;
 };
 
 struct model_sequence {
@@ -48,10 +49,13 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                .metadata_bytes = metadata_bytes,
                                                .metadata_layer_first = 1,
                                                .buffer_bytes = 1 << 20,
+                                               .backend = setting->backend,
                                                .block_tokens = BLOCK};
     setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_least(&setting->config);
     assert_ok(store_open(&setting->store,
-                         &(struct store_options){.directory = directory, .staging_bytes = 1 << 20}, &error),
+                         &(struct store_options){
+                             .directory = directory, .backend = setting->backend, .staging_bytes = 1 << 20},
+                         &error),
               error);
     assert_ok(kv_cache_create(&setting->cache, setting->device, &setting->config, &error), error);
     setting->backing = (struct kv_backing){.store = setting->store,
@@ -279,6 +283,7 @@ static void test_against_a_model(void **state) {
         struct scratch scratch;
         scratch_create(&scratch, random_below(&random, 4) == 0 ? SCRATCH_DISK : SCRATCH_MEMORY);
         struct setting setting = {.device = device, .random = &random};
+        setting.backend = round % 2 == 0 ? IO_BACKEND_AUTOMATIC : IO_BACKEND_THREADS;
         setting_open(&setting, scratch.path, 0, random_below(&random, 2) * METADATA);
         run(&setting, 300);
         setting_close(&setting);
