@@ -243,21 +243,33 @@ FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, cons
  *
  * x = n ln 2 + r, |r| <= ln(2) / 2; exp(r) = 1 + r + r^2 p(r), p the Chebyshev fit of degree 4, whose
  * own error is 7.8e-9 (0.13 units).  2^n is applied as 2^(n-1) * 2, so that n = 128 works. */
-FLOATS_INLINE floats floats_exp(floats x) {
-    const floats lowest = floats_set(-86.6f);
-    floats clamped = floats_max(lowest, floats_min(floats_set(89.0f), x)); /* in this order NaN passes */
-    floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
-    floats r = floats_fnma(n, floats_set(0x1.62e4p-1f), clamped); /* ln 2 in two parts: n * first is exact */
+FLOATS_INLINE floats floats_exp_rest(floats x, floats n) {  /* exp(x) / 2^n */
+    floats r = floats_fnma(n, floats_set(0x1.62e4p-1f), x); /* ln 2 in two parts: n * first is exact */
     r = floats_fnma(n, floats_set(0x1.7f7d1cp-20f), r);
     floats p = floats_fma(floats_set(0x1.6d113cp-10f), r, floats_set(0x1.120ba2p-7f));
     p = floats_fma(p, r, floats_set(0x1.55551ap-5f));
     p = floats_fma(p, r, floats_set(0x1.5554dcp-3f));
     p = floats_fma(p, r, floats_set(0.5f));
     p = floats_fma(floats_multiply(p, r), r, r);
-    p = floats_add(p, floats_set(1.0f));
+    return floats_add(p, floats_set(1.0f));
+}
+FLOATS_INLINE floats floats_exp(floats x) {
+    const floats lowest = floats_set(-86.6f);
+    floats clamped = floats_max(lowest, floats_min(floats_set(89.0f), x)); /* in this order NaN passes */
+    floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
+    floats p = floats_exp_rest(clamped, n);
     floats scale = floats_power2(floats_subtract(n, floats_set(1.0f)));
     p = floats_multiply(floats_add(p, p), scale);
     return floats_if_less(x, lowest, floats_set(0.0f), p);
+}
+
+/* exp(x) of x <= 0, bit for bit as floats_exp has it. */
+FLOATS_INLINE floats floats_exp_below(floats x) {
+    const floats lowest = floats_set(-86.6f);
+    floats clamped = floats_max(lowest, x); /* in this order NaN passes */
+    floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
+    floats p = floats_exp_rest(clamped, n);
+    return floats_if_less(x, lowest, floats_set(0.0f), floats_multiply(p, floats_power2(n)));
 }
 
 /* softcap * tanh(x / softcap), with tanh(u) = 1 - 2 / (exp(2u) + 1): off by at most 4e-7 softcap. */

@@ -514,6 +514,72 @@ static void prefill_matches_long(void **state) {
         prefill_check(levels, level_count, &cases[i], &random);
 }
 
+/* A peak of score 0 whose value is 0, and `below` (0: from 10 to 40 by chance) lower all other scores, with
+ * values of 1: the output is what the tail weighs. */
+static void tail_create(struct rows *rows, struct random *random, uint64_t end, double below) {
+    struct attention_kernels ref;
+    attention_kernels_init(&ref, 0);
+    rows_create(rows, random, KV_F16, KV_F16, 64, 64, 0, end, 1.0);
+    for (uint64_t row = 0; row < end; row++) {
+        float *k = rows->k + row * 64, *v = rows->v + row * 64;
+        memset(k, 0, 64 * sizeof *k);
+        for (size_t d = 0; d < 64; d++) v[d] = row == 3 ? 0.0f : 1.0f;
+        if (row != 3) k[0] = (float)-(below != 0 ? below : 10 + 30 * random_double(random));
+        ref.store(&rows->layout, rows->memory[row / KV_CHUNK_TOKENS].data, row % KV_CHUNK_TOKENS, k, v);
+        ref.load(&rows->layout, rows->chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, k, v);
+    }
+}
+
+static void tail_check(const struct level *level, const struct rows *rows, const struct prefill_case *c,
+                       const float *q, const float *out, double below) {
+    size_t width = c->group * c->dimension;
+    double spare = below != 0 && below < 19 ? 0 : 0x1p-24; /* so near, a weight always counts */
+    for (size_t n = 0; n < c->query_count; n++)
+        for (size_t head = 0; head < c->group; head++) {
+            static struct expected want;
+            uint64_t end = c->position_first + n + 1;
+            expect(rows, 0, end, q + n * width + head * 64, 0.125f, 0, level->rounding, &want);
+            double r = 2 * (relative(&want, end) + level->rounding);
+            for (size_t d = 0; d < 64; d++)
+                check_near(out[n * width + head * 64 + d], want.o[d] / want.s,
+                           r * want.magnitude[d] / want.s + spare, "%s: tail %g query %zu head %zu",
+                           level->name, below, n, head);
+        }
+}
+
+/* What lies so far below the maximum that it is left out is together at most 2^-24 of the sum, and no NaN. */
+static void prefill_tail_counts(void **state) {
+    (void)state;
+    struct level levels[8];
+    size_t level_count = levels_init(levels);
+    struct random random;
+    random_init(&random, 18);
+    /* 22.1875 and 23.59375 are just within what 8 and what 16 tokens may take at first */
+    static const double belows[] = {8, 15, 18.5, 21.5, 22.1875, 22.875, 23.59375, 24, 25, 27, 60, 0};
+    enum { QUERIES = 37, GROUP = 3, WIDTH = GROUP * 64 };
+    static float q[QUERIES * WIDTH], out[QUERIES * WIDTH];
+    for (size_t i = 0; i < sizeof belows / sizeof belows[0]; i++) {
+        struct prefill_case c = {KV_F16, KV_F16, 64, GROUP, 1480, QUERIES, 0, 0, 1.0};
+        struct rows rows;
+        tail_create(&rows, &random, c.position_first + QUERIES, belows[i]);
+        memset(q, 0, sizeof q);
+        for (size_t row = 0; row < QUERIES * GROUP; row++)
+            q[row * 64] = i % 3 == 2 && row % 3 == 0 ? 0.0f : i % 2 == 1 && row % 4 == 0 ? 4.0f : 8.0f;
+        for (size_t n = 0; n < level_count; n++) {
+            fill_nan(out, QUERIES * WIDTH);
+            prefill_run(&levels[n].kernels, &rows, &c, c.position_first, QUERIES, q, WIDTH, out, WIDTH);
+            tail_check(&levels[n], &rows, &c, q, out, belows[i]);
+        }
+        float nan[64] = {NAN}, one[64] = {1};
+        levels[0].kernels.store(&rows.layout, rows.memory[12].data, i, nan, one);
+        for (size_t n = 0; n < level_count; n++) {
+            prefill_run(&levels[n].kernels, &rows, &c, c.position_first, QUERIES, q, WIDTH, out, WIDTH);
+            for (size_t at = 0; at < QUERIES * WIDTH; at++) assert_true(isnan(out[at]));
+        }
+        rows_destroy(&rows);
+    }
+}
+
 /* f16: half an ulp of the half.  q8: half a step of scale = largest / 127, and the scale's own rounding to
  * f16 (2^-11, and 2^-25 where it is subnormal) that clips the largest element, 127 steps. */
 static void rows_come_back(void **state) {
@@ -580,7 +646,7 @@ int main(void) {
         cmocka_unit_test(decode_matches),          cmocka_unit_test(decode_survives_large_scores),
         cmocka_unit_test(partials_merge),          cmocka_unit_test(empty_partials_finish_as_zeros),
         cmocka_unit_test(nan_comes_out),           cmocka_unit_test(prefill_matches),
-        cmocka_unit_test(prefill_matches_long),
+        cmocka_unit_test(prefill_matches_long),    cmocka_unit_test(prefill_tail_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
