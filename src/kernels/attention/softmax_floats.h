@@ -38,7 +38,7 @@ FLOATS_INLINE void softmax_step(const floats *x, const size_t count, int rises, 
     floats sum = floats_load(s);
     FLOATS_UNROLL
     for (size_t i = 0; i < count; i++) {
-        floats weight = floats_exp(floats_subtract(x[i], base));
+        floats weight = floats_exp_below(floats_subtract(x[i], base));
         floats_store(weights + i * FLOATS, weight);
         sum = floats_add(sum, weight);
     }
