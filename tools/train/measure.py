@@ -70,7 +70,8 @@ def main():
     torch.set_num_threads(1)
     source = Source(arguments.model, arguments.texts, True)
     weights = load_file(arguments.model + "/model.safetensors")
-    model = Llama(Shape(vocab_size=weights["lm_head.weight"].shape[0]))
+    layers = sum(name.endswith("q_proj.weight") for name in weights)
+    model = Llama(Shape(vocab_size=weights["lm_head.weight"].shape[0], num_hidden_layers=layers))
     model.load_state_dict(weights)
     for length in map(int, arguments.lengths.split(",")):
         for task in arguments.tasks.split(","):
