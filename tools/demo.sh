@@ -21,7 +21,7 @@ title "The same logbook with an eighth of its KV in RAM and the rest on disk: ki
 python3 tools/demo_documents.py "$loam" "$model" "$place/logbook.txt" "$place/questions.jsonl" "$place/answers.jsonl" "$place"
 
 title "A chapter of a book read in and gone on with: loam run -m $model -f $chapter -c 32K -n 32"
-echo "(8 million parameters that have read little English: expect nonsense. Retrieval is what this model is for.)"
+echo "(10 million parameters that have read little English: expect nonsense. Retrieval is what this model is for.)"
 "$loam" run -m "$model" -f "$chapter" -c 32K -n 32 --temp 0
 echo
 
