@@ -117,8 +117,14 @@ static void finish_head(const struct attend_run *run, const struct decode_row *r
     kernels->finish(group, dimension, target + group, target + 2 * group, dimension, out, dimension);
 }
 
-static void decode_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
-    const struct attend_operation *operation = run->operation;
+/* A decode unit: rows [begin, end) of one KV head of one row. */
+struct decode_part {
+    const struct decode_row *row;
+    size_t kv_head;
+    uint64_t begin, end;
+};
+
+static struct decode_part decode_part_of(const struct attend_run *run, size_t unit) {
     size_t low = 0, high = run->row_count; /* the last row whose unit_first is not above unit */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
@@ -128,17 +134,34 @@ static void decode_unit(const struct attend_run *run, size_t unit, uint8_t *scra
             high = middle;
     }
     const struct decode_row *row = &run->rows[low];
-    size_t kv_head = (unit - row->unit_first) / row->range_count;
-    size_t range = (unit - row->unit_first) % row->range_count;
+    struct decode_part part = {.row = row, .kv_head = (unit - row->unit_first) / row->range_count};
+    part.begin = row->row_begin + (unit - row->unit_first) % row->range_count * row->range_rows;
+    part.end = part.begin + row->range_rows < row->row_end ? part.begin + row->range_rows : row->row_end;
+    return part;
+}
+
+/* Where the unit begins to read; NULL: not a decode unit. */
+static const void *decode_first_block(const struct attend_run *run, size_t unit) {
+    if (unit >= run->decode_units) return NULL;
+    struct decode_part part = decode_part_of(run, unit);
+    const struct kv_view *view = &part.row->item->view;
+    return kv_block(view->layout, head_chunks(view, part.kv_head)[part.begin / KV_CHUNK_TOKENS],
+                    part.begin % KV_CHUNK_TOKENS);
+}
+
+/* `then`: the unit that this thread goes on with. */
+static void decode_unit(const struct attend_run *run, size_t unit, size_t then, uint8_t *scratch) {
+    const struct attend_operation *operation = run->operation;
+    struct decode_part part = decode_part_of(run, unit);
+    const struct decode_row *row = part.row;
     const struct kv_layout *layout = row->item->view.layout;
-    uint64_t begin = row->row_begin + range * row->range_rows;
     float *partial = run->partials + unit * run->partial_stride;
     const struct attention_decode_args args = {
         .layout = layout,
-        .chunks = head_chunks(&row->item->view, kv_head),
-        .row_begin = begin,
-        .row_end = begin + row->range_rows < row->row_end ? begin + row->range_rows : row->row_end,
-        .q = operation->q + row->row * operation->q_stride + kv_head * run->group * layout->k_dimension,
+        .chunks = head_chunks(&row->item->view, part.kv_head),
+        .row_begin = part.begin,
+        .row_end = part.end,
+        .q = operation->q + row->row * operation->q_stride + part.kv_head * run->group * layout->k_dimension,
         .q_stride = layout->k_dimension,
         .group = run->group,
         .scale = operation->scale,
@@ -148,9 +171,10 @@ static void decode_unit(const struct attend_run *run, size_t unit, uint8_t *scra
         .o = partial + 2 * run->group,
         .o_stride = layout->v_dimension,
         .scratch = scratch,
+        .then = decode_first_block(run, then),
     };
     run->device->kernels.attention.decode(&args);
-    if (row->range_count == 1) finish_head(run, row, kv_head);
+    if (row->range_count == 1) finish_head(run, row, part.kv_head);
 }
 
 static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
@@ -180,13 +204,15 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scr
 static void attend_task(void *context, const struct pool_worker *worker) {
     struct attend_run *run = context;
     uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
-    for (;;) {
-        size_t unit = cpu_ticket(worker, &run->alone_next);
-        if (unit >= run->prefill_units + run->decode_units) break;
+    size_t units = run->prefill_units + run->decode_units, unit = cpu_ticket(worker, &run->alone_next);
+    while (unit < units) {
+        size_t then =
+            cpu_ticket(worker, &run->alone_next); /* drawn early, so that its first rows can be prefetched */
         if (unit < run->prefill_units)
             prefill_unit(run, unit, scratch);
         else
-            decode_unit(run, unit - run->prefill_units, scratch);
+            decode_unit(run, unit - run->prefill_units, then - run->prefill_units, scratch);
+        unit = then;
     }
     if (!run->merges) return;
     cpu_barrier(worker);

@@ -63,6 +63,11 @@ static inline void cpu_barrier(const struct pool_worker *worker) {
 static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_next) {
     return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
 }
+/* Whether a thread that begins a unit draws its next one already, so that what that one reads can be prefetched at the
+ * end of this one: not near the end, where another thread would wait for it. */
+static inline bool cpu_draws_early(const struct pool_worker *worker, size_t unit, size_t unit_count) {
+    return unit + 2 * worker->count < unit_count;
+}
 
 /* Rows that one query attends to, cut by their number only: partials over the ranges are merged in order. */
 struct cpu_ranges {

@@ -28,7 +28,8 @@ struct attention_decode_args {
     float *m, *s;  /* [group] */
     float *o;      /* [group][o_stride], v_dimension each */
     size_t o_stride;
-    void *scratch; /* decode_scratch_bytes(group, layout) */
+    void *scratch;    /* decode_scratch_bytes(group, layout) */
+    const void *then; /* the block that the caller goes on with, which is prefetched at the end; or NULL */
 };
 
 /* Gather: decode over selected rows.  Rows are named by their index in the sequence; what they give is the

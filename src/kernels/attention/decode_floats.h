@@ -33,7 +33,14 @@ struct decode_rows {
     size_t block_bytes, row_bytes;
     size_t dimension;
     const float *scales; /* Q8: [DECODE_ROWS][dimension / 32] */
+    const uint8_t *next; /* of the next step's memory, as many bytes as these rows have */
 };
+
+/* Asks for the lines that begin in [begin, end) of the next step. */
+FLOATS_INLINE void decode_ask(const uint8_t *next, size_t begin, size_t end) {
+    for (size_t at = (begin + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; at < end; at += LINE_BYTES)
+        floats_prefetch(next + at);
+}
 
 FLOATS_INLINE const uint8_t *decode_row(const struct decode_rows *rows, size_t row) {
     return rows->base + row / KV_BLOCK_TOKENS * rows->block_bytes + row % KV_BLOCK_TOKENS * rows->row_bytes;
@@ -84,6 +91,7 @@ FLOATS_INLINE void score_heads(const enum kv_type type, const size_t row_count, 
     const uint8_t *base = decode_row(k, row);
     const float *scales = k->scales + row * (k->dimension / KV_SCALE_GROUP);
     for (size_t r = 0; r < KV_BLOCK_TOKENS; r += row_count) {
+        decode_ask(k->next, (row + r) * k->row_bytes, (row + r + row_count) * k->row_bytes);
         score_tile(type, row_count, heads, k, base, scales, q, q_stride, scores + row + r);
         base += row_count * k->row_bytes;
         scales += row_count * (k->dimension / KV_SCALE_GROUP);
@@ -109,12 +117,15 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
                               const float *weights, float *o, size_t o_stride) {
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
+    const size_t element_bytes = type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
     FLOATS_UNROLL
     for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
     for (size_t n = 0; n < vectors; n++)
         sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
     for (size_t row = row_begin; row < row_end;) {
         const uint8_t *base = decode_row(v, row);
+        const size_t ask = d * element_bytes * DECODE_ROWS + row * vectors * FLOATS * element_bytes;
+        decode_ask(v->next, ask, ask + KV_BLOCK_TOKENS * vectors * FLOATS * element_bytes);
         size_t block_end = row / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
         for (block_end = block_end < row_end ? block_end : row_end; row < block_end; row++) {
             const float *scales = v->scales + row * scale_count;
@@ -230,17 +241,18 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
                                struct decode_scratch scratch) {
     const struct kv_layout *layout = args->layout;
     const size_t block_bytes = layout->block_bytes;
-    struct decode_rows k = {block, block_bytes, decode_row_bytes(shape.k_type, shape.k_dimension),
-                            shape.k_dimension, scratch.k_scales};
-    struct decode_rows v = {block + layout->v_offset, block_bytes,
-                            decode_row_bytes(shape.v_type, shape.v_dimension), shape.v_dimension,
-                            scratch.v_scales};
+    struct decode_rows k = {block,
+                            block_bytes,
+                            decode_row_bytes(shape.k_type, shape.k_dimension),
+                            shape.k_dimension,
+                            scratch.k_scales,
+                            next};
+    struct decode_rows v = {
+        block + layout->v_offset, block_bytes,      decode_row_bytes(shape.v_type, shape.v_dimension),
+        shape.v_dimension,        scratch.v_scales, next + DECODE_ROWS * k.row_bytes};
     for (size_t b = row_begin / KV_BLOCK_TOKENS; b * KV_BLOCK_TOKENS < row_end; b++) {
         const uint8_t *here = block + b * block_bytes;
         const size_t row = b * KV_BLOCK_TOKENS;
-        if (next != NULL)
-            for (size_t i = 0; i < block_bytes; i += LINE_BYTES)
-                __builtin_prefetch(next + b * block_bytes + i);
         if (shape.k_type == KV_Q8)
             scales_load(here + layout->k_scales_offset, k.dimension,
                         scratch.k_scales + row * (k.dimension / KV_SCALE_GROUP));
@@ -252,6 +264,7 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
     for (size_t head = 0; head < args->group; head++)
         soften(args, head, row_begin, row_end, scratch.scores + head * DECODE_ROWS,
                scratch.s + head * FLOATS);
+    decode_ask(next, DECODE_ROWS * (k.row_bytes + v.row_bytes), DECODE_ROWS / KV_BLOCK_TOKENS * block_bytes);
     value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
 }
 
@@ -271,8 +284,9 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
     for (uint64_t row = args->row_begin; row < args->row_end;) {
         uint64_t first = row / DECODE_ROWS * DECODE_ROWS, after = first + DECODE_ROWS;
         uint64_t end = after < args->row_end ? after : args->row_end;
-        const uint8_t *next = after < args->row_end ? decode_block(args, after) : NULL;
-        decode_step(shape, args, decode_block(args, first), next, (size_t)(row - first),
+        const uint8_t *block = decode_block(args, first);
+        const uint8_t *next = after < args->row_end ? decode_block(args, after) : args->then;
+        decode_step(shape, args, block, next != NULL ? next : block, (size_t)(row - first),
                     (size_t)(end - first), scratch);
         row = end;
     }
