@@ -23,6 +23,9 @@
 /* Into all caches; any address. */
 FLOATS_INLINE void floats_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
+/* The same of what is read once: past L2 where the processor can. */
+FLOATS_INLINE void floats_prefetch_once(const void *p) { __builtin_prefetch(p, 0, 0); }
+
 #if defined(__aarch64__)
 #include "kernels/floats_neon.h"
 #else

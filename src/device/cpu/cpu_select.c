@@ -231,18 +231,37 @@ static size_t same_form(const struct kv_view *view, size_t head, const uint32_t 
     return end;
 }
 
-/* The partial of count rows of `list`, all in one form. */
-static void attend_rows(const struct select_run *run, const struct select_row *r, size_t head,
-                        const uint32_t *list, size_t count, bool packed, float *partial, float *row_scores,
+/* An attend unit: `count` rows of the list of one KV head of a row. */
+struct attend_part {
+    size_t row, head, begin, count;
+    const uint32_t *list; /* from begin on */
+};
+
+static struct attend_part attend_part_of(const struct select_run *run, size_t unit) {
+    struct attend_part part = {0};
+    while (part.row + 1 < run->row_count && run->rows[part.row + 1].attend_first <= unit) part.row++;
+    const struct select_row *r = &run->rows[part.row];
+    part.head = (unit - r->attend_first) / r->ranges.count;
+    part.begin = (unit - r->attend_first) % r->ranges.count * r->ranges.rows;
+    part.count = min_size(r->ranges.rows, r->kept - part.begin);
+    part.list = head_list(run, part.row, part.head) + part.begin;
+    return part;
+}
+
+/* The partial of `count` rows of a part from its row `first` on, all in one form. */
+static void attend_rows(const struct select_run *run, const struct attend_part *part, size_t first,
+                        size_t count, bool packed, float *partial, float *row_scores, size_t then,
                         uint8_t *scratch) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
+    const struct select_row *r = &run->rows[part->row];
     const struct kv_view *view = &r->item->view;
-    (packed ? kernels->gather_q4 : kernels->gather)(&(struct attention_gather_args){
+    struct attention_gather_args args = {
         .layout = run->kv,
-        .chunks = (const void *const *)((packed ? view->packed : view->chunks) + head * view->chunk_stride),
-        .rows = list,
+        .chunks =
+            (const void *const *)((packed ? view->packed : view->chunks) + part->head * view->chunk_stride),
+        .rows = part->list + first,
         .row_count = count,
-        .q = head_query(run, r, head),
+        .q = head_query(run, r, part->head),
         .q_stride = run->kv->k_dimension,
         .group = run->group,
         .scale = run->operation->scale,
@@ -253,7 +272,18 @@ static void attend_rows(const struct select_run *run, const struct select_row *r
         .o_stride = run->kv->v_dimension,
         .scores = row_scores,
         .scores_stride = run->list_stride,
-        .scratch = scratch});
+        .scratch = scratch,
+    };
+    if (then < run->units[PHASE_ATTEND] && first + count == part->count) {
+        const struct attend_part next = attend_part_of(run, then);
+        const struct kv_view *next_view = &run->rows[next.row].item->view;
+        bool next_packed;
+        args.then_chunks = (const void *const *)(next_view->chunks + next.head * next_view->chunk_stride);
+        args.then_rows = next.list;
+        args.then_count = same_form(next_view, next.head, next.list, next.count, &next_packed);
+        if (next_packed) args.then_count = 0;
+    }
+    (packed ? kernels->gather_q4 : kernels->gather)(&args);
 }
 
 static void merge_partial(const struct select_run *run, float *target, const float *source) {
@@ -262,27 +292,25 @@ static void merge_partial(const struct select_run *run, float *target, const flo
                                          dimension, source, source + group, source + 2 * group, dimension);
 }
 
-static void attend_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
-    size_t row = 0, heads = run->operation->kv_head_count;
-    while (row + 1 < run->row_count && run->rows[row + 1].attend_first <= unit) row++;
-    const struct select_row *r = &run->rows[row];
-    size_t head = (unit - r->attend_first) / r->ranges.count,
-           range = (unit - r->attend_first) % r->ranges.count;
-    size_t begin = range * r->ranges.rows, count = min_size(r->ranges.rows, r->kept - begin);
+/* `then`: the unit that this thread goes on with. */
+static void attend_unit(const struct select_run *run, size_t unit, size_t then, uint8_t *scratch) {
+    const struct attend_part part = attend_part_of(run, unit);
+    const struct select_row *r = &run->rows[part.row];
     float *partial = run->partials + unit * run->partial_stride;
-    const uint32_t *list = head_list(run, row, head);
-    ASSERT(list[begin + count - 1] <= r->item->position);
+    ASSERT(part.list[part.count - 1] <= r->item->position);
     float *row_scores = NULL;
     if (run->row_scores != NULL)
-        row_scores = run->row_scores + (row * heads + head) * run->group * run->list_stride + begin;
-    float *part = (float *)(void *)scratch; /* of rows behind the first that lie in another form */
-    uint8_t *rest = scratch + run->partial_stride * sizeof *part;
-    for (size_t first = 0; first < count;) {
+        row_scores = run->row_scores +
+                     (part.row * run->operation->kv_head_count + part.head) * run->group * run->list_stride +
+                     part.begin;
+    float *other = (float *)(void *)scratch; /* of rows behind the first that lie in another form */
+    uint8_t *rest = scratch + run->partial_stride * sizeof *other;
+    for (size_t first = 0; first < part.count;) {
         bool packed;
-        size_t same = same_form(&r->item->view, head, list + begin + first, count - first, &packed);
-        attend_rows(run, r, head, list + begin + first, same, packed, first == 0 ? partial : part,
-                    row_scores != NULL ? row_scores + first : NULL, rest);
-        if (first > 0) merge_partial(run, partial, part);
+        size_t same = same_form(&r->item->view, part.head, part.list + first, part.count - first, &packed);
+        attend_rows(run, &part, first, same, packed, first == 0 ? partial : other,
+                    row_scores != NULL ? row_scores + first : NULL, then, rest);
+        if (first > 0) merge_partial(run, partial, other);
         first += same;
     }
 }
@@ -324,18 +352,32 @@ static void finish_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
                     dimension);
 }
 
+/* relaxed: tickets only; what units read of others lies behind the barrier */
+static size_t draw(struct select_run *run, size_t phase) {
+    return __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
+}
+
+static void attend_units(struct select_run *run, const struct pool_worker *worker, uint8_t *scratch) {
+    size_t unit = draw(run, PHASE_ATTEND), units = run->units[PHASE_ATTEND];
+    while (unit < units) {
+        size_t then = cpu_draws_early(worker, unit, units) ? draw(run, PHASE_ATTEND) : SIZE_MAX;
+        attend_unit(run, unit, then, scratch);
+        unit = then != SIZE_MAX ? then : draw(run, PHASE_ATTEND);
+    }
+}
+
 static void select_task(void *context, const struct pool_worker *worker) {
-    static void (*const functions[PHASE_COUNT])(struct select_run *, size_t, uint8_t *) = {
-        prepare_unit, score_unit, choose_unit, attend_unit, finish_unit};
+    static void (*const functions[PHASE_COUNT])(struct select_run *, size_t,
+                                                uint8_t *) = {[PHASE_PREPARE] = prepare_unit,
+                                                              [PHASE_SCORE] = score_unit,
+                                                              [PHASE_CHOOSE] = choose_unit,
+                                                              [PHASE_FINISH] = finish_unit};
     struct select_run *run = context;
     uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
     for (size_t phase = 0; phase < PHASE_COUNT; phase++) {
-        for (;;) {
-            /* relaxed: tickets only; what units read of others lies behind the barrier */
-            size_t unit = __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
-            if (unit >= run->units[phase]) break;
-            functions[phase](run, unit, scratch);
-        }
+        size_t unit;
+        if (phase == PHASE_ATTEND) attend_units(run, worker, scratch);
+        while ((unit = draw(run, phase)) < run->units[phase]) functions[phase](run, unit, scratch);
         if (run->units[phase] > 0 && phase + 1 < PHASE_COUNT) cpu_barrier(worker);
         if (worker->index == 0) run->ended_ns[phase] = clock_ns();
     }

@@ -51,6 +51,10 @@ struct attention_gather_args {
     float *scores; /* out: [group][scores_stride], row_count each; or NULL */
     size_t scores_stride;
     void *scratch; /* gather_scratch_bytes(group, layout) or gather_q4's, aligned to 8 */
+    const void *const
+        *then_chunks; /* the rows that the caller goes on with, of which the first are prefetched at the */
+    const uint32_t *then_rows; /* end; in the same layout; none: then_count is 0 */
+    size_t then_count;
 };
 
 /* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,

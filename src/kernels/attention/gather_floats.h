@@ -1,21 +1,21 @@
 /* Gather attention over `floats`; included by attention_gather_avx2.c, _avx512.c and _neon.c.
  *
- * Mapping: 16 selected rows at a time; while they are attended, the next 16 are prefetched: a line of their K
- * for each of K that is multiplied, and of V for V.  Rows of 64 to 512 bytes lie at random, where the
- * hardware's prefetchers see nothing; and a burst of prefetches would fill the miss queue and hold up the loads
- * behind it.  Scores: up to 4 heads x 2 rows accumulate in registers; the softmax is online; values: 4 heads x 2
- * registers of the output over the rows.
+ * Mapping: 16 selected rows at a time; while they are attended, the 32 behind them are prefetched, each line twice:
+ * Zen 3 drops what it has no miss buffer left for, and then the second time brings it.  Rows of 64 to 512 bytes lie at
+ * random, where the hardware's prefetchers see nothing; and a burst of prefetches would be dropped for the greater
+ * part.  Scores: up to 4 heads x 2 rows accumulate in registers; the softmax is online; values: 4 heads x 2 registers
+ * of the output over the rows.
  * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
  * kernel goes by whole blocks and is tuned for it.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
- * Bound: at random rows the core's outstanding misses (a line per 5 to 6 ns at best, 24 at a time with 150 ns
- * each), else as decode.  Reached, one core of an AMD EPYC (Zen 3), 2026-11-21, group 4, f16, ns per row: 2048 of 32K
- * at random 36 to 56 at dimension 64 (24 of them are lines at best, 24 to 30 are arithmetic), 77 to 95 at 128; all
- * rows 26 and 44, where decode takes 25 and 49 (bench_selection.c).  Prefetching 32 rows ahead or into L2 was
- * no better.
+ * Bound: at random rows the core's outstanding misses (24; a line per 5 to 6 ns at best), else as decode.  Reached,
+ * AMD EPYC (Zen 3), 2026-11-21, group 4, f16, ns per row and thread: one thread, all rows 26 at dimension 64 and 44 at
+ * 128, where decode took 25 and 49 (bench_selection.c); two threads in the engine, 2048 of 32K at dimension 64: 51,
+ * where loads of such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/attention/attention_internal.h"
@@ -38,6 +38,18 @@ struct gather_step {
     size_t count; /* 1..GATHER_ROWS */
 };
 
+/* Rows that are prefetched: of the step behind this one, and of the one behind that. */
+struct gather_ask {
+    const struct gather_rows *next, *after;
+};
+
+/* The line of a row that begins at `byte`, from the step after the next one; half a line on, from the next one. */
+FLOATS_INLINE void gather_prefetch(const struct gather_ask ask, size_t row, size_t byte) {
+    if (byte % GATHER_LINE == 0) floats_prefetch_once(ask.after->row[row] + byte);
+    if (byte % GATHER_LINE == GATHER_LINE / 2)
+        floats_prefetch_once(ask.next->row[row] + byte - GATHER_LINE / 2);
+}
+
 FLOATS_INLINE floats gather_load(const enum kv_type type, const uint8_t *row, size_t d, floats scale) {
     if (type == KV_F16) return floats_load_half(row + d * sizeof(uint16_t));
     return floats_multiply(floats_load_int8(row + d), scale);
@@ -47,9 +59,9 @@ FLOATS_INLINE size_t gather_bytes(const enum kv_type type) {
     return type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
 }
 
-/* scores[head][r] = q[head] . k[row + r]; the same rows of `next` are prefetched, unless it is NULL */
+/* scores[head][r] = q[head] . k[row + r] */
 FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
-                                     const struct gather_rows *k, const struct gather_rows *next, size_t row,
+                                     const struct gather_rows *k, const struct gather_ask ask, size_t row,
                                      const float *q, size_t q_stride, float *scores) {
     floats sum[8];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
@@ -62,9 +74,8 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++)
             scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
-        if (next != NULL && part * gather_bytes(type) % GATHER_LINE == 0)
-            for (size_t r = 0; r < row_count; r++)
-                floats_prefetch(next->row[row + r] + part * gather_bytes(type));
+        FLOATS_UNROLL
+        for (size_t r = 0; r < row_count; r++) gather_prefetch(ask, row + r, part * gather_bytes(type));
         FLOATS_UNROLL
         for (size_t i = 0; i < width; i += FLOATS) {
             const size_t d = part + i;
@@ -85,18 +96,15 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
 
 /* The 8 rows from `row` on. */
 FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, const struct gather_rows *k,
-                                      const struct gather_rows *next, size_t row, const float *q,
+                                      const struct gather_ask ask, size_t row, const float *q,
                                       size_t q_stride, float *scores) {
     size_t head = 0;
-#define SCORE_HEADS(heads, rows)                                                                  \
-    do {                                                                                          \
-        for (size_t r = 0; r < GATHER_BATCH; r += (rows))                                         \
-            gather_score_tile(type, rows, heads, k, next, row + r, q + head * q_stride, q_stride, \
-                              scores + head * GATHER_ROWS);                                       \
-        next = NULL;                                                                              \
-    } while (0)
+#define SCORE_HEADS(heads, rows)                                                         \
+    for (size_t r = 0; r < GATHER_BATCH; r += (rows))                                    \
+    gather_score_tile(type, rows, heads, k, ask, row + r, q + head * q_stride, q_stride, \
+                      scores + head * GATHER_ROWS)
     if (type == KV_Q8)
-        for (size_t r = 0; r < GATHER_BATCH; r++) floats_prefetch(next->halves[row + r]);
+        for (size_t r = 0; r < GATHER_BATCH; r++) floats_prefetch(ask.next->halves[row + r]);
     for (; head + 4 <= group; head += 4) SCORE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) SCORE_HEADS(2, 4);
     for (; head < group; head++) SCORE_HEADS(1, 8);
@@ -105,7 +113,7 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
 
 /* o[head][vectors registers] += weights[head][row] * v[row] over the step's rows */
 FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads, const size_t vectors,
-                                     const struct gather_rows *v, const struct gather_rows *next, size_t d,
+                                     const struct gather_rows *v, const struct gather_ask ask, size_t d,
                                      size_t count, const float *weights, float *o, size_t o_stride) {
     floats sum[8];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
@@ -123,7 +131,7 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
             const size_t byte = (d + n * FLOATS) * gather_bytes(type);
-            if (next != NULL && byte % GATHER_LINE == 0) floats_prefetch(next->row[row] + byte);
+            gather_prefetch(ask, row, byte);
             floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
             floats value = gather_load(type, base, d + n * FLOATS, scale);
             FLOATS_UNROLL
@@ -138,27 +146,24 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
 }
 
 FLOATS_INLINE void gather_value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
-                                      const struct gather_rows *v, const struct gather_rows *next,
-                                      size_t count, const float *weights, float *o, size_t o_stride) {
+                                      const struct gather_rows *v, const struct gather_ask ask, size_t count,
+                                      const float *weights, float *o, size_t o_stride) {
     size_t d = 0;
     for (; d + vectors * FLOATS <= v->dimension; d += vectors * FLOATS)
-        gather_value_tile(type, heads, vectors, v, next, d, count, weights, o, o_stride);
+        gather_value_tile(type, heads, vectors, v, ask, d, count, weights, o, o_stride);
     for (; d < v->dimension; d += FLOATS)
-        gather_value_tile(type, heads, 1, v, next, d, count, weights, o, o_stride);
+        gather_value_tile(type, heads, 1, v, ask, d, count, weights, o, o_stride);
 }
 
 FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, const struct gather_rows *v,
-                                      const struct gather_rows *next, size_t count, const float *weights,
+                                      const struct gather_ask ask, size_t count, const float *weights,
                                       float *o, size_t o_stride) {
     size_t head = 0;
-#define VALUE_HEADS(heads, vectors)                                                            \
-    do {                                                                                       \
-        gather_value_heads(type, heads, vectors, v, next, count, weights + head * GATHER_ROWS, \
-                           o + head * o_stride, o_stride);                                     \
-        next = NULL;                                                                           \
-    } while (0)
+#define VALUE_HEADS(heads, vectors)                                                       \
+    gather_value_heads(type, heads, vectors, v, ask, count, weights + head * GATHER_ROWS, \
+                       o + head * o_stride, o_stride)
     if (type == KV_Q8)
-        for (size_t r = 0; r < GATHER_ROWS; r++) floats_prefetch(next->halves[r]);
+        for (size_t r = 0; r < GATHER_ROWS; r++) floats_prefetch(ask.next->halves[r]);
     for (; head + 4 <= group; head += 4) VALUE_HEADS(4, 2);
     for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
     for (; head < group; head++) VALUE_HEADS(1, 8);
@@ -199,15 +204,14 @@ struct gather_shape {
     size_t k_dimension, v_dimension;
 };
 
-/* Where the rows of a step are, from index `first` of the list on; the last one again up to GATHER_ROWS. */
-FLOATS_INLINE void gather_place(const struct gather_shape shape, const struct attention_gather_args *args,
-                                size_t first, struct gather_step *step) {
-    const struct kv_layout *layout = args->layout;
+/* Where the rows of a step are, the last one again up to GATHER_ROWS. */
+FLOATS_INLINE void gather_place(const struct gather_shape shape, const struct kv_layout *layout,
+                                const void *const *chunks, const uint32_t *rows, struct gather_step *step) {
     const size_t k_bytes = shape.k_dimension * gather_bytes(shape.k_type);
     const size_t v_bytes = shape.v_dimension * gather_bytes(shape.v_type);
     for (size_t i = 0; i < GATHER_ROWS; i++) {
-        const uint32_t row = args->rows[first + (i < step->count ? i : step->count - 1)];
-        const uint8_t *block = kv_block(layout, args->chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS);
+        const uint32_t row = rows[i < step->count ? i : step->count - 1];
+        const uint8_t *block = kv_block(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS);
         const size_t token = row % KV_BLOCK_TOKENS;
         step->k.row[i] = block + token * k_bytes;
         step->v.row[i] = block + layout->v_offset + token * v_bytes;
@@ -243,36 +247,45 @@ static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout)
     return sizeof(float) * (group * (GATHER_ROWS + FLOATS) + GATHER_ROWS * scales);
 }
 
-/* Attends the step at index `first` of the list while `next` is prefetched. */
+/* Attends the step at index `first` of the list while `next` and `after` are prefetched. */
 FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct attention_gather_args *args,
-                                 const struct gather_step *step, const struct gather_step *next, size_t first,
+                                 const struct gather_step *step, const struct gather_step *next,
+                                 const struct gather_step *after, size_t first,
                                  struct gather_scratch scratch) {
     const size_t count = step->count;
     const size_t scored = (count + GATHER_BATCH - 1) / GATHER_BATCH * GATHER_BATCH; /* more of it is masked */
     if (shape.k_type == KV_Q8) gather_scales(&step->k, shape.k_dimension, scored);
     for (size_t row = 0; row < scored; row += GATHER_BATCH)
-        gather_score_group(shape.k_type, args->group, &step->k, &next->k, row, args->q, args->q_stride,
-                           scratch.scores);
+        gather_score_group(shape.k_type, args->group, &step->k, (struct gather_ask){&next->k, &after->k}, row,
+                           args->q, args->q_stride, scratch.scores);
     for (size_t head = 0; head < args->group; head++)
         gather_soften(args, head, count, scratch.scores + head * GATHER_ROWS, scratch.s + head * FLOATS,
                       args->scores != NULL ? args->scores + head * args->scores_stride + first : NULL);
     if (shape.v_type == KV_Q8) gather_scales(&step->v, shape.v_dimension, count);
-    gather_value_group(shape.v_type, args->group, &step->v, &next->v, count, scratch.scores, args->o,
-                       args->o_stride);
+    gather_value_group(shape.v_type, args->group, &step->v, (struct gather_ask){&next->v, &after->v}, count,
+                       scratch.scores, args->o, args->o_stride);
 }
 
-FLOATS_INLINE size_t gather_count(const struct attention_gather_args *args, size_t first) {
-    if (first >= args->row_count) return 0;
-    return args->row_count - first < GATHER_ROWS ? args->row_count - first : GATHER_ROWS;
+/* The step at index `first`: of the list, behind its end of what the caller goes on with, and behind that whatever
+ * lies in the step already. */
+FLOATS_INLINE void gather_find(const struct gather_shape shape, const struct attention_gather_args *args,
+                               size_t first, struct gather_step *step) {
+    const bool own = first < args->row_count;
+    const size_t begin = own ? first : first - args->row_count;
+    const size_t count = own ? args->row_count : args->then_count;
+    if (begin >= count) return;
+    step->count = count - begin < GATHER_ROWS ? count - begin : GATHER_ROWS;
+    gather_place(shape, args->layout, own ? args->chunks : args->then_chunks,
+                 (own ? args->rows : args->then_rows) + begin, step);
 }
 
 FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct attention_gather_args *args) {
     struct gather_scratch scratch = {.scores = args->scratch};
-    struct gather_step steps[2];
+    struct gather_step steps[3];
     scratch.s = scratch.scores + args->group * GATHER_ROWS;
     scratch.k_scales = scratch.s + args->group * FLOATS;
     scratch.v_scales = scratch.k_scales + GATHER_ROWS * (shape.k_dimension / KV_SCALE_GROUP);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
         steps[i].k.scales = scratch.k_scales;
         steps[i].v.scales = scratch.v_scales;
         steps[i].k.dimension = shape.k_dimension;
@@ -283,17 +296,14 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         floats_store(scratch.s + head * FLOATS, floats_set(0));
         for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
     }
-    steps[0].count = gather_count(args, 0);
-    if (steps[0].count > 0) gather_place(shape, args, 0, &steps[0]);
-    for (size_t first = 0, at = 0; first < args->row_count; at ^= 1) {
-        struct gather_step *step = &steps[at], *next = &steps[at ^ 1];
-        next->count = gather_count(args, first + step->count);
-        if (next->count > 0)
-            gather_place(shape, args, first + step->count, next);
-        else
-            next = step;
-        gather_attend(shape, args, step, next, first, scratch);
-        first += step->count;
+    for (size_t i = 0; i < 3; i++) { /* so that each has rows, if only these */
+        gather_find(shape, args, 0, &steps[i]);
+        gather_find(shape, args, i * GATHER_ROWS, &steps[i]);
+    }
+    for (size_t first = 0, at = 0; first < args->row_count; first += GATHER_ROWS, at++) {
+        struct gather_step *step = &steps[at % 3];
+        gather_attend(shape, args, step, &steps[(at + 1) % 3], &steps[(at + 2) % 3], first, scratch);
+        gather_find(shape, args, first + 3 * GATHER_ROWS, step);
     }
     for (size_t head = 0; head < args->group; head++)
         args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
