@@ -143,6 +143,20 @@ static void column_give_back(struct kv_cache *cache, uint64_t column) {
     cache->used_columns--;
 }
 
+/* Where the block beside a column lies, of a layer counted from metadata_layer_first: a head's blocks of so many
+ * columns are neighbours, because one head after another is scored.  With one column beside the other, 1,152 bytes in
+ * every 9,216, each lay in another page; where the host of a virtual machine has small pages that misses the TLB. */
+enum { METADATA_RUN = 32 };
+
+static uint64_t metadata_columns(const struct kv_cache *cache) {
+    return (cache->column_count + METADATA_RUN - 1) / METADATA_RUN * METADATA_RUN;
+}
+
+static uint64_t metadata_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
+    uint64_t run = (layer * metadata_columns(cache) + column) / METADATA_RUN;
+    return (run * cache->config.kv_head_count + head) * METADATA_RUN + column % METADATA_RUN;
+}
+
 /* Enters the addresses of the blocks beside column number `index` of the sequence. */
 static void metadata_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
@@ -150,7 +164,7 @@ static void metadata_enter(struct kv_sequence *sequence, uint64_t index) {
     size_t layer_count = metadata_layers(&cache->config), first = cache->config.metadata_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
-            uint64_t block = (layer * cache->column_count + sequence->columns[index]) * heads + head;
+            uint64_t block = metadata_block(cache, layer, sequence->columns[index], head);
             ASSERT((block + 1) * bytes <= cache->metadata_slab_bytes);
             sequence->metadata[((layer + first) * heads + head) * sequence->column_capacity + index] =
                 cache->metadata + block * bytes;
@@ -200,7 +214,8 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
     if (metadata_layers(&config) == 0)
         return cache->tier != NULL ? kv_tier_divide(cache->tier, error) : STATUS_OK;
     uint64_t column, bytes;
-    if (!column_metadata_bytes(&config, &column) || !checked_multiply(column, cache->column_count, &bytes))
+    if (!column_metadata_bytes(&config, &column) ||
+        !checked_multiply(column, metadata_columns(cache), &bytes))
         return error_set(error, STATUS_MEMORY, "metadata of %llu tokens do not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
     void *slab;

@@ -13,7 +13,7 @@ struct kv_cache {
     struct kv_layout layout;
     uint8_t *slab; /* owned; [layer][column][kv head] chunks */
     size_t slab_bytes;
-    uint8_t *metadata; /* owned; [layer from metadata_layer_first][column][kv head] blocks; NULL: none */
+    uint8_t *metadata; /* owned; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none */
     size_t metadata_slab_bytes;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
