@@ -2,7 +2,8 @@
  *
  * Mapping: 32 rows (four blocks, contiguous memory) at a time; for each, the scores of all query heads
  * of the group, then the online softmax, then the weighted values, so that K and V come from memory
- * once; the blocks of the next 32 rows are prefetched meanwhile.  Scores: up to 4 heads x 2 rows
+ * once; the lines of the next 32 rows are prefetched meanwhile, in order and as many as are read, because Zen 3 drops
+ * prefetches beyond 24 misses (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows
  * accumulate in registers, a K vector is converted once and used by each head, a query vector is loaded
  * once for its rows.  Values: 4 heads x 2 registers of the output accumulate over the 32 rows.
  * Bytes: row_end - row_begin rows of k_row_bytes + v_row_bytes (and scales).
