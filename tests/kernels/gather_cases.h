@@ -78,6 +78,7 @@ static inline void gather_run(void (*gather)(const struct attention_gather_args 
     struct guarded scratch = guarded_create((scratch_bytes + 63) / 64 * 64);
     memset(scratch.data, 0xff, scratch.bytes);
     partial_create(partial, heads->group, layout->v_dimension, count);
+    /* It goes on with the first rows again: nothing of them may come out, and their list ends at a guard page. */
     gather(&(struct attention_gather_args){.layout = layout,
                                            .chunks = chunks,
                                            .rows = rows->data,
@@ -93,7 +94,10 @@ static inline void gather_run(void (*gather)(const struct attention_gather_args 
                                            .o_stride = partial->o_stride,
                                            .scores = scores ? partial->scores.data : NULL,
                                            .scores_stride = partial->scores_stride,
-                                           .scratch = scratch.data});
+                                           .scratch = scratch.data,
+                                           .then_chunks = chunks,
+                                           .then_rows = rows->data,
+                                           .then_count = count});
     guarded_destroy(&scratch);
 }
 

@@ -190,6 +190,7 @@ static void decode_run(const struct attention_kernels *kernels, const struct row
         .o = partial->o,
         .o_stride = partial->o_stride,
         .scratch = scratch.data,
+        .then = begin < end ? rows->chunks[begin / KV_CHUNK_TOKENS] : NULL,
     };
     kernels->decode(&args);
     guarded_destroy(&scratch);
