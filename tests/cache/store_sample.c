@@ -59,13 +59,28 @@ static void fill(struct random *random, uint8_t *bytes, size_t count) {
     }
 }
 
-void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes) {
-    struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);
-    fill(&random, bytes, sample->layout.chunk_bytes);
-}
-
 static size_t tail_bytes(const struct sample *sample) {
     return sample->layout.tail_bytes != 0 ? sample->layout.tail_bytes : sample->layout.chunk_bytes;
+}
+
+static size_t page_bytes(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk) {
+    const struct store_layout *layout = &sample->layout;
+    bool rows = layout->shares.layer_count > 0 &&
+                !page_shares_is_packed(&layout->shares, layer, kv_head, layout->kv_head_count, chunk);
+    return rows ? layout->tail_bytes : layout->chunk_bytes;
+}
+
+void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);
+    fill(&random, bytes, page_bytes(sample, layer, kv_head, chunk));
+}
+
+void sample_share(struct sample *sample, struct random *random) {
+    struct store_layout *layout = &sample->layout;
+    layout->tail_bytes = 8 * (1 + (uint32_t)random_below(random, 2048));
+    layout->shares.layer_count = (uint16_t)layout->layer_count;
+    for (size_t i = 0; i < layout->layer_count; i++)
+        layout->shares.sixteenths[i] = (uint8_t)random_below(random, PAGE_SHARE_WHOLE + 1);
 }
 
 static void sample_tail(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
@@ -98,7 +113,7 @@ void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, 
 static enum status write_head(const struct sample *sample, struct document *document, size_t layer,
                               size_t head, uint64_t chunk_first, uint64_t chunk_end, uint8_t *memory,
                               struct random *random, struct error *error) {
-    size_t bytes = sample->layout.chunk_bytes, entry = sample->layout.metadata_bytes;
+    size_t bytes = page_most(sample), entry = sample->layout.metadata_bytes;
     while (chunk_first < chunk_end) {
         size_t most = document_write_most(document), count = (size_t)(chunk_end - chunk_first);
         if (count > most) count = most;
@@ -171,14 +186,14 @@ enum status sample_save(const struct sample *sample, struct store *store, const 
 }
 
 /* Rows of the tail that were stored: whole blocks of 8. */
-static size_t bytes_of(const struct sample *sample, uint64_t chunk, uint64_t tokens) {
-    if (chunk < tokens / CHUNK) return sample->layout.chunk_bytes;
+static size_t bytes_of(const struct sample *sample, const struct page_read *read, uint64_t tokens) {
+    if (read->chunk < tokens / CHUNK) return page_bytes(sample, read->layer, read->kv_head, read->chunk);
     return (size_t)((tokens % CHUNK + 7) / 8) * (tail_bytes(sample) / 8);
 }
 
 static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
                                uint8_t *memory, uint8_t *expected, struct error *error) {
-    size_t page_bytes = page_most(sample);
+    size_t most = page_most(sample);
     uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
@@ -187,7 +202,7 @@ static enum status check_pages(const struct sample *sample, struct document *doc
             for (uint64_t chunk = 0; chunk < chunks;) {
                 size_t count = 0, next = 0;
                 for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
-                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_bytes};
+                    reads[count] = (struct page_read){layer, head, chunk, memory + count * most};
                 TRY(document_read_pages(document, queue, reads, count, &next, 0));
                 while (io_queue_in_flight(queue) > 0) {
                     size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);
@@ -197,7 +212,7 @@ static enum status check_pages(const struct sample *sample, struct document *doc
                     TRY(document_check_page(document, &reads[i], error));
                     bool full = reads[i].chunk < tokens / CHUNK;
                     (full ? sample_page : sample_tail)(sample, layer, head, reads[i].chunk, expected);
-                    assert_memory_equal(reads[i].memory, expected, bytes_of(sample, reads[i].chunk, tokens));
+                    assert_memory_equal(reads[i].memory, expected, bytes_of(sample, &reads[i], tokens));
                 }
             }
     return STATUS_OK;
@@ -230,8 +245,8 @@ enum status sample_check(const struct sample *sample, struct document *document,
     struct io_queue *queue;
     const struct io_queue_options options = {.depth = QUEUE_DEPTH};
     TRY(io_queue_create(&queue, &options, error));
-    size_t page_bytes = page_most(sample);
-    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * page_bytes), *expected = malloc(page_bytes);
+    size_t most = page_most(sample);
+    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * most), *expected = malloc(most);
     assert_non_null(memory);
     assert_non_null(expected);
     enum status status = check_metadata(sample, document, error);
@@ -251,8 +266,8 @@ enum status sample_reuse(const struct sample *sample, struct store *store, uint6
     enum status status =
         store_find(store, &sample->model, &sample->layout, tokens, token_count, &match, error);
     if (status == STATUS_OK && match.document > 0) {
-        status = document_open(&document, store, match.document, &sample->model, &sample->layout,
-                               DOCUMENT_READ, 0, error);
+        status = document_open(&document, store, match.document, &sample->model, &match.layout, DOCUMENT_READ,
+                               0, error);
         if (status == STATUS_OK) {
             status = sample_check(sample, document, error);
             if (status == STATUS_OK) *reused = match.prefix_tokens;

@@ -13,6 +13,7 @@
 #include <sqlite3.h>
 
 #include "cache/faulty_vfs.h"
+#include "cache/store/store_internal.h"
 #include "cache/store_sample.h"
 #include "platform/clock.h"
 #include "platform/scratch.h"
@@ -63,6 +64,8 @@ static void round_trip(struct random *random, enum io_backend backend) {
     struct sample sample = sample_random(random);
     if (random_below(random, 2) == 0) /* as where full chunks are compressed */
         sample.layout.tail_bytes = 8 * (1 + (uint32_t)random_below(random, 2048));
+    else if (random_below(random, 3) > 0)
+        sample_share(&sample, random);
     struct store *store;
     struct document *document;
     struct error error;
@@ -193,6 +196,178 @@ static void see(void *context, const struct document_info *info) {
     assert_string_equal(info->name, "sample.txt");
     assert_string_equal(info->model, "a model of the tests");
     assert_true(info->used >= info->created - 1 && info->bytes > 0);
+}
+
+/* Pages in 4 bits of chunks [first, end) of one head. */
+static uint64_t packed_of(const struct page_shares *shares, size_t head, size_t heads, uint64_t first,
+                          uint64_t end) {
+    uint64_t count = 0;
+    for (uint64_t chunk = first; chunk < end; chunk++)
+        count += page_shares_is_packed(shares, 0, head, heads, chunk);
+    return count;
+}
+
+static void assert_share(uint64_t packed, uint64_t pages, unsigned sixteenths) {
+    uint64_t wanted = pages * sixteenths, found = packed * PAGE_SHARE_WHOLE;
+    if (found + PAGE_SHARE_WHOLE <= wanted || found >= wanted + PAGE_SHARE_WHOLE)
+        fail_msg("seed %llu: %llu of %llu pages in 4 bits, expected %u sixteenths", (unsigned long long)seed,
+                 (unsigned long long)packed, (unsigned long long)pages, sixteenths);
+}
+
+/* Any run of a head, and of a layer, has its share to within one page; no head is left out. */
+static void test_shares_are_even(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 20);
+    for (unsigned sixteenths = 0; sixteenths <= PAGE_SHARE_WHOLE; sixteenths++)
+        for (int round = 0; round < 40; round++) {
+            const struct page_shares shares = {.layer_count = 1, .sixteenths = {(uint8_t)sixteenths}};
+            size_t heads = 1 + (size_t)random_below(&random, 12);
+            uint64_t first = random_below(&random, 3000), end = first + random_below(&random, 100), layer = 0;
+            for (size_t head = 0; head < heads; head++) {
+                uint64_t packed = packed_of(&shares, head, heads, first, end);
+                assert_share(packed, end - first, sixteenths);
+                assert_int_equal(packed_of(&shares, head, heads, first, first + 16), sixteenths);
+                layer += packed;
+            }
+            assert_share(layer, heads * (end - first), sixteenths);
+        }
+}
+
+/* Of each layer the bytes that its share says are written, each once. */
+static void test_shares_are_what_is_written(void **state) {
+    (void)state;
+    struct fault_plan plan;
+    fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
+    struct store *store;
+    struct error error;
+    const struct store_options options = {.directory = scratch.path, .faults = &plan.faults};
+    assert_ok(store_open(&store, &options, &error), error);
+    struct random random;
+    random_init(&random, seed + 21);
+    struct sample sample = sample_random(&random);
+    sample_share(&sample, &random);
+    struct store_layout *layout = &sample.layout;
+    layout->chunk_bytes = 4864;
+    layout->tail_bytes = 16384;
+    const uint64_t chunks = 5 + random_below(&random, 40), heads = layout->kv_head_count;
+    const struct document_description description = {&sample.model, layout, "", 64 * chunks};
+    struct document *document;
+    assert_ok(document_create(&document, store, &description, &error), error);
+    uint8_t *page = calloc(1, layout->tail_bytes);
+    for (size_t layer = 0; layer < layout->layer_count; layer++) {
+        uint64_t before = plan.written_bytes, share = layout->shares.sixteenths[layer];
+        for (size_t head = 0; head < heads; head++)
+            for (uint64_t chunk = 0; chunk < chunks; chunk++)
+                while (document_write_pages(document, layer, head, chunk, 1, (const void *const[]){page},
+                                            &error) == STATUS_FULL)
+                    assert_ok(document_wait_room(document, &error), error);
+        assert_ok(document_flush(document, &error), error);
+        uint64_t packed = share * heads * chunks / 16, rows = heads * chunks - packed;
+        assert_int_equal(plan.written_bytes - before, packed * 8192 + rows * 16384);
+    }
+    free(page);
+    document_close(document);
+    store_close(store);
+}
+
+static int64_t catalog_version(void) {
+    sqlite3 *database;
+    sqlite3_stmt *statement;
+    assert_int_equal(sqlite3_open(scratch_name(&scratch, "catalog.db"), &database), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(database, "PRAGMA user_version", -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int64_t version = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(database);
+    return version;
+}
+
+/* A document keeps its shares, whatever a search would have chosen today; one without is not found by it, and a catalog
+ * of those alone is what it always was. */
+static void test_shares_stay(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 22);
+    struct sample plain = sample_random(&random), mixed = plain;
+    plain.layout.tail_bytes = 8 * 1000;
+    struct store *store = open_store(0);
+    save(store, &plain, 64 * 20 + 3);
+    assert_int_equal(catalog_version(), 2);
+    sample_share(&mixed, &random);
+    mixed.layout.tail_bytes = plain.layout.tail_bytes;
+    struct sample today = mixed;
+    for (size_t i = 0; i < today.layout.layer_count; i++)
+        today.layout.shares.sixteenths[i] = (uint8_t)(PAGE_SHARE_WHOLE - mixed.layout.shares.sixteenths[i]);
+    assert_reused(store, &today, 64 * 20 + 3, 0);
+    save(store, &mixed, 64 * 21);
+    assert_int_equal(catalog_version(), 3);
+    store_close(store);
+    store = open_store(0);
+    assert_null(store_warning(store));
+    assert_reused(store, &plain, 5000, 64 * 20 + 3);
+    struct store_match match;
+    struct error error;
+    int32_t *tokens = sample_tokens(&today, 5000);
+    assert_ok(store_find(store, &today.model, &today.layout, tokens, 5000, &match, &error), error);
+    assert_int_equal(match.prefix_tokens, 64 * 21);
+    assert_memory_equal(&match.layout.shares, &mixed.layout.shares, sizeof mixed.layout.shares);
+    free(tokens);
+    store_close(store);
+}
+
+/* Gives the row of document 1 another layout, under a checksum that is right. */
+static void change_layout(const char *share) {
+    struct io_folder folder;
+    struct catalog catalog;
+    struct document_row row;
+    struct error error;
+    bool found;
+    assert_ok(io_folder_open(&folder, scratch.path, IO_FOLDER_READ, NULL, &error), error);
+    assert_ok(catalog_open(&catalog, &folder, false, false, NULL, &error), error);
+    assert_ok(catalog_find(&catalog, 1, &row, &found, &error), error);
+    assert_true(found && row.intact);
+    char *at = strstr(row.layout, " share="), rest[STORE_TEXT_MOST];
+    assert_non_null(at);
+    snprintf(rest, sizeof rest, "%s", strstr(at, " metadata="));
+    snprintf(at, (size_t)(row.layout + sizeof row.layout - at), "%s%s", share, rest);
+    assert_ok(catalog_update(&catalog, &row, &error), error);
+    catalog_close(&catalog);
+    io_folder_close(&folder);
+}
+
+static void see_reason(void *context, const struct document_info *info) {
+    if (info->damaged != NULL) snprintf(context, STORE_TEXT_MOST, "%s", info->damaged);
+}
+
+static void test_faulty_shares(void **state) {
+    (void)state;
+    static const char *const faulty[] = {" share=8", " share=8h", " share=8-", " share=888",
+                                         " share=",  " share=8 ", " share=8G"};
+    for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
+        struct random random;
+        random_init(&random, seed + 23);
+        struct sample sample = sample_random(&random);
+        sample.layout.layer_count = 2;
+        sample_share(&sample, &random);
+        struct store *store = open_store(0);
+        save(store, &sample, 64 * 5);
+        store_close(store);
+        change_layout(faulty[i]);
+        store = open_store(0);
+        char reason[STORE_TEXT_MOST] = "";
+        struct error error;
+        if (store_warning(store) == NULL || strstr(store_warning(store), "share") == NULL)
+            fail_msg("%s: the warning is %s", faulty[i], store_warning(store));
+        assert_reused(store, &sample, 1000, 0);
+        assert_ok(store_show(store, 1, see_reason, reason, &error), error);
+        assert_non_null(strstr(reason, "share"));
+        assert_int_equal(store_verify(store, 1, &error), STATUS_DOCUMENT);
+        assert_non_null(strstr(error.message, "share"));
+        assert_ok(store_remove(store, 1, &error), error);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
 }
 
 static void test_list_and_remove(void **state) {
@@ -472,9 +647,9 @@ static void test_full_folder(void **state) {
     assert_int_equal(rmdir(inner), 0);
 }
 
-/* Invariant: bytes written (page files, metadata, catalog and its journal) per byte of KV and metadata. */
-static void test_write_amplification(void **state) {
-    (void)state;
+/* Invariant: bytes written (page files, metadata, catalog and its journal) per byte of KV and metadata.  With pages of
+ * two sizes, half of each: none in both. */
+static void write_amplification(bool shared) {
     struct fault_plan plan;
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
     faulty_vfs_use(&plan);
@@ -489,15 +664,28 @@ static void test_write_amplification(void **state) {
     sample.layout.layer_count = sample.layout.kv_head_count = 4;
     sample.layout.chunk_bytes = 16384;
     sample.layout.metadata_bytes = 512;
+    if (shared) {
+        sample.layout.tail_bytes = 32768; /* at dimension 128 */
+        sample.layout.chunk_bytes = 9728;
+        sample.layout.shares = (struct page_shares){.layer_count = 4, .sixteenths = {8, 8, 8, 8}};
+    }
     const uint64_t commits[] = {512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 4100};
     uint64_t id, before = plan.written_bytes;
     assert_ok(sample_save(&sample, store, commits, 9, &id, &error), error);
-    double saved = (double)(4096 / 64 * 16 * (16384 + 512));
+    double page = shared ? (32768 + 12288) / 2 : 16384, saved = (double)(4096 / 64 * 16) * (page + 512);
     double ratio = (double)(plan.written_bytes - before) / saved;
-    printf("4,100 tokens in 9 commits: %.3f bytes written per byte of KV and metadata\n", ratio);
+    printf("4,100 tokens in 9 commits%s: %.3f bytes written per byte of KV and metadata\n",
+           shared ? ", half of the pages in 4 bits" : "", ratio);
     assert_true(ratio >= 1 && ratio <= 1.05);
     store_close(store);
     faulty_vfs_use(NULL);
+    scratch_empty(&scratch);
+}
+
+static void test_write_amplification(void **state) {
+    (void)state;
+    write_amplification(false);
+    write_amplification(true);
 }
 
 /* 262,144 pages: what opening must verify is a table of 4 MiB (here with pages of 8 bytes of payload). */
@@ -567,6 +755,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_round_trips, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_round_trips_on_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prefixes, set_up, tear_down),
+        cmocka_unit_test(test_shares_are_even),
+        cmocka_unit_test_setup_teardown(test_shares_are_what_is_written, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_shares_stay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_faulty_shares, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list_and_remove, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer_and_readers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_own_pages, set_up, tear_down),

@@ -152,6 +152,7 @@ static struct sample make_sample(void) {
     sample.layout.kv_head_count = 1;
     sample.layout.chunk_bytes = 8 * 500;
     sample.layout.metadata_bytes = 48;
+    if (seed % 2 == 1) sample_share(&sample, &random);
     return sample;
 }
 

@@ -2,7 +2,8 @@
  *
  * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
  * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
- * The schema is compared as text, the version by number, before anything is read.
+ * The schema is compared as text, the version by number, before anything is read.  A version 3 has the tables of 2, and
+ * documents with shares, which a loam that reads only 2 would call damaged.
  *
  * Rollback journal, not WAL: readers of a folder that they may not write need no shared memory file, and the
  * TRUNCATE mode with synchronous=FULL flushes the journal's end, so that a commit that returned stays. */
@@ -19,7 +20,7 @@
 #include "base/assert.h"
 #include "cache/store/catalog_internal.h"
 
-enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 2, BUSY_MILLISECONDS = 10000 };
+enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 2, SHARES_VERSION = 3, BUSY_MILLISECONDS = 10000 };
 
 /* In the order of their names; compared with what sqlite_schema says. */
 static const char *const schema[] = {
@@ -99,9 +100,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version != SCHEMA_VERSION)
-        return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION);
+    if (version != SCHEMA_VERSION && version != SHARES_VERSION)
+        return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d and %d", catalog->path,
+                         (long long)version, SCHEMA_VERSION, SHARES_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -115,8 +116,8 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
     }
     TRY(catalog_finish(catalog, statement, code, "opening", error));
     if (!same || seen != SCHEMA_COUNT)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %d",
-                         catalog->path, SCHEMA_VERSION);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %lld",
+                         catalog->path, (long long)version);
     return STATUS_OK;
 }
 
@@ -127,6 +128,12 @@ static enum status schema_create(struct catalog *catalog, struct error *error) {
     snprintf(sql, sizeof sql, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
              SCHEMA_VERSION);
     return catalog_execute(catalog, sql, "making the tables", error);
+}
+
+enum status catalog_has_shares(struct catalog *catalog, struct error *error) {
+    char sql[48];
+    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", SHARES_VERSION);
+    return catalog_execute(catalog, sql, "noting its version", error);
 }
 
 static enum status settle(struct catalog *catalog, bool read_only, bool may_create, struct error *error) {

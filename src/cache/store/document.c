@@ -319,8 +319,12 @@ bool document_read_is_tail(const struct document *document, const struct page_re
            !document_page_written(document, read->layer, read->kv_head, read->chunk);
 }
 
+static size_t place_bytes(const struct document *document, const struct page_read *read) {
+    return page_padded_bytes(&document->geometry, read->layer, read->kv_head, read->chunk);
+}
+
 static size_t read_bytes(const struct document *document, const struct page_read *read) {
-    if (!document_read_is_tail(document, read)) return document->geometry.page_bytes;
+    if (!document_read_is_tail(document, read)) return place_bytes(document, read);
     return align_up(tail_bytes(&document->geometry, document->committed_tokens), IO_ALIGNMENT);
 }
 
@@ -339,11 +343,13 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
         const struct page_read *first = &reads[*next];
         size_t bytes = read_bytes(document, first), count = 1;
         uint64_t offset = read_offset(document, first);
-        while (*next + count < read_count && bytes + document->geometry.page_bytes <= RUN_BYTES_MOST) {
+        while (*next + count < read_count) {
             const struct page_read *read = &first[count];
-            if ((uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
-                read_offset(document, read) != offset + bytes)
-                break;
+            size_t place = place_bytes(document, read);
+            if (bytes + place > RUN_BYTES_MOST ||
+                (uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
+                read_offset(document, read) != offset + bytes || place != place_bytes(document, first))
+                break; /* pages of one size: which of them a completion covers follows from its bytes */
             bytes += read_bytes(document, read);
             count++;
         }
@@ -370,8 +376,9 @@ enum status document_check_page(struct document *document, const struct page_rea
     bool tail = document_read_is_tail(document, read);
     size_t index = page_index(geometry, read->layer, read->kv_head, tail ? 0 : read->chunk);
     const struct checksum *expected = tail ? &document->tail_sums[index] : &document->page_sums[index];
-    struct checksum found = checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
-                                                           : geometry->chunk_bytes);
+    struct checksum found =
+        checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
+                                       : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk));
     if (checksum_equal(&found, expected)) return STATUS_OK;
     if (tail && has_grown(document))
         return error_set(error, STATUS_DOCUMENT,

@@ -54,6 +54,8 @@ static enum status row_create(struct document *document, uint64_t room, struct e
     uint64_t id_used = 0; /* by files that the catalog may not know: an id of theirs would endanger them */
     if (status == STATUS_OK) status = store_see_files(store, see_largest, &id_used, error);
     if (status == STATUS_OK) status = catalog_insert(&store->catalog, id_used, &document->row, error);
+    if (status == STATUS_OK && document->layout.shares.layer_count > 0)
+        status = catalog_has_shares(&store->catalog, error);
     if (status == STATUS_OK) status = files_create(document, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);
@@ -134,7 +136,7 @@ void document_close(struct document *document) {
 
 size_t document_write_most(const struct document *document) {
     size_t buffer = writer_buffer_bytes(document->store->writer),
-           most = buffer / document->geometry.page_bytes;
+           most = buffer / page_padded_most(&document->geometry);
     if (document->geometry.metadata_bytes > 0)
         most = min_size(most, buffer / document->geometry.metadata_bytes);
     return min_size(most, SEGMENT_CHUNKS);
@@ -183,9 +185,12 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
     for (size_t b = 0; b < buffer_count; b++) {
         uint8_t *page = writer_buffer_memory(buffers[b]);
-        for (size_t i = 0; i < counts[b]; i++, page += geometry->page_bytes) {
-            memcpy(page, *chunks++, geometry->chunk_bytes);
-            memset(page + geometry->chunk_bytes, 0, geometry->page_bytes - geometry->chunk_bytes);
+        for (size_t i = 0; i < counts[b]; i++) {
+            size_t bytes = page_chunk_bytes(geometry, layer, kv_head, chunk_first + i);
+            size_t place = page_padded_bytes(geometry, layer, kv_head, chunk_first + i);
+            memcpy(page, *chunks++, bytes);
+            memset(page + bytes, 0, place - bytes);
+            page += place;
         }
         const struct write_range range = {WRITE_PAGES, document, layer, kv_head, chunk_first, counts[b]};
         mark(document, document->page_states, &range);

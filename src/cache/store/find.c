@@ -21,31 +21,37 @@ static bool compare(void *context, const int32_t *tokens, uint64_t count) {
     return i == count && i < rest;
 }
 
-/* The row of a match, and whether its pages look like that. */
-static enum status take_row(struct store *store, const struct store_layout *layout, struct store_match *match,
-                            bool *fits, struct error *error) {
+/* The row of a match, and whether its pages look like that (shares are the document's own), and its metadata. */
+static enum status take_row(struct store *store, const struct store_layout *layout, bool any_metadata,
+                            struct store_match *match, bool *fits, struct error *error) {
     struct document_row row;
     TRY(catalog_find(&store->catalog, match->document, &row, fits, error));
     if (!*fits) return STATUS_OK; /* removed since */
     match->token_count = row.token_count;
     const struct store_layout *found = &match->layout;
-    *fits = layout_parse(row.layout, &match->layout) && strcmp(found->codec, layout->codec) == 0 &&
-            found->layer_count == layout->layer_count && found->kv_head_count == layout->kv_head_count &&
-            found->chunk_bytes == layout->chunk_bytes && found->tail_bytes == layout->tail_bytes;
+    *fits = layout_parse(row.layout, &match->layout, NULL) == STATUS_OK &&
+            strcmp(found->codec, layout->codec) == 0 && found->layer_count == layout->layer_count &&
+            found->kv_head_count == layout->kv_head_count && found->chunk_bytes == layout->chunk_bytes &&
+            found->tail_bytes == layout->tail_bytes &&
+            found->shares.layer_count == layout->shares.layer_count &&
+            (any_metadata || (strcmp(found->metadata_kind, layout->metadata_kind) == 0 &&
+                              found->metadata_bytes == layout->metadata_bytes));
     return STATUS_OK;
 }
 
-/* text: the layout as the catalog has it; NULL: that of the pages counts. */
 static enum status find(struct store *store, const struct store_model *model,
-                        const struct store_layout *layout, const char *text, struct comparison ours,
+                        const struct store_layout *layout, bool any_metadata, struct comparison ours,
                         struct store_match *match, struct error *error) {
+    char text[STORE_TEXT_MOST];
+    bool exactly = !any_metadata && layout->shares.layer_count == 0; /* the layout as the catalog has it */
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
+    layout_format(layout, text);
     if (ours.count < KV_CHUNK_TOKENS) return STATUS_OK;
     uint64_t *ids;
     size_t count;
-    TRY(catalog_candidates(&store->catalog, model->fingerprint, text, prefix_of(ours.tokens), &ids, &count,
-                           error));
+    TRY(catalog_candidates(&store->catalog, model->fingerprint, exactly ? text : NULL, prefix_of(ours.tokens),
+                           &ids, &count, error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
         struct comparison comparison = ours;
@@ -57,7 +63,7 @@ static enum status find(struct store *store, const struct store_model *model,
             comparison.common <= match->prefix_tokens)
             continue;
         better.prefix_tokens = comparison.common;
-        status = take_row(store, layout, &better, &fits, error);
+        status = take_row(store, layout, any_metadata, &better, &fits, error);
         if (status == STATUS_OK && fits) *match = better;
     }
     free(ids);
@@ -67,13 +73,11 @@ static enum status find(struct store *store, const struct store_model *model,
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) {
-    char text[STORE_TEXT_MOST];
-    layout_format(layout, text);
-    return find(store, model, layout, text, (struct comparison){tokens, token_count, 0}, match, error);
+    return find(store, model, layout, false, (struct comparison){tokens, token_count, 0}, match, error);
 }
 
 enum status store_find_pages(struct store *store, const struct store_model *model,
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) {
-    return find(store, model, layout, NULL, (struct comparison){tokens, token_count, 0}, match, error);
+    return find(store, model, layout, true, (struct comparison){tokens, token_count, 0}, match, error);
 }

@@ -1,6 +1,7 @@
 /* Where things lie in a document's files (docs/formats.md).
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
+ *               (of two sizes where layout.shares says so; the same of each in all segments)
  *   N.metadata  segments of 16 chunks, each [layer][head][16] entries of metadata_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
@@ -14,6 +15,44 @@ static bool word_good(const char *word) {
     size_t length = strnlen(word, STORE_WORD_MOST);
     return length > 0 && length < STORE_WORD_MOST &&
            strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789.,+-") == length;
+}
+
+/* A layer's sixteenths in one character, 0 to 9 and a to g. */
+static const char share_digits[] = "0123456789abcdefg";
+
+/* Bytes of the text, without its zero; text NULL: only counted. */
+static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
+    char tail[24] = "", shares[PAGE_SHARES_LAYERS_MOST + 16] = "";
+    if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
+    if (layout->shares.layer_count > 0) {
+        size_t used = (size_t)snprintf(shares, sizeof shares, " share=");
+        for (size_t i = 0; i < layout->shares.layer_count; i++)
+            shares[used++] = share_digits[layout->shares.sixteenths[i]];
+        shares[used] = '\0';
+    }
+    return (size_t)snprintf(text, text_bytes,
+                            "codec=%s layers=%u heads=%u chunk=%u%s%s metadata=%s/%u segment=%d",
+                            layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
+                            tail, shares, layout->metadata_kind, layout->metadata_bytes, SEGMENT_CHUNKS);
+}
+
+static enum status shares_check(const struct store_layout *layout, struct error *error) {
+    const struct page_shares *shares = &layout->shares;
+    if (shares->layer_count == 0) return STATUS_OK;
+    if (layout->tail_bytes == 0 || shares->layer_count != layout->layer_count ||
+        shares->layer_count > PAGE_SHARES_LAYERS_MOST)
+        return error_set(
+            error, STATUS_USAGE,
+            "layout: shares of %u layers, expected of %u and pages of two sizes (for at most %d layers)",
+            shares->layer_count, layout->layer_count, PAGE_SHARES_LAYERS_MOST);
+    for (size_t i = 0; i < shares->layer_count; i++)
+        if (shares->sixteenths[i] > PAGE_SHARE_WHOLE)
+            return error_set(error, STATUS_USAGE, "layout: a share of %u sixteenths in layer %zu",
+                             shares->sixteenths[i], i);
+    if (format(layout, NULL, 0) >= STORE_TEXT_MOST)
+        return error_set(error, STATUS_USAGE, "layout: the shares of %u layers do not fit into its %d bytes",
+                         shares->layer_count, STORE_TEXT_MOST);
+    return STATUS_OK;
 }
 
 enum status layout_check(const struct store_layout *layout, struct error *error) {
@@ -36,32 +75,46 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     if (layout->chunk_bytes % KV_CHUNK_BLOCKS != 0)
         return error_set(error, STATUS_USAGE, "layout: %u bytes of a chunk are not 8 blocks",
                          layout->chunk_bytes);
-    return STATUS_OK;
+    return shares_check(layout, error);
 }
 
 void layout_format(const struct store_layout *layout, char *text) {
-    char tail[24] = "";
-    if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
-    snprintf(text, STORE_TEXT_MOST, "codec=%s layers=%u heads=%u chunk=%u%s metadata=%s/%u segment=%d",
-             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail,
-             layout->metadata_kind, layout->metadata_bytes, SEGMENT_CHUNKS);
+    (void)format(layout, text, STORE_TEXT_MOST);
 }
 
-bool layout_parse(const char *text, struct store_layout *layout) {
+/* " share=88g0..." at *text, if it is there: a character for each layer. */
+static enum status shares_parse(const char **text, struct store_layout *layout, struct error *error) {
+    static const char word[] = " share=";
+    if (strncmp(*text, word, sizeof word - 1) != 0) return STATUS_OK;
+    const char *digits = *text + sizeof word - 1;
+    size_t length = strcspn(digits, " "), good = strspn(digits, share_digits);
+    if (length != layout->layer_count || length > PAGE_SHARES_LAYERS_MOST || good < length)
+        return error_set(
+            error, STATUS_DOCUMENT,
+            "its layout says%s%.*s, expected a share of 0 to 9 or a to g for each of its %u layers", word,
+            (int)(length < 64 ? length : 64), digits, layout->layer_count);
+    layout->shares.layer_count = (uint16_t)length;
+    for (size_t i = 0; i < length; i++)
+        layout->shares.sixteenths[i] = (uint8_t)(strchr(share_digits, digits[i]) - share_digits);
+    *text = digits + length;
+    return STATUS_OK;
+}
+
+enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) {
     int segment, read = 0;
+    char again[STORE_TEXT_MOST];
     *layout = (struct store_layout){0};
-    if (sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec, &layout->layer_count,
-               &layout->kv_head_count, &layout->chunk_bytes, &read) != 4)
-        return false;
+    bool good = sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
+                       &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
     const char *rest = text + read;
     read = 0;
-    if (sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
-    if (sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->metadata_kind, &layout->metadata_bytes,
-               &segment) != 3)
-        return false;
-    char again[STORE_TEXT_MOST];
-    layout_format(layout, again);
-    return strcmp(again, text) == 0 && layout_check(layout, NULL) == STATUS_OK;
+    if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
+    if (good) TRY(shares_parse(&rest, layout, error));
+    good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->metadata_kind,
+                          &layout->metadata_bytes, &segment) == 3;
+    if (good) layout_format(layout, again);
+    if (good && strcmp(again, text) == 0 && layout_check(layout, NULL) == STATUS_OK) return STATUS_OK;
+    return error_set(error, STATUS_DOCUMENT, "its layout is none of this loam: %.120s", text);
 }
 
 size_t store_page_bytes(const struct store_layout *layout) {
@@ -73,14 +126,20 @@ size_t store_tail_bytes(const struct store_layout *layout) {
 }
 
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
-    *geometry = (struct geometry){layout->layer_count,
-                                  layout->kv_head_count,
-                                  (size_t)layout->layer_count * layout->kv_head_count,
-                                  layout->chunk_bytes,
-                                  store_page_bytes(layout),
-                                  layout->metadata_bytes,
-                                  layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
-                                  store_tail_bytes(layout)};
+    *geometry = (struct geometry){.layer_count = layout->layer_count,
+                                  .kv_head_count = layout->kv_head_count,
+                                  .chunk_pages = (size_t)layout->layer_count * layout->kv_head_count,
+                                  .chunk_bytes = layout->chunk_bytes,
+                                  .page_bytes = store_page_bytes(layout),
+                                  .metadata_bytes = layout->metadata_bytes,
+                                  .tail_chunk_bytes =
+                                      layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
+                                  .tail_page_bytes = store_tail_bytes(layout),
+                                  .shares = layout->shares};
+    _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_SHARE_WHOLE,
+                   "a layer's share of a segment is as many pages");
+    for (size_t i = 0; i < layout->shares.layer_count; i++)
+        geometry->packed_before[i + 1] = geometry->packed_before[i] + layout->shares.sixteenths[i];
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
@@ -98,9 +157,47 @@ static uint64_t entry_number(const struct geometry *geometry, size_t layer, size
     return column * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
 }
 
+static bool is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    return geometry->shares.layer_count > 0 &&
+           !page_shares_is_packed(&geometry->shares, layer, kv_head, geometry->kv_head_count, chunk);
+}
+
+size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    return is_rows(geometry, layer, kv_head, chunk) ? geometry->tail_chunk_bytes : geometry->chunk_bytes;
+}
+
+size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    return is_rows(geometry, layer, kv_head, chunk) ? geometry->tail_page_bytes : geometry->page_bytes;
+}
+
+size_t page_padded_most(const struct geometry *geometry) {
+    return geometry->shares.layer_count > 0 ? max_size(geometry->page_bytes, geometry->tail_page_bytes)
+                                            : geometry->page_bytes;
+}
+
+/* Of pages of which `packed` are in 4 bits. */
+static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t packed) {
+    return packed * geometry->page_bytes + (pages - packed) * geometry->tail_page_bytes;
+}
+
+/* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
+static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    const uint64_t heads = geometry->kv_head_count, layers = geometry->layer_count,
+                   here = chunk % SEGMENT_CHUNKS, share = geometry->shares.sixteenths[layer];
+    const uint64_t packed = page_shares_before(&geometry->shares, layer, kv_head, heads, here);
+    return chunk / SEGMENT_CHUNKS *
+               mixed_bytes(geometry, layers * heads * SEGMENT_CHUNKS,
+                           heads * geometry->packed_before[layers]) +
+           mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * geometry->packed_before[layer]) +
+           mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * share) +
+           mixed_bytes(geometry, here, packed);
+}
+
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return 2 * geometry->chunk_pages * geometry->tail_page_bytes +
-           entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes;
+           (geometry->shares.layer_count > 0
+                ? mixed_offset(geometry, layer, kv_head, chunk)
+                : entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes);
 }
 
 uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -120,7 +217,9 @@ size_t tail_bytes(const struct geometry *geometry, uint64_t token_count) {
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation) {
     uint64_t chunks = chunks_full(token_count);
     size_t layer = geometry->layer_count - 1, head = geometry->kv_head_count - 1;
-    if (chunks > 0) return page_offset(geometry, layer, head, chunks - 1) + geometry->page_bytes;
+    if (chunks > 0)
+        return page_offset(geometry, layer, head, chunks - 1) +
+               page_padded_bytes(geometry, layer, head, chunks - 1);
     if (token_count == 0) return 0;
     return tail_offset(geometry, generation, layer, head) +
            align_up(tail_bytes(geometry, token_count), IO_ALIGNMENT);
@@ -133,6 +232,17 @@ uint64_t metadata_end(const struct geometry *geometry, uint64_t token_count) {
            geometry->metadata_bytes;
 }
 
+/* Bytes of all pages of so many chunks, which fit when those of the larger form do. */
+static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64_t *bytes) {
+    if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_most(geometry), bytes)) return false;
+    uint64_t packed = 0, heads = geometry->kv_head_count;
+    for (size_t i = 0; i < geometry->shares.layer_count; i++)
+        packed += geometry->shares.sixteenths[i] * heads * chunks / PAGE_SHARE_WHOLE;
+    if (geometry->shares.layer_count > 0)
+        *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, packed);
+    return true;
+}
+
 uint64_t document_room(const struct geometry *geometry, uint64_t token_count) {
     enum {
         ROW_ROOM = 16384,
@@ -141,13 +251,13 @@ uint64_t document_room(const struct geometry *geometry, uint64_t token_count) {
     uint64_t chunks = chunks_full(token_count), pages, tails, bytes, metadata, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
     /* The catalog: 32 bytes per page, 4 per token, an eighth more for its pages that are not full. */
-    bool fits =
-        checked_add(chunks, tail ? 2 : 0, &sum) && checked_multiply(sum, geometry->chunk_pages, &pages) &&
-        checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
-        checked_multiply(chunks, geometry->chunk_pages * geometry->page_bytes, &bytes) &&
-        checked_add(bytes, tails, &bytes) && checked_multiply(pages, geometry->metadata_bytes, &metadata) &&
-        checked_multiply(pages, 2 * sizeof(struct checksum), &table) && checked_add(bytes, metadata, &sum) &&
-        checked_add(sum, table + table / 8, &sum) &&
-        checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
+    bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
+                checked_multiply(sum, geometry->chunk_pages, &pages) &&
+                checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
+                pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
+                checked_multiply(pages, geometry->metadata_bytes, &metadata) &&
+                checked_multiply(pages, 2 * sizeof(struct checksum), &table) &&
+                checked_add(bytes, metadata, &sum) && checked_add(sum, table + table / 8, &sum) &&
+                checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;
 }

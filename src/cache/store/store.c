@@ -332,13 +332,25 @@ enum status store_remove(struct store *store, uint64_t id, struct error *error) 
 static void show_row(struct store *store, const struct document_row *row,
                      void (*see)(void *context, const struct document_info *info), void *context) {
     struct timespec used;
+    struct store_layout layout;
+    bool mixed = layout_parse(row->layout, &layout, NULL) == STATUS_OK && layout.shares.layer_count > 0;
     time_used(store, row->id, &used);
     const char *damaged = row->damaged[0] != '\0' ? row->damaged
                           : !row->intact          ? "its row in the catalog is damaged"
                                                   : NULL;
-    const struct document_info info = {
-        row->id,   row->token_count, row->generation, row->bytes,       row->created, used.tv_sec,
-        row->name, row->model,       row->layout,     row->fingerprint, damaged,      in_use(store, row->id)};
+    const struct document_info info = {row->id,
+                                       row->token_count,
+                                       row->generation,
+                                       row->bytes,
+                                       row->created,
+                                       used.tv_sec,
+                                       row->name,
+                                       row->model,
+                                       row->layout,
+                                       mixed ? &layout.shares : NULL,
+                                       row->fingerprint,
+                                       damaged,
+                                       in_use(store, row->id)};
     see(context, &info);
 }
 

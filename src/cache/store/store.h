@@ -44,6 +44,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "cache/page_shares.h"
 #include "platform/io_queue.h"
 
 struct store;
@@ -95,11 +96,14 @@ struct store_layout {
     uint32_t layer_count, kv_head_count;
     uint32_t chunk_bytes; /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
     uint32_t tail_bytes;  /* of the same in a tail, where full chunks are compressed; 0: chunk_bytes */
+    struct page_shares
+        shares; /* where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
     char metadata_kind[STORE_WORD_MOST]; /* "none" with 0 bytes */
     uint32_t metadata_bytes;             /* per chunk of one head of one layer */
 };
 
-/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB. */
+/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB.  With shares: of the
+ * pages that are in 4 bits; the others are as large as a tail. */
 size_t store_page_bytes(const struct store_layout *layout);
 size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */
 
@@ -112,8 +116,8 @@ struct store_match {
     struct store_layout layout; /* the document's */
 };
 
-/* The document of this model and layout that has the longest prefix in common with the tokens, compared id
- * by id; at least one whole chunk (64 tokens), else there is no match.  prefix_tokens need not be a multiple
+/* The document of this model and layout (but for its shares: a document keeps those that it was made with) that has
+ * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there is no match.  prefix_tokens need not be a multiple
  * of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
@@ -129,9 +133,10 @@ struct document_info {
     uint64_t bytes;        /* of the limit, reserved or used */
     int64_t created, used; /* seconds since 1970 */
     const char *name, *model, *layout;
-    const uint8_t *fingerprint; /* [STORE_FINGERPRINT_BYTES] */
-    const char *damaged;        /* the reason, or NULL */
-    bool in_use;                /* somebody has it open */
+    const struct page_shares *shares; /* of the layout; NULL: pages are of one form */
+    const uint8_t *fingerprint;       /* [STORE_FINGERPRINT_BYTES] */
+    const char *damaged;              /* the reason, or NULL */
+    bool in_use;                      /* somebody has it open */
 };
 
 /* Every document, oldest first, incomplete and damaged ones too; the texts are good during the call. */
@@ -191,7 +196,7 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
  * returned by whatever is called next. */
 
 /* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
- * chunks[i]: layout.chunk_bytes bytes.  At most document_write_most chunks in a call. */
+ * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.shares.  At most document_write_most chunks in a call. */
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) STATUS_CHECKED;
@@ -223,7 +228,8 @@ bool document_page_written(const struct document *document, size_t layer, size_t
 struct page_read {
     uint32_t layer, kv_head;
     uint64_t chunk; /* the chunk behind the last full one is the tail */
-    void *memory;   /* [store_page_bytes; of the tail store_tail_bytes], aligned to IO_ALIGNMENT */
+    void
+        *memory; /* [store_page_bytes; of the tail, and of rows, store_tail_bytes], aligned to IO_ALIGNMENT */
 };
 
 /* Whether that is the tail: it has other bytes than pages where those are compressed. */

@@ -27,20 +27,27 @@ struct geometry {
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
     size_t chunk_bytes, page_bytes, metadata_bytes;
     size_t tail_chunk_bytes, tail_page_bytes;
+    struct page_shares shares;
+    uint32_t packed_before[PAGE_SHARES_LAYERS_MOST +
+                           1]; /* pages in 4 bits of a head's segment, of the layers before */
 };
 
 /* STATUS_USAGE names the field that is out of bounds. */
 enum status layout_check(const struct store_layout *layout, struct error *error) STATUS_CHECKED;
 /* The layout as the catalog has it; text[STORE_TEXT_MOST]. */
 void layout_format(const struct store_layout *layout, char *text);
-/* False: not what layout_format writes. */
-bool layout_parse(const char *text, struct store_layout *layout);
+/* STATUS_DOCUMENT: not what layout_format writes. */
+enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
 void geometry_init(struct geometry *geometry, const struct store_layout *layout);
 
 uint64_t chunks_full(uint64_t token_count);
 /* Index of a page in tables [chunk][layer][head]. */
 size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+/* Bytes of a page's chunk, and with its padding; the latter of the larger form. */
+size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+size_t page_padded_most(const struct geometry *geometry);
 uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head);
 /* Bytes of the tail's page that hold its token_count % 64 rows: whole blocks. */
@@ -100,6 +107,8 @@ void catalog_rollback(struct catalog *catalog);
 /* Fills row->id: larger than id_used and than every id that the catalog names. */
 enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
                            struct error *error) STATUS_CHECKED;
+/* The catalog has a document of pages of both forms from now on, which loam did not always read; inside a transaction. */
+enum status catalog_has_shares(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 /* All but the flag of damage. */
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
     STATUS_CHECKED;

@@ -32,12 +32,22 @@ enum { DEAD_WRITER_MILLISECONDS = 1000 }; /* other processes wait for our transa
 static void punch_behind(struct io_file *file, const struct geometry *geometry, uint64_t chunks,
                          uint64_t (*offset)(const struct geometry *geometry, size_t layer, size_t kv_head,
                                             uint64_t chunk),
-                         size_t entry_bytes) {
-    uint64_t rest = SEGMENT_CHUNKS - chunks % SEGMENT_CHUNKS;
-    if (rest == SEGMENT_CHUNKS) return;
+                         size_t (*entry_bytes)(const struct geometry *geometry, size_t layer, size_t kv_head,
+                                               uint64_t chunk)) {
+    if (chunks % SEGMENT_CHUNKS == 0) return;
+    uint64_t last = chunks / SEGMENT_CHUNKS * SEGMENT_CHUNKS + SEGMENT_CHUNKS - 1;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++)
-            io_file_punch(file, offset(geometry, layer, head, chunks), rest * entry_bytes);
+        for (size_t head = 0; head < geometry->kv_head_count; head++) {
+            uint64_t first = offset(geometry, layer, head, chunks);
+            uint64_t end = offset(geometry, layer, head, last) + entry_bytes(geometry, layer, head, last);
+            io_file_punch(file, first, end - first);
+        }
+}
+
+static size_t metadata_entry_bytes(const struct geometry *geometry, size_t layer, size_t kv_head,
+                                   uint64_t chunk) {
+    (void)layer, (void)kv_head, (void)chunk;
+    return geometry->metadata_bytes;
 }
 
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
@@ -48,13 +58,13 @@ static enum status trim(struct store *store, struct document_row *row, const str
     TRY(io_file_size(pages, &size, error));
     if (size > end) {
         TRY(io_file_truncate(pages, end, error));
-        punch_behind(pages, geometry, chunks, page_offset, geometry->page_bytes);
+        punch_behind(pages, geometry, chunks, page_offset, page_padded_bytes);
     }
     TRY(io_file_size(metadata, &size, error));
     end = metadata_end(geometry, row->token_count);
     if (size > end) TRY(io_file_truncate(metadata, end, error));
     if (geometry->metadata_bytes > 0)
-        punch_behind(metadata, geometry, chunks, metadata_offset, geometry->metadata_bytes);
+        punch_behind(metadata, geometry, chunks, metadata_offset, metadata_entry_bytes);
     row->bytes = document_room(geometry, row->token_count);
     row->writer = 0;
     return catalog_update(&store->catalog, row, error);
@@ -154,7 +164,13 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
     struct store_layout layout;
     struct io_file pages, metadata;
     struct error why;
-    if (row->writer == 0 || !layout_parse(row->layout, &layout)) return STATUS_OK;
+    if (row->damaged[0] == '\0' && layout_parse(row->layout, &layout, &why) != STATUS_OK) {
+        if (store->warning == NULL)
+            warn(store, "%s: document %" PRIu64 " is not used: %s", store->catalog.path, row->id,
+                 why.message);
+        return catalog_flag(&store->catalog, row->id, why.message, error);
+    }
+    if (row->writer == 0 || layout_parse(row->layout, &layout, NULL) != STATUS_OK) return STATUS_OK;
     if (open_files(store, row->id, &pages, &metadata, &why) != STATUS_OK) /* said when it is opened */
         return row->generation > 0 || why.os_error != ENOENT
                    ? STATUS_OK

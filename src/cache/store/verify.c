@@ -67,11 +67,11 @@ enum status store_verify(struct store *store, uint64_t id, struct error *error) 
     struct store_layout layout;
     struct error why;
     if (error == NULL) error = &why;
-    if (!row.intact || !layout_parse(row.layout, &layout)) {
+    if (!row.intact)
         (void)error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged",
                         store->catalog.path, id);
+    if (!row.intact || layout_parse(row.layout, &layout, error) != STATUS_OK)
         return store_flag(store, id, error);
-    }
     struct document *document;
     TRY(document_open(&document, store, id, NULL, &layout, DOCUMENT_READ, 0, error));
     struct io_queue *queue = NULL;

@@ -108,10 +108,13 @@ static struct io_request prepare(struct buffer *buffer) {
     switch (range->kind) {
     case WRITE_PAGES:
         request.offset = page_offset(geometry, range->layer, range->kv_head, range->chunk);
-        request.bytes = range->count * geometry->page_bytes;
-        for (size_t i = 0; i < range->count; i++)
+        request.bytes = 0;
+        for (uint64_t i = 0, chunk = range->chunk; i < range->count; i++, chunk++) {
             document->page_sums[range_index(range, i)] =
-                checksum_of(buffer->memory + i * geometry->page_bytes, geometry->chunk_bytes);
+                checksum_of(buffer->memory + request.bytes,
+                            page_chunk_bytes(geometry, range->layer, range->kv_head, chunk));
+            request.bytes += page_padded_bytes(geometry, range->layer, range->kv_head, chunk);
+        }
         break;
     case WRITE_TAIL: {
         size_t bytes = tail_bytes(geometry, range->chunk);

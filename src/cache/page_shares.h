@@ -1,0 +1,43 @@
+/* page_shares: which pages of a document are in 4 bits, where they are of both forms
+ * (docs/decisions/0016-a-share-of-the-pages-in-4-bits.md).
+ *
+ * Of each layer's pages so many sixteenths are in 4 bits, the others are rows.  Which ones follows from numbers alone:
+ * with n sixteenths, chunks [0, c) of KV head h of H hold
+ *
+ *     floor((n H c + 16 h) / 16 H)
+ *
+ * pages in 4 bits.  So any run of a head's chunks has its share to within one page, and so has any run of chunks over
+ * all heads of the layer together (the sum over h is floor(n H c / 16), Hermite's identity); of 16 chunks in a row
+ * exactly n are in 4 bits, which makes all segments of a document alike.
+ */
+#ifndef LOAM_CACHE_PAGE_SHARES_H
+#define LOAM_CACHE_PAGE_SHARES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PAGE_SHARE_WHOLE = 16, PAGE_SHARES_LAYERS_MOST = 159 };
+
+struct page_shares {
+    uint16_t layer_count; /* 0: pages are all of one form */
+    uint8_t sixteenths
+        [PAGE_SHARES_LAYERS_MOST]; /* of each layer, 0 to PAGE_SHARE_WHOLE; zeros behind the last one */
+};
+
+/* Pages in 4 bits among chunks [0, chunk_end) of a head, one of kv_head_count.  chunk_end below 2^32. */
+static inline uint64_t page_shares_before(const struct page_shares *shares, size_t layer, size_t kv_head,
+                                          size_t kv_head_count, uint64_t chunk_end) {
+    uint64_t whole = (uint64_t)PAGE_SHARE_WHOLE * kv_head_count;
+    return (shares->sixteenths[layer] * (uint64_t)kv_head_count * chunk_end +
+            (uint64_t)PAGE_SHARE_WHOLE * kv_head) /
+           whole;
+}
+
+static inline bool page_shares_is_packed(const struct page_shares *shares, size_t layer, size_t kv_head,
+                                         size_t kv_head_count, uint64_t chunk) {
+    return page_shares_before(shares, layer, kv_head, kv_head_count, chunk + 1) >
+           page_shares_before(shares, layer, kv_head, kv_head_count, chunk);
+}
+
+#endif
