@@ -61,6 +61,8 @@ struct kv_cache_config {
     size_t resident_layers;
     /* Full chunks are rounded to what 4 bits hold (kernels/codec) and lie so on disk; F16 only, and with host_bytes. */
     bool q4_pages;
+    bool
+        mixes_pages; /* with q4_pages: only a share of them is, the others are rows (kv_sequence_set_shares) */
     enum io_backend backend;
 };
 

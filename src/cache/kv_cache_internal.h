@@ -38,10 +38,11 @@ struct kv_sequence {
     struct kv_sequence *next, *previous;
     uint64_t length; /* tokens stored */
     uint64_t column_count, column_capacity;
-    uint64_t *columns; /* owned; [column_capacity] */
-    void **chunks;     /* owned; [layer][kv head][column_capacity] */
-    void **packed;     /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
-    void **metadata;   /* owned; the same for the blocks beside them; NULL: none */
+    uint64_t *columns;         /* owned; [column_capacity] */
+    void **chunks;             /* owned; [layer][kv head][column_capacity] */
+    void **packed;             /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
+    struct page_shares shares; /* which of its full chunks are; no layers: all are */
+    void **metadata;           /* owned; the same for the blocks beside them; NULL: none */
     /* Of a tier (kv_tier.c). */
     struct kv_backing backing;
     struct kv_source sources[KV_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
@@ -69,6 +70,21 @@ static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t l
 static inline void **kv_packed_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
                                      uint64_t chunk) {
     return sequence->packed + (kv_chunk_entry(sequence, layer, head, chunk) - sequence->chunks);
+}
+
+/* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
+static inline bool kv_chunk_is_packed(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                      uint64_t chunk) {
+    return sequence->packed != NULL && (sequence->shares.layer_count == 0 ||
+                                        page_shares_is_packed(&sequence->shares, layer, head,
+                                                              sequence->cache->config.kv_head_count, chunk));
+}
+
+/* Where a full chunk is in the form that stays. */
+static inline void **kv_form_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                   uint64_t chunk) {
+    return (kv_chunk_is_packed(sequence, layer, head, chunk) ? kv_packed_entry
+                                                             : kv_chunk_entry)(sequence, layer, head, chunk);
 }
 
 /* Bytes of metadata beside a column. */

@@ -79,16 +79,19 @@ struct tier_share {
  * what a block appends; and one head's whole context, which attention over everything needs at once.  With 4-bit
  * pages the chunk before is packed already, and what a block appends of that head is part of its context (a block that
  * appends less leaves more); and there are packed slots for what a block fills, or one head may choose: by
- * then what the block filled has been written, or is on its way. */
+ * then what the block filled has been written, or is on its way.  Where pages are mixed any of all that may be of either
+ * kind, so that the least is the same whatever the shares are. */
 static struct tier_share slots_least(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
     uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
     if (!config->q4_pages) return (struct tier_share){.rows = growing * 2 + block + context};
-    uint64_t own = block / config->kv_head_count;
+    uint64_t own = block / config->kv_head_count, packed = block > context ? block : context;
+    if (config->mixes_pages)
+        return (struct tier_share){.rows = growing * 2 + block + context, .packed = packed};
     return (struct tier_share){.rows = growing + block + (context > own ? context - own : 0),
-                               .packed = block > context ? block : context};
+                               .packed = packed};
 }
 
 static uint64_t share_bytes(const struct kv_cache_config *config, struct tier_share share) {
@@ -99,25 +102,41 @@ uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
     return fixed_bytes(config) + share_bytes(config, slots_least(config));
 }
 
-/* Every chunk of a layer, in the form in which it stays. */
-static struct tier_share layers_share(const struct kv_cache_config *config, size_t layer_count) {
-    uint64_t chunks = layer_count * config->kv_head_count * kv_chunks_of(config->token_capacity);
-    return config->q4_pages ? (struct tier_share){.packed = chunks} : (struct tier_share){.rows = chunks};
+/* Every chunk of the first layers, in the form in which it stays. */
+static struct tier_share layers_share(const struct kv_cache_config *config, const struct page_shares *shares,
+                                      size_t layer_count) {
+    uint64_t layer = config->kv_head_count * kv_chunks_of(config->token_capacity), packed = 0;
+    if (!config->mixes_pages)
+        return config->q4_pages ? (struct tier_share){.packed = layer_count * layer}
+                                : (struct tier_share){.rows = layer_count * layer};
+    for (size_t i = 0; i < layer_count; i++) packed += layer * shares->sixteenths[i] / PAGE_SHARE_WHOLE;
+    uint64_t rounding =
+        layer_count * max_size(config->sequence_capacity, 1); /* each sequence's share has its own */
+    return (struct tier_share){.rows = layer_count * layer - packed + rounding, .packed = packed + rounding};
 }
 
 /* The first layers that a budget which suffices holds whole, of those that are wanted. */
-static size_t resident_layers_of(const struct kv_cache_config *config) {
+static size_t resident_layers_of(const struct kv_cache_config *config, const struct page_shares *shares) {
     size_t layers = min_size(config->resident_layers, config->layer_count);
     uint64_t rest = config->host_bytes - kv_tier_bytes_least(config);
-    while (layers > 0 && share_bytes(config, layers_share(config, layers)) > rest) layers--;
+    while (layers > 0 && share_bytes(config, layers_share(config, shares, layers)) > rest) layers--;
     return layers;
 }
 
+/* Of `rest` bytes what goes to packed slots, by the chunks that are packed of all. */
+static uint64_t packed_of(const struct kv_cache_config *config, const struct page_shares *shares,
+                          uint64_t rest) {
+    uint64_t packed = 0, all = config->layer_count * PAGE_SHARE_WHOLE;
+    if (!config->mixes_pages) return rest / packed_cost(config);
+    for (size_t i = 0; i < config->layer_count; i++) packed += shares->sixteenths[i];
+    return rest * packed / (packed * packed_cost(config) + (all - packed) * rows_cost(config));
+}
+
 /* What a budget that suffices gives.  With 4-bit pages rows are a workplace: of what grows, and of attention over
- * everything, which without metadata is all there is. */
-static struct tier_share slots_of(const struct kv_cache_config *config) {
+ * everything, which without metadata is all there is; and where pages are mixed the place of those that are rows. */
+static struct tier_share slots_of(const struct kv_cache_config *config, const struct page_shares *shares) {
     struct tier_share share = slots_least(config),
-                      resident = layers_share(config, resident_layers_of(config));
+                      resident = layers_share(config, shares, resident_layers_of(config, shares));
     share.rows += resident.rows;
     share.packed += resident.packed;
     uint64_t rest = config->host_bytes - fixed_bytes(config) - share_bytes(config, share);
@@ -127,8 +146,10 @@ static struct tier_share slots_of(const struct kv_cache_config *config) {
         share.rows += rest / rows_cost(config);
     } else {
         uint64_t rows = config->metadata_bytes > 0 ? 0 : rest / 2 / rows_cost(config);
+        uint64_t packed = packed_of(config, shares, rest - rows * rows_cost(config));
+        if (config->mixes_pages) rows = (rest - packed * packed_cost(config)) / rows_cost(config);
         share.rows += rows;
-        share.packed += (rest - rows * rows_cost(config)) / packed_cost(config);
+        share.packed += packed;
     }
     share.rows = share.rows < all ? share.rows : all;
     share.packed = share.packed < all ? share.packed : all;
@@ -143,6 +164,12 @@ static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, uint8_
                                .count = count,
                                .free_slots = tier->stacks + 2 * first,
                                .victims = tier->stacks + 2 * first + count};
+}
+
+static uint64_t host_bytes(const struct kv_tier *tier) {
+    const struct tier_share used = {tier->rows.fresh_count, tier->packed.fresh_count};
+    uint64_t bytes = fixed_bytes(&tier->cache->config) + share_bytes(&tier->cache->config, used);
+    return bytes > tier->host_bytes_most ? bytes : tier->host_bytes_most;
 }
 
 static void release_slots(struct kv_tier *tier) {
@@ -185,12 +212,14 @@ static enum status create_slots(struct kv_tier *tier, struct tier_share share, s
 /* What reads go to is told to the queue, an advantage or not, once all of it has been used: telling makes it resident,
  * and a document that is opened for one question would wait for memory that it never needs. */
 static void register_memory(struct kv_tier *tier) {
-    size_t staging = (size_t)staging_bytes_of(&tier->cache->config);
+    const struct kv_cache_config *config = &tier->cache->config;
+    size_t bytes = (size_t)staging_bytes_of(config);
+    bool to_rows = !config->q4_pages || config->mixes_pages;
     if (tier->is_registered || io_queue_in_flight(tier->queue) > 0) return;
-    if (staging == 0 && tier->rows.fresh_count < tier->rows.count) return;
+    if (to_rows && tier->rows.fresh_count < tier->rows.count) return;
+    if (to_rows) bytes += (size_t)tier->rows.count * tier->rows.slot_bytes;
     tier->is_registered = true;
-    (void)io_queue_register_memory(tier->queue, tier->slab,
-                                   staging > 0 ? staging : (size_t)tier->rows.count * tier->rows.slot_bytes);
+    (void)io_queue_register_memory(tier->queue, tier->slab, bytes);
 }
 
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
@@ -208,6 +237,10 @@ enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     tier->ring_pages = tier->q4_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
     tier->ring = calloc(tier->ring_pages, sizeof *tier->ring);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
+    ASSERT(!config->mixes_pages || (config->q4_pages && config->layer_count <= PAGE_SHARES_LAYERS_MOST));
+    tier->shares.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
+    memset(tier->shares.sixteenths, PAGE_SHARE_WHOLE / 2,
+           tier->shares.layer_count); /* until a sequence has some */
     if (tier->ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
@@ -221,6 +254,14 @@ void kv_tier_destroy(struct kv_tier *tier) {
     free(tier);
 }
 
+static enum status divide(struct kv_tier *tier, struct error *error) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    tier->host_bytes_most = host_bytes(tier);
+    release_slots(tier);
+    tier->resident_layers = resident_layers_of(config, &tier->shares);
+    return create_slots(tier, slots_of(config, &tier->shares), error);
+}
+
 enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     uint64_t fixed = fixed_bytes(config), least = kv_tier_bytes_least(config);
@@ -231,13 +272,27 @@ enum status kv_tier_divide(struct kv_tier *tier, struct error *error) {
                          "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
                          " for metadata, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, least, fixed, least - fixed);
-    release_slots(tier);
-    tier->resident_layers = resident_layers_of(config);
-    TRY(create_slots(tier, slots_of(config), error));
+    TRY(divide(tier, error));
     free(tier->metadata_run);
     tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
     if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
+}
+
+enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,
+                                   struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    ASSERT(sequence->cache->config.mixes_pages && shares->layer_count == sequence->cache->config.layer_count);
+    ASSERT(sequence->length == 0 && sequence->source_count == 0);
+    sequence->shares = *shares;
+    if (kv_tier_used_bytes(tier) > 0 || memcmp(&tier->shares, shares, sizeof *shares) == 0) return STATUS_OK;
+    tier_drain_all(tier);
+    tier->shares = *shares;
+    return divide(tier, error);
+}
+
+const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence) {
+    return sequence->shares.layer_count > 0 ? &sequence->shares : NULL;
 }
 
 bool kv_tier_is_divided(const struct kv_tier *tier) { return tier->slots != NULL; }
@@ -254,8 +309,7 @@ struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;
     statistics.resident_layers = cache->tier->resident_layers;
-    const struct tier_share used = {cache->tier->rows.fresh_count, cache->tier->packed.fresh_count};
-    statistics.host_bytes = fixed_bytes(&cache->config) + share_bytes(&cache->config, used);
+    statistics.host_bytes = host_bytes(cache->tier);
     return statistics;
 }
 
@@ -354,10 +408,16 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
     return true;
 }
 
-/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies. */
+/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence with
+ * other shares than there are slots for nothing stays. */
 static bool is_resident(const struct kv_tier *tier, const struct slot *slot) {
-    return slot->row < tier->resident_layers * tier->cache->config.kv_head_count &&
-           (tier->q4_bytes == 0 || is_packed(tier, slot));
+    const size_t heads = tier->cache->config.kv_head_count;
+    if (slot->row >= tier->resident_layers * heads) return false;
+    if (tier->cache->config.mixes_pages &&
+        memcmp(&slot->sequence->shares, &tier->shares, sizeof tier->shares) != 0)
+        return false;
+    return is_packed(tier, slot) ==
+           kv_chunk_is_packed(slot->sequence, slot->row / heads, slot->row % heads, slot->chunk);
 }
 
 static bool may_go(struct kv_tier *tier, struct slot *slot) {
@@ -621,7 +681,8 @@ static void batch_add(struct kv_tier *tier, struct read_batch *batch, struct slo
                                    .kv_head = (uint32_t)(slot->row % heads),
                                    .chunk = slot->chunk,
                                    .memory = tier_slot_memory(tier, slot)};
-    slot->staged = tier->q4_bytes > 0 && !document_read_is_tail(document, &read);
+    slot->staged = kv_chunk_is_packed(slot->sequence, read.layer, read.kv_head, read.chunk) &&
+                   !document_read_is_tail(document, &read);
     ASSERT(slot->staged || !is_packed(tier, slot));
     batch->document = document;
     batch->slots[batch->count] = slot;
@@ -673,8 +734,8 @@ static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
 /* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
 static void **bring_entry(const struct kv_bring *bring, uint64_t chunk) {
     const struct kv_sequence *sequence = bring->sequence;
-    bool packed = bring->packed && sequence->packed != NULL && chunk < sequence->rounded[bring->layer_index];
-    return (packed ? kv_packed_entry : kv_chunk_entry)(sequence, bring->layer_index, bring->kv_head, chunk);
+    bool formed = bring->packed && sequence->packed != NULL && chunk < sequence->rounded[bring->layer_index];
+    return (formed ? kv_form_entry : kv_chunk_entry)(sequence, bring->layer_index, bring->kv_head, chunk);
 }
 
 static struct slot *bring_slot(const struct kv_bring *bring, size_t index) {

@@ -34,6 +34,11 @@
  *   rows: free -> dirty -> free, when packed                packed: free -> dirty -> queued -> clean -> free
  *         free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
  *
+ * With mixes_pages only a share of each layer's chunks is packed (cache/page_shares.h); the others stay rows, on disk and
+ * in their slots, and are copies of nothing.  A sequence has the shares of its documents, which are those that the first
+ * of them was made with, so what it attends to depends on them and on nothing else.  Slots are divided between
+ * the two kinds as the first sequence's shares are.
+ *
  * Cut back into a chunk that was packed, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
  *
@@ -99,8 +104,15 @@ struct kv_backing {
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
+/* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
+ * it is saved or not.  Slots that nobody has used yet are divided anew. */
+enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,
+                                   struct error *error) STATUS_CHECKED;
+/* NULL: it has none, or none yet. */
+const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
- * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew.  writable:
+ * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew; the
+ * document's shares become the sequence's.  writable:
  * opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)

@@ -45,8 +45,10 @@ struct kv_tier {
     struct slot *slots; /* owned; of both pools */
     uint32_t *stacks;   /* owned; of both pools */
     struct tier_pool rows;
-    struct tier_pool packed; /* with q4_pages; else of no slots */
-    size_t resident_layers;  /* whose chunks never go */
+    struct tier_pool packed;   /* with q4_pages; else of no slots */
+    size_t resident_layers;    /* whose chunks never go */
+    struct page_shares shares; /* by which slots are divided, where pages are mixed */
+    uint64_t host_bytes_most;  /* before slots were divided anew (kv_tier_statistics) */
     uint32_t
         reserve[TIER_RESERVE_SLOTS]; /* rows taken for a scan, in the order of memory; the next one last */
     size_t reserve_count;

@@ -47,6 +47,13 @@ static enum status write_metadata(struct kv_sequence *sequence, size_t layer, si
     return STATUS_OK;
 }
 
+/* Bytes of a page on disk. */
+static size_t page_bytes_of(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    const struct store_layout *layout = &sequence->backing.layout;
+    bool rows = sequence->packed != NULL && !kv_chunk_is_packed(sequence, layer, head, chunk);
+    return rows ? store_tail_bytes(layout) : store_page_bytes(layout);
+}
+
 /* Chunks that have become full are packed, written or not: what they hold must not depend on the budget.  Before
  * `complete` says that they are there to be written. */
 static enum status pack_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
@@ -57,6 +64,7 @@ static enum status pack_chunks(struct kv_sequence *sequence, size_t layer, uint6
     for (uint64_t chunk = sequence->rounded[layer]; chunk < chunk_end; chunk++) {
         for (size_t head = 0; head < heads; head++) {
             void *const *rows = kv_chunk_entry(sequence, layer, head, chunk);
+            if (!kv_chunk_is_packed(sequence, layer, head, chunk)) continue; /* they are what stays */
             if (*kv_packed_entry(sequence, layer, head, chunk) != NULL)
                 continue; /* before there was no room */
             ASSERT(*rows != NULL && tier_slot_at(tier, *rows)->state == SLOT_DIRTY);
@@ -75,21 +83,18 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
                              size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
-    bool packed = tier->q4_bytes > 0;
-    ASSERT(!packed || first + count <= sequence->rounded[layer]);
-    void *const *chunks = (packed ? kv_packed_entry : kv_chunk_entry)(sequence, layer, head, first);
     const void *pages[TIER_RUN_CHUNKS];
-    ASSERT(count <= TIER_RUN_CHUNKS);
+    ASSERT(count <= TIER_RUN_CHUNKS && (tier->q4_bytes == 0 || first + count <= sequence->rounded[layer]));
     for (size_t i = 0; i < count; i++) {
-        ASSERT(chunks[i] != NULL);
-        pages[i] = chunks[i];
+        pages[i] = *kv_form_entry(sequence, layer, head, first + i);
+        ASSERT(pages[i] != NULL);
     }
     WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
     if (sequence->backing.layout.metadata_bytes > 0)
         TRY(write_metadata(sequence, layer, head, first, count, error));
-    tier->statistics.write_bytes += count * store_page_bytes(&sequence->backing.layout);
     for (size_t i = 0; i < count; i++) {
-        struct slot *slot = tier_slot_at(tier, chunks[i]);
+        struct slot *slot = tier_slot_at(tier, pages[i]);
+        tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + i);
         ASSERT(slot->state == SLOT_DIRTY);
         slot->state = SLOT_QUEUED;
         tier->queued_count++;
@@ -170,6 +175,7 @@ static enum status create_document(struct kv_sequence *sequence, uint64_t token_
     struct document *document;
     uint64_t first = sources_end(sequence);
     ASSERT(backing->store != NULL && !sequence->writes);
+    ASSERT(memcmp(&backing->layout.shares, &sequence->shares, sizeof sequence->shares) == 0);
     TRY(document_create(&document, backing->store,
                         &(struct document_description){.model = &backing->model,
                                                        .layout = &backing->layout,
@@ -349,6 +355,10 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     struct kv_tier *tier = sequence->cache->tier;
     tier_drain_all(tier); /* from here on what cannot be read is this document's */
     enum status status = kv_tier_failure(sequence->cache, error);
+    const struct page_shares *shares = &document_layout(document)->shares;
+    sequence->backing.layout.shares = *shares; /* of what is written elsewhere when the sequence departs */
+    if (status == STATUS_OK && shares->layer_count > 0)
+        status = kv_sequence_set_shares(sequence, shares, error);
     if (status != STATUS_OK) {
         document_close(document);
         return status;
@@ -376,16 +386,16 @@ static enum status copy_head(struct kv_sequence *sequence, size_t layer, size_t 
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
     size_t most = min_size(document_write_most(document), TIER_RUN_CHUNKS);
-    void *const *chunks =
-        (tier->q4_bytes > 0 ? kv_packed_entry : kv_chunk_entry)(sequence, layer, head, first);
     for (size_t done = 0, run; done < count; done += run) {
         const void *pages[TIER_RUN_CHUNKS];
         run = min_size(count - done, most);
-        for (size_t i = 0; i < run; i++) pages[i] = chunks[done + i];
+        for (size_t i = 0; i < run; i++) {
+            pages[i] = *kv_form_entry(sequence, layer, head, first + done + i);
+            tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
+        }
         WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
         if (sequence->backing.layout.metadata_bytes > 0)
             TRY(write_metadata(sequence, layer, head, first + done, run, error));
-        tier->statistics.write_bytes += run * store_page_bytes(&sequence->backing.layout);
     }
     return STATUS_OK;
 }
