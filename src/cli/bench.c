@@ -18,6 +18,7 @@
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/session.h"
+#include "cli/shares.h"
 #include "cli/trace_file.h"
 #include "platform/clock.h"
 
@@ -139,6 +140,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         TRY(check_interrupt(error));
     }
     if (select != NULL) test->select = select_statistics(select);
+    test->shares = sequence_shares(bench->sequences[0]);
+    if (!bench->quiet) shares_print(bench->session.engine, bench->sequences[0]);
     test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
     return bench_print_row(&bench->printer, test, error);
 }

@@ -7,6 +7,7 @@
 #include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/shares.h"
 #include "cli/version.h"
 
 static uint64_t token_count(const struct bench_test *test) {
@@ -206,6 +207,7 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_write_bytes", tier->write_bytes);
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
+    if (test->shares != NULL) json_add_number(row, "kv_share_in_4_bits", shares_mean(test->shares));
 }
 
 /* llama-bench's names; what loam adds comes last. */

@@ -27,6 +27,7 @@ enum status plan_read_axes(struct plan *plan, const char *preset, const char *se
     plan->k_type = axes.k_type;
     plan->v_type = axes.v_type;
     plan->q4_pages = axes.q4_pages;
+    plan->mixes_pages = axes.mixes_pages;
     plan->resident_layers = axes.resident_layers;
     plan->select = axes.select;
     return STATUS_OK;
@@ -120,6 +121,7 @@ enum status plan_tiers(const struct plan *plan, const struct model *model, const
     engine_options->disk_bytes = plan->disk.limit_bytes;
     engine_options->document_name = name;
     engine_options->q4_pages = plan->q4_pages;
+    engine_options->mixes_pages = plan->mixes_pages;
     engine_options->resident_layers = plan->resident_layers;
     engine_options->looks_ahead = strncmp(plan->methods[AXIS_SPECULATE], "next-layer", 10) == 0;
     engine_options->host_bytes = plan->budget_bytes;
@@ -176,7 +178,7 @@ json_t *plan_json(const struct plan *plan) {
             json_add(object, axis_table[axis].name, json_string(method_text(plan, axis, text, sizeof text)));
     json_add(object, "codec_k", json_string(kv_type_name(plan->k_type)));
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
-    if (plan->q4_pages) json_add(object, "codec_disk", json_string("q4"));
+    if (plan->q4_pages) json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
     json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;
 }

@@ -20,7 +20,7 @@ struct plan {
     const char *preset;
     const char *methods[AXIS_COUNT]; /* words of axis_table: they end at '|' or the end; see plan_method */
     enum kv_type k_type, v_type;
-    bool q4_pages; /* on disk */
+    bool q4_pages, mixes_pages; /* on disk: all in 4 bits, or with mixes_pages a share of them */
     size_t resident_layers;
     struct select_options select;
     bool has_budget;

@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/shares.h"
 #include "cli/trace_file.h"
 
 struct run {
@@ -252,6 +253,7 @@ static void print_timings(const struct run *run) {
             generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
             g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
+    shares_print(run->session.engine, run->answers[0].sequence);
 }
 
 static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
@@ -326,6 +328,8 @@ static json_t *run_json(const struct run *run) {
     json_add(root, "decode",
              phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
     tiers_json(run, root);
+    json_t *shares = shares_json(session->engine, run->answers[0].sequence);
+    if (shares != NULL) json_add(root, "compression", shares);
     json_add(root, "selection", selection_json(session->engine));
     json_add(root, "reuse", json_pack("{s:n}", "hit_ratio"));
     json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());

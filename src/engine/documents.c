@@ -17,14 +17,17 @@ struct documents {
     struct store *store;       /* owned */
     struct kv_backing backing; /* name: owned */
     char *name;
+    documents_choose *choose; /* NULL: pages are of one form, or the shares are given */
+    void *choose_context;
 };
 
 /* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels; the tail as it is. */
-static void set_q4(struct store_layout *store, const struct kv_layout *layout) {
+static void set_q4(struct store_layout *store, const struct kv_layout *layout, bool mixed) {
+    const char *rows = mixed ? "f16+" : "";
     store->chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
     store->tail_bytes = (uint32_t)layout->chunk_bytes;
-    snprintf(store->codec, sizeof store->codec, "q4k%d.%zu,q4v%d.%zu", KV_CHUNK_TOKENS, layout->k_dimension,
-             Q4_V_GROUP, layout->v_dimension);
+    snprintf(store->codec, sizeof store->codec, "%sq4k%d.%zu,%sq4v%d.%zu", rows, KV_CHUNK_TOKENS,
+             layout->k_dimension, rows, Q4_V_GROUP, layout->v_dimension);
 }
 
 static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
@@ -90,7 +93,11 @@ enum status documents_open(struct documents **result, const struct engine_option
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
-    if (options->q4_pages) set_q4(&backing->layout, layout);
+    if (options->q4_pages) set_q4(&backing->layout, layout, options->mixes_pages);
+    if (options->mixes_pages) { /* zeros are shares too, until they are chosen */
+        backing->layout.shares = options->shares;
+        backing->layout.shares.layer_count = (uint16_t)model->config.layer_count;
+    }
     snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
     if (selects && select_metadata_bytes(select) > 0) {
@@ -121,7 +128,7 @@ static enum status open_match(struct documents *documents, const struct store_ma
     *writable = match->prefix_tokens == match->token_count && same_metadata(&match->layout, &backing->layout);
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
-                                           &backing->layout, DOCUMENT_APPEND, token_capacity, error);
+                                           &match->layout, DOCUMENT_APPEND, token_capacity, error);
         if (status != STATUS_FULL) return status;
         *writable = false; /* another process goes on with it, or there is no room for more */
     }
@@ -181,6 +188,20 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
     return STATUS_OK;
 }
 
+/* A new document, of the shares that were chosen for the first one. */
+static enum status create(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
+                          uint64_t token_capacity, struct error *error) {
+    struct kv_backing *backing = &documents->backing;
+    struct page_shares *shares = &backing->layout.shares;
+    if (documents->choose != NULL)
+        documents->choose(documents->choose_context, documents->store, &backing->layout, sequence,
+                          token_count, shares);
+    documents->choose = NULL;
+    kv_sequence_set_backing(sequence, backing);
+    if (shares->layer_count > 0) TRY(kv_sequence_set_shares(sequence, shares, error));
+    return kv_sequence_create_document(sequence, token_capacity, error);
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
                              uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
                              struct error *notice, struct error *error) {
@@ -202,7 +223,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         if (status == STATUS_IO) break;
         /* it has been flagged and will not be found again */
     }
-    enum status status = kv_sequence_create_document(sequence, token_capacity, error);
+    enum status status = create(documents, sequence, token_count, token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
     /* An answer is worth more than a saved document: RAM may hold it all. */
     (void)error_set(notice, status, "not saved: %s", error->message);
@@ -219,8 +240,12 @@ void documents_build_with(struct documents *documents,
     documents->backing.build_context = context;
 }
 
+void documents_choose_with(struct documents *documents, documents_choose *choose, void *context) {
+    documents->choose = choose;
+    documents->choose_context = context;
+}
+
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
                                       uint64_t token_capacity, struct error *error) {
-    kv_sequence_set_backing(sequence, &documents->backing);
-    return kv_sequence_create_document(sequence, token_capacity, error);
+    return create(documents, sequence, token_capacity, token_capacity, error);
 }

@@ -9,6 +9,9 @@
  * of what it shares) the shared pages are copied into a document of its own: at most five bytes are written for each
  * byte of new KV.
  *
+ * Where pages are mixed, a document keeps the shares that it was made with: a search asks for the model and the kind of
+ * pages, and whoever goes on with what it found takes that document's shares, whatever would be chosen today.
+ *
  * A document belongs to the bytes of the model file, the types of K and V, and the selection's metadata, weights
  * included.  Thread: the engine's.
  */
@@ -29,6 +32,12 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context);
+/* What chooses the shares of new documents, where pages are mixed; before the first sequence.  choose is asked once, with
+ * the tokens of the prompt that the document is for, the layout of its pages and the sequence, which is empty, and
+ * must be so afterwards.  It always knows an answer. */
+typedef void documents_choose(void *context, struct store *store, const struct store_layout *layout,
+                              struct kv_sequence *sequence, uint64_t token_count, struct page_shares *shares);
+void documents_choose_with(struct documents *documents, documents_choose *choose, void *context);
 /* store_warning of the store: a line for the user, or NULL. */
 const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */

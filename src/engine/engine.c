@@ -13,7 +13,10 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "engine/documents.h"
+#include "engine/share.h"
+#include "kernels/codec/codec.h"
 #include "model/calibration.h"
+#include "platform/clock.h"
 #include "platform/pool.h"
 #include "tensor/half.h"
 
@@ -55,6 +58,9 @@ struct engine {
     struct tiered *tiered;       /* owned; NULL: all KV is in memory */
     struct documents *documents; /* owned; NULL: nothing is saved */
     bool traced;                 /* the device's pool has our trace */
+    bool hides_reads;            /* behind the computation of the layer before */
+    bool has_costs;
+    struct share_costs costs; /* that shares were chosen by */
 };
 
 /* ---- selection ---- */
@@ -217,6 +223,7 @@ static enum status cache_config(const struct model *model, const struct engine_o
         .sequence_capacity = options->sequence_capacity,
         .host_bytes = options->host_bytes,
         .q4_pages = options->q4_pages,
+        .mixes_pages = options->mixes_pages,
         .resident_layers = options->disk_directory != NULL ? options->resident_layers : 0,
         .buffer_bytes = buffer_bytes_of(options),
         .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
@@ -275,6 +282,92 @@ static enum status after_layer(void *context, const struct forward_layer *layer,
                             error);
 }
 
+/* ---- shares ---- */
+
+/* A share of the document that is written to be read again, for the measurement. */
+enum { SAMPLE_SHARE = 128, SAMPLE_PAGES_LEAST = 16, SAMPLE_BYTES_MOST = 4 << 20 };
+
+static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
+                             struct error *error);
+
+/* One token's way through a layer, the second time, when nothing is cold; 0: it cannot be said. */
+static double layer_seconds(struct engine *engine, struct kv_sequence *kv) {
+    static const int32_t token = 0;
+    struct attend_item item = {.row_count = 1};
+    const struct forward_batch batch = {.tokens = &token,
+                                        .positions = engine->positions,
+                                        .row_count = 1,
+                                        .sequences = &kv,
+                                        .items = &item,
+                                        .item_count = 1,
+                                        .logit_rows = engine->logit_rows};
+    const float *logits;
+    uint64_t took = 0;
+    engine->positions[0] = 0;
+    if (engine->watched) return 0;
+    enum status status = kv_sequence_reserve(kv, 1, NULL);
+    for (int round = 0; round < 2 && status == STATUS_OK; round++) {
+        uint64_t began = clock_ns();
+        status = run_batch(engine, &batch, &logits, NULL);
+        took = clock_ns() - began;
+    }
+    kv_sequence_close_documents(kv); /* forgets what it stored */
+    return status == STATUS_OK ? (double)took * 1e-9 / (double)engine->kv.layer_count : 0;
+}
+
+/* What 4 bits cost each layer, as loam calibrate found it; false: it is not known. */
+static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_SHARES_LAYERS_MOST]) {
+    struct calibration *file = NULL;
+    bool known = calibration_open(&file, engine->model, NULL, NULL) == STATUS_OK && file != NULL &&
+                 calibration_kv_sensitivity(file) != NULL;
+    for (size_t i = 0; known && i < engine->kv.layer_count; i++) {
+        const float *layer = calibration_kv_sensitivity(file) + i * CALIBRATION_ROUNDINGS;
+        sensitivity[i] = layer[CALIBRATION_K4] + layer[CALIBRATION_V4];
+    }
+    calibration_close(file);
+    return known;
+}
+
+static struct share_work work_of(const struct engine *engine, uint64_t token_count) {
+    const struct kv_cache_config *kv = &engine->kv;
+    const struct pool *pool = device_pool(engine->model->device);
+    bool selects = engine->select != NULL && token_count > 0;
+    uint64_t kept = selects ? select_kept_tokens(engine->select, token_count - 1) : token_count;
+    double all = (double)kv_cache_bytes_per_token(kv) * (double)token_count;
+    return (struct share_work){.layer_count = kv->layer_count,
+                               .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
+                               .kv_head_count = kv->kv_head_count,
+                               .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
+                               .rows_bytes = kv_cache_layout(engine->cache)->chunk_bytes,
+                               .packed_bytes = kv_q4_chunk_bytes(kv_cache_layout(engine->cache)),
+                               .chunks = kv_chunks_of(token_count),
+                               .kept = kv_chunks_of(kept),
+                               .held = (double)kv->host_bytes < all ? (double)kv->host_bytes / all : 1};
+}
+
+static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
+                          struct kv_sequence *kv, uint64_t token_count, struct page_shares *shares) {
+    struct engine *engine = context;
+    const struct kv_layout *rows = kv_cache_layout(engine->cache);
+    struct share_work work = work_of(engine, token_count);
+    float sensitivity[PAGE_SHARES_LAYERS_MOST];
+    uint64_t sample =
+        work.chunks * layout->layer_count * layout->kv_head_count * rows->chunk_bytes / SAMPLE_SHARE;
+    memset(shares->sixteenths, PAGE_SHARE_WHOLE, work.layer_count);
+    if (sample > SAMPLE_BYTES_MOST) sample = SAMPLE_BYTES_MOST;
+    if (sample < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
+    size_t group = engine->model->config.head_count / engine->kv.kv_head_count;
+    if (share_measure(&engine->costs, store, layout, rows, group, sample, NULL) != STATUS_OK) return;
+    if (engine->hides_reads) engine->costs.layer = layer_seconds(engine, kv);
+    if (read_sensitivity(engine, sensitivity)) work.sensitivity = sensitivity;
+    share_choose(&engine->costs, &work, shares);
+    engine->has_costs = true;
+}
+
+const struct share_costs *engine_share_costs(const struct engine *engine) {
+    return engine->has_costs ? &engine->costs : NULL;
+}
+
 /* Attention over a cache whose chunks come and go, and where they go to. */
 static enum status make_tiered(struct engine *engine, const struct engine_options *options,
                                struct error *error) {
@@ -290,6 +383,9 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
     TRY(documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
                        engine->select, engine->kv.buffer_bytes, error));
     documents_build_with(engine->documents, build_rows, engine);
+    engine->hides_reads = options->looks_ahead || engine->select == NULL;
+    if (options->mixes_pages && options->shares.layer_count == 0)
+        documents_choose_with(engine->documents, choose_shares, engine);
     return STATUS_OK;
 }
 
@@ -363,6 +459,10 @@ static enum status options_check(const struct model_config *config, const struct
     if (options->q4_pages &&
         (options->disk_directory == NULL || options->k_type != KV_F16 || options->v_type != KV_F16))
         return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
+    if (options->mixes_pages && (!options->q4_pages || config->layer_count > PAGE_SHARES_LAYERS_MOST))
+        return error_set(error, STATUS_USAGE,
+                         "a share of the pages in 4 bits is of at most %d layers, not %zu",
+                         PAGE_SHARES_LAYERS_MOST, config->layer_count);
     if (options->host_bytes > 0 && options->select.method != NULL && options->select.method->watches_prefill)
         return error_set(
             error, STATUS_UNSUPPORTED,
@@ -549,6 +649,9 @@ static bool remainder_selects(const struct engine *engine, const struct sequence
 uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
 const char *sequence_notice(const struct sequence *sequence) { return sequence->notice.message; }
+const struct page_shares *sequence_shares(const struct sequence *sequence) {
+    return kv_sequence_shares(sequence->kv);
+}
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
     return sequence->engine->tiered != NULL ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
 }

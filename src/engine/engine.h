@@ -44,6 +44,10 @@ struct engine_options {
     const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
     bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
+    /* With q4_pages: only a share of each layer's chunks does.  shares: of new documents; no layers: chosen when the
+     * first one is made, from what the machine is measured to do then (engine/share.h). */
+    bool mixes_pages;
+    struct page_shares shares;
     size_t
         resident_layers; /* where KV is on disk: the first layers, that stay in RAM if host_bytes holds them */
     const char *document_name; /* of what is saved, for people */
@@ -135,6 +139,9 @@ uint64_t sequence_reused_tokens(const struct sequence *sequence);
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
+/* By which its chunks are in 4 bits or not (cache/page_shares.h), once its first prefill has begun; NULL: they are all of
+ * one form. */
+const struct page_shares *sequence_shares(const struct sequence *sequence);
 /* Waits until what a prefill saved is durable.  A failure names the file: from that write on nothing more of the
  * sequence was saved, and it lives on in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
@@ -146,6 +153,10 @@ enum status engine_host_bytes_least(const struct model *model, const struct engi
 /* The host_bytes of which kv_bytes are for chunks, the rest for metadata, tables and buffers. */
 enum status engine_host_bytes_around(const struct model *model, const struct engine_options *options,
                                      uint64_t kv_bytes, uint64_t *bytes, struct error *error) STATUS_CHECKED;
+
+/* What the shares of new documents were chosen by (engine/share.h); NULL: nothing was measured. */
+struct share_costs;
+const struct share_costs *engine_share_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */

@@ -157,6 +157,20 @@ static enum status check_scores(const struct calibration *c, const char *name, f
     return STATUS_OK;
 }
 
+static enum status check_sensitivity(const struct calibration *c, struct error *error) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, "kv_sensitivity");
+    if (tensor == NULL) return STATUS_OK;
+    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){CALIBRATION_ROUNDINGS, c->config->layer_count, 1},
+                    error));
+    const float *values = (const float *)(const void *)tensor->data;
+    for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
+        if (!(values[i] >= 0 && isfinite(values[i])))
+            return error_set(error, STATUS_MODEL,
+                             "%s: kv_sensitivity: element %llu is %g, expected an error of 0 or more",
+                             c->gguf.path, (unsigned long long)i, (double)values[i]);
+    return STATUS_OK;
+}
+
 /* blk.N.skew: 0 (any number of columns), blk.N.hash_128: 128; UINT64_MAX: neither. */
 static uint64_t columns_named(const struct gguf_tensor *tensor) {
     char name[GGUF_NAME_BYTES_MOST + 1];
@@ -180,6 +194,7 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
         TRY(check_halves(c, tensor, error));
     }
     TRY(check_scores(c, "head_importance", 0, 1, error));
+    TRY(check_sensitivity(c, error));
     return check_scores(c, "query_similarity", -1, 1, error);
 }
 
@@ -271,4 +286,8 @@ const float *calibration_head_importance(const struct calibration *calibration) 
 
 const float *calibration_query_similarity(const struct calibration *calibration) {
     return scores(calibration, "query_similarity");
+}
+
+const float *calibration_kv_sensitivity(const struct calibration *calibration) {
+    return scores(calibration, "kv_sensitivity");
 }

@@ -42,5 +42,14 @@ const uint16_t *calibration_find(void *context, const char *kind, size_t layer_i
 /* [layer_count][head_count], or NULL: not in the file. */
 const float *calibration_head_importance(const struct calibration *calibration);  /* 0..1: CLO's s_i */
 const float *calibration_query_similarity(const struct calibration *calibration); /* -1..1: CLO's average */
+/* [layer_count][CALIBRATION_ROUNDINGS] relative errors of a layer's attention with K or V rounded, or NULL. */
+enum calibration_rounding {
+    CALIBRATION_K8,
+    CALIBRATION_V8,
+    CALIBRATION_K4,
+    CALIBRATION_V4,
+    CALIBRATION_ROUNDINGS
+};
+const float *calibration_kv_sensitivity(const struct calibration *calibration);
 
 #endif

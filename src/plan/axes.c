@@ -44,7 +44,8 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
 
 static void set_codec(struct axes *axes, const char *method) {
     axes->k_type = axes->v_type = strncmp(method, "q8", 2) == 0 ? KV_Q8 : KV_F16;
-    axes->q4_pages = strncmp(method, "q4", 2) == 0;
+    axes->mixes_pages = strncmp(method, "dynamic", 7) == 0;
+    axes->q4_pages = axes->mixes_pages || strncmp(method, "q4", 2) == 0;
 }
 
 /* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
@@ -82,12 +83,13 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
         axes->select.leaf = KV_CHUNK_TOKENS;
         axes->select.dense_layers = 0;
     }
-    axes->q4_pages = false;
+    axes->q4_pages = axes->mixes_pages = false;
     axes->resident_layers = SIZE_MAX;
     if (set != NULL) TRY(read_set(axes, set, error));
     if (axes->q4_pages && !axes->on_disk)
         return error_set(error, STATUS_USAGE,
-                         "--set codec=q4: 4 bits are for pages on disk, and there is no --kv-disk");
+                         "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
+                         axis_method_text(axes->methods[AXIS_CODEC], name, sizeof name));
     axes->select.method = select_method_find(axis_method_text(axes->methods[AXIS_SELECT], name, sizeof name));
     TRY(select_keep_parse(&axes->select.keep, keep != NULL ? keep : preset->keep, error));
     if (axes->resident_layers == SIZE_MAX) /* not given: what every step reads whole */

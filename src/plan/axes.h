@@ -12,8 +12,9 @@ struct axes {
     const char
         *methods[AXIS_COUNT]; /* words of axis_table: they end at '|' or the end; see axis_method_text */
     enum kv_type k_type, v_type;
-    bool q4_pages; /* codec=q4: pages on disk are in 4 bits, in RAM rows are f16 */
-    bool on_disk;  /* given: KV beyond a budget lies on disk, for which leoam has other numbers */
+    bool q4_pages;    /* codec=q4, codec=dynamic: pages on disk are in 4 bits, and full chunks in RAM */
+    bool mixes_pages; /* codec=dynamic: only a share of them */
+    bool on_disk;     /* given: KV beyond a budget lies on disk, for which leoam has other numbers */
     /* resident=N: of the first layers so many stay in RAM (cache/kv_tier.h); not given: those that a selection leaves
      * dense, since every step reads all of them. */
     size_t resident_layers;

@@ -9,7 +9,7 @@ const struct axis_info axis_table[AXIS_COUNT] = {
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even", "persistent|hot"},
     [AXIS_MOVE] = {"move", "direct", "staged"},
-    [AXIS_CODEC] = {"codec", "f16|q8|q4", "dynamic"},
+    [AXIS_CODEC] = {"codec", "f16|q8|q4|dynamic", ""},
     [AXIS_REBUILD] = {"rebuild", "none", "recompute"},
     [AXIS_SCHEDULE] = {"schedule", "row", "column"},
 };

@@ -23,6 +23,9 @@ static const struct select_method *const methods[METHODS + 1] = {
     &select_all,  &select_window, &select_quest, &select_meanstd,
     &select_hash, &select_tree,   &select_exact}; /* beyond METHODS: keeps no metadata, and reads no 4-bit rows */
 
+/* What full chunks are: rows, 4 bits, or some of both. */
+enum form { ROWS, Q4, MIXED };
+
 struct rig {
     struct device *device;
     struct model *model;
@@ -66,6 +69,15 @@ static struct engine_options options_of(const struct select_method *method, enum
     return options;
 }
 
+/* Of mixed pages a layer may have all, some or none in 4 bits. */
+static void set_form(struct engine_options *options, enum form form) {
+    static const uint8_t shares[DEEP] = {7, 12, 16, 0, 1, 8};
+    options->q4_pages = form != ROWS;
+    options->mixes_pages = form == MIXED;
+    if (form == MIXED) options->shares.layer_count = DEEP;
+    if (form == MIXED) memcpy(options->shares.sixteenths, shares, sizeof shares);
+}
+
 static struct engine *make_engine(struct rig *rig, const struct engine_options *options) {
     struct engine *engine;
     assert_ok(engine_create(&engine, rig->model, options, &rig->error), rig->error);
@@ -98,8 +110,9 @@ static float *decode(struct rig *rig, struct engine *engine, const size_t *lengt
 
 enum { AMPLE_BYTES = 1 << 28 }; /* nothing leaves RAM */
 
-/* q4: chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no budget. */
-static void logits_at_any_budget(bool q4, size_t rounds) {
+/* In 4 bits chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no budget. */
+static void logits_at_any_budget(enum form form, size_t rounds) {
+    const bool q4 = form != ROWS;
     const char *given = getenv("LOAM_TEST_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     print_message("LOAM_TEST_SEED=%llu\n", (unsigned long long)seed);
@@ -117,7 +130,10 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
             methods[round % (q4 ? METHODS : METHODS + 1)],
             q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
                                                                                               : KV_Q8);
-        options.q4_pages = q4;
+        set_form(&options, form);
+        if (form == MIXED)
+            for (size_t i = 0; i < DEEP; i++)
+                options.shares.sixteenths[i] = (uint8_t)random_below(&random, PAGE_SHARE_WHOLE + 1);
         options.disk_directory = q4 ? ample.path : NULL;
         options.host_bytes = q4 ? AMPLE_BYTES : 0;
         size_t lengths[SEQUENCES], count = 1 + random_below(&random, SEQUENCES);
@@ -141,7 +157,8 @@ static void logits_at_any_budget(bool q4, size_t rounds) {
         assert_memory_equal(found, expected, STEPS * count * rig.width * sizeof *found);
         assert_true(engine_tier_statistics(engine).host_bytes <= options.host_bytes);
         uint64_t read = engine_tier_statistics(engine).read_pages;
-        if (q4) assert_true(read > 0); /* half of the longest prompt is more than any budget here holds */
+        if (form == Q4)
+            assert_true(read > 0); /* half of the longest prompt is more than any budget here holds */
         pages += read;
         engine_destroy(engine);
         free(expected);
@@ -179,12 +196,17 @@ static void a_short_sequence_beside_long_ones(void **state) {
 
 static void same_logits_at_any_budget(void **state) {
     (void)state;
-    logits_at_any_budget(false, 4 * (METHODS + 1));
+    logits_at_any_budget(ROWS, 4 * (METHODS + 1));
 }
 
 static void same_logits_at_any_budget_in_4_bits(void **state) {
     (void)state;
-    logits_at_any_budget(true, METHODS);
+    logits_at_any_budget(Q4, METHODS);
+}
+
+static void same_logits_at_any_budget_in_both_forms(void **state) {
+    (void)state;
+    logits_at_any_budget(MIXED, 2 * METHODS);
 }
 
 /* Cut back into chunks that were rounded, and on from there: [width] logits; the caller frees. */
@@ -207,8 +229,7 @@ static float *after_cuts(struct rig *rig, const struct engine_options *options, 
     return found;
 }
 
-static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
-    (void)state;
+static void cutting_back(enum form form) {
     struct rig rig = {0};
     struct scratch scratches[2];
     float *found[2];
@@ -217,7 +238,7 @@ static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
     for (size_t i = 0; i < 2; i++) {
         scratch_create(&scratches[i], SCRATCH_MEMORY);
         struct engine_options options = options_of(&select_all, KV_F16);
-        options.q4_pages = true;
+        set_form(&options, form);
         options.sequence_capacity = 1;
         options.disk_directory = scratches[i].path;
         if (i == 0)
@@ -235,6 +256,12 @@ static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
         scratch_destroy(&scratches[i]);
     }
     rig_close(&rig);
+}
+
+static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
+    (void)state;
+    cutting_back(Q4);
+    cutting_back(MIXED);
 }
 
 enum {
@@ -269,7 +296,7 @@ static void decode_reads_only_others(struct rig *rig, const struct engine_option
     engine_destroy(engine);
 }
 
-static void the_first_layers_stay(bool q4) {
+static void the_first_layers_stay(enum form form) {
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, small;
@@ -280,7 +307,7 @@ static void the_first_layers_stay(bool q4) {
         scratch_create(&small, SCRATCH_MEMORY);
         struct engine_options options = options_of(methods[round], KV_F16);
         options.sequence_capacity = 1;
-        options.q4_pages = q4;
+        set_form(&options, form);
         options.resident_layers = RESIDENT;
         options.disk_directory = small.path;
         assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
@@ -305,12 +332,13 @@ static void the_first_layers_stay(bool q4) {
 
 static void first_layers_are_never_read_in_decode(void **state) {
     (void)state;
-    the_first_layers_stay(false);
+    the_first_layers_stay(ROWS);
 }
 
 static void first_layers_are_never_read_in_decode_in_4_bits(void **state) {
     (void)state;
-    the_first_layers_stay(true);
+    the_first_layers_stay(Q4);
+    the_first_layers_stay(MIXED);
 }
 
 static size_t likeliest(const float *logits, size_t width) {
@@ -321,7 +349,8 @@ static size_t likeliest(const float *logits, size_t width) {
 }
 
 /* The prompt again, and another one that begins like it, in a new engine each. */
-static void saved_prompt_is_opened(bool q4) {
+static void saved_prompt_is_opened(enum form form) {
+    const bool q4 = form != ROWS;
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
@@ -329,7 +358,7 @@ static void saved_prompt_is_opened(bool q4) {
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct engine_options options = options_of(methods[round], KV_F16);
         options.disk_directory = scratch.path;
-        options.q4_pages = q4;
+        set_form(&options, form);
         assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
         static const size_t lengths[] = {1000, 1000, 1300, 700, 1300, 900};
         static const uint64_t reused[] = {0, 999, 1000, 699, 1299, 899};
@@ -346,7 +375,7 @@ static void saved_prompt_is_opened(bool q4) {
 
             struct engine_options plain = options_of(methods[round], KV_F16);
             scratch_create(&ample, SCRATCH_MEMORY);
-            plain.q4_pages = q4;
+            set_form(&plain, form);
             plain.disk_directory = q4 ? ample.path : NULL;
             plain.host_bytes = q4 ? AMPLE_BYTES : 0;
             engine = make_engine(&rig, &plain);
@@ -366,12 +395,13 @@ static void saved_prompt_is_opened(bool q4) {
 
 static void a_saved_prompt_is_opened(void **state) {
     (void)state;
-    saved_prompt_is_opened(false);
+    saved_prompt_is_opened(ROWS);
 }
 
 static void a_saved_prompt_is_opened_in_4_bits(void **state) {
     (void)state;
-    saved_prompt_is_opened(true);
+    saved_prompt_is_opened(Q4);
+    saved_prompt_is_opened(MIXED);
 }
 
 enum { DOCUMENT = 10 * BLOCK, QUESTION_MOST = 30 };
@@ -472,13 +502,14 @@ static void assert_same_likeliest(const struct rig *rig, const float *found, con
 }
 
 /* A prompt that departs from a saved one takes over its pages and is saved itself, when there is enough that is new. */
-static void departing_prompt_is_saved(bool q4) {
+static void departing_prompt_is_saved(enum form form) {
+    const bool q4 = form != ROWS;
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
         rig_open(&rig, "llama", cpu_features());
         struct engine_options options = options_of(methods[round], KV_F16);
-        options.q4_pages = q4;
+        set_form(&options, form);
         options.disk_directory = "one of two";
         assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
         scratch_create(&scratch, SCRATCH_MEMORY);
@@ -517,12 +548,13 @@ static void departing_prompt_is_saved(bool q4) {
 
 static void a_departing_prompt_is_saved(void **state) {
     (void)state;
-    departing_prompt_is_saved(false);
+    departing_prompt_is_saved(ROWS);
 }
 
 static void a_departing_prompt_is_saved_in_4_bits(void **state) {
     (void)state;
-    departing_prompt_is_saved(true);
+    departing_prompt_is_saved(Q4);
+    departing_prompt_is_saved(MIXED);
 }
 
 /* Saved by one method and opened by another: its keys are there to build metadata of. */
@@ -698,6 +730,7 @@ int main(void) {
         cmocka_unit_test(same_logits_at_any_budget),
         cmocka_unit_test(a_short_sequence_beside_long_ones),
         cmocka_unit_test(same_logits_at_any_budget_in_4_bits),
+        cmocka_unit_test(same_logits_at_any_budget_in_both_forms),
         cmocka_unit_test(cutting_back_does_not_depend_on_the_budget_in_4_bits),
         cmocka_unit_test(first_layers_are_never_read_in_decode),
         cmocka_unit_test(first_layers_are_never_read_in_decode_in_4_bits),

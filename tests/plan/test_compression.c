@@ -99,12 +99,55 @@ static void as_worked_out_by_hand(void **state) {
     assert_true(compression_share(&costs) == 0);
 }
 
+static double sum_of(const double *shares, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += shares[i];
+    return sum;
+}
+
+/* As many pages in all as the shares say, also of the first layers alone; with sensitivities the same sum, and no layer
+ * more than one that bears it better. */
+static void spreads_what_there_is(void **state) {
+    (void)state;
+    enum { LAYERS = 40 };
+    struct random random;
+    random_init(&random, 54);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        size_t count = 1 + random_below(&random, LAYERS);
+        double shares[LAYERS], same = random_double(&random), sum = 0;
+        float sensitivity[LAYERS];
+        uint8_t found[LAYERS];
+        for (size_t i = 0; i < count; i++) {
+            shares[i] =
+                random_below(&random, 8) == 0 ? (double)random_below(&random, 2) : random_double(&random);
+            sensitivity[i] = (float)between(&random, 1e-3, 1);
+        }
+        compression_spread(shares, NULL, count, found);
+        for (size_t i = 0; i < count; i++) {
+            assert_true(found[i] <= 16 && fabs(found[i] - 16 * shares[i]) <= 1 + 1e-9);
+            sum += found[i];
+            assert_true(fabs(sum - 16 * sum_of(shares, i + 1)) <= 0.5 + 1e-9);
+        }
+        compression_spread(shares, sensitivity, count, found);
+        sum = 0;
+        for (size_t i = 0; i < count; i++) {
+            sum += found[i];
+            if (shares[i] == 0) assert_true(found[i] <= 1); /* what rounding of others owed */
+        }
+        assert_true(fabs(sum - 16 * sum_of(shares, count)) <= 0.5 + 1e-6);
+        for (size_t i = 0; i < count; i++) shares[i] = same;
+        compression_spread(shares, sensitivity, count, found);
+        for (size_t i = 0; i < count; i++)
+            for (size_t j = 0; j < count; j++)
+                if (sensitivity[i] < sensitivity[j]) assert_true(found[i] + 1 >= found[j]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_the_least),
-        cmocka_unit_test(units_do_not_matter),
-        cmocka_unit_test(signs_are_right),
-        cmocka_unit_test(as_worked_out_by_hand),
+        cmocka_unit_test(is_the_least),          cmocka_unit_test(units_do_not_matter),
+        cmocka_unit_test(signs_are_right),       cmocka_unit_test(as_worked_out_by_hand),
+        cmocka_unit_test(spreads_what_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

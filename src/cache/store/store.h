@@ -151,6 +151,17 @@ enum status store_remove(struct store *store, uint64_t id, struct error *error) 
 /* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong. */
 enum status store_verify(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 
+/* Measuring */
+
+struct store_rates {                   /* seconds */
+    double page_seconds, tail_seconds; /* a page of chunk_bytes, of tail_bytes, many being read at random */
+    double alone_seconds;              /* one of chunk_bytes, with nothing else under way */
+};
+/* Writes so many bytes (at least a page of the larger kind) into a file of the folder that has no name, and reads
+ * pages of it for some 50 ms.  The limit does not count it: the caller sees to its being small. */
+enum status store_measure(struct store *store, const struct store_layout *layout, uint64_t bytes,
+                          struct store_rates *rates, struct error *error) STATUS_CHECKED;
+
 /* Documents */
 
 struct document_description {

@@ -1,0 +1,164 @@
+#include "engine/share.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/random.h"
+#include "kernels/attention/attention.h"
+#include "kernels/codec/codec.h"
+#include "plan/compression.h"
+#include "platform/clock.h"
+
+enum { CHUNKS = 32, ROUNDS = 5 };
+
+/* ---- attention ---- */
+
+struct bench {
+    struct attention_kernels attention;
+    struct codec_kernels codec;
+    const struct kv_layout *kv;
+    uint8_t *rows, *packed; /* owned; [CHUNKS] */
+    const void *chunks[CHUNKS], *forms[CHUNKS];
+    uint32_t chosen[CHUNKS * KV_CHUNK_TOKENS];
+    float *q, *partial; /* owned; [group][k_dimension]; [group][2 + v_dimension] */
+    void *scratch;      /* owned */
+};
+
+static enum status bench_init(struct bench *bench, const struct kv_layout *kv, size_t group,
+                              struct error *error) {
+    attention_kernels_init(&bench->attention, cpu_features());
+    codec_kernels_init(&bench->codec, cpu_features());
+    bench->kv = kv;
+    size_t q4_bytes = kv_q4_chunk_bytes(kv);
+    bench->rows = calloc(CHUNKS, kv->chunk_bytes);
+    bench->packed = calloc(CHUNKS, q4_bytes);
+    bench->q = calloc(group * kv->k_dimension, sizeof *bench->q);
+    bench->partial = calloc(group * (2 + kv->v_dimension), sizeof *bench->partial);
+    bench->scratch = calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
+                                        bench->attention.gather_q4_scratch_bytes(group, kv)));
+    float *row = calloc(kv->k_dimension + kv->v_dimension, sizeof *row);
+    if (bench->rows == NULL || bench->packed == NULL || bench->q == NULL || bench->partial == NULL ||
+        bench->scratch == NULL || row == NULL) {
+        free(row);
+        return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
+    }
+    struct random random;
+    random_init(&random, 1);
+    for (size_t i = 0; i < group * kv->k_dimension; i++) bench->q[i] = (float)random_double(&random) - 0.5F;
+    for (size_t i = 0; i < CHUNKS * KV_CHUNK_TOKENS; i++) {
+        bench->chosen[i] = (uint32_t)i;
+        for (size_t d = 0; d < kv->k_dimension + kv->v_dimension; d++)
+            row[d] = (float)random_double(&random) - 0.5F;
+        bench->attention.store(kv, bench->rows + i / KV_CHUNK_TOKENS * kv->chunk_bytes, i % KV_CHUNK_TOKENS,
+                               row, row + kv->k_dimension);
+    }
+    for (size_t i = 0; i < CHUNKS; i++) {
+        bench->chunks[i] = bench->rows + i * kv->chunk_bytes;
+        bench->forms[i] = bench->packed + i * q4_bytes;
+        bench->codec.q4_encode(kv, bench->chunks[i], bench->packed + i * q4_bytes);
+    }
+    free(row);
+    return STATUS_OK;
+}
+
+static void bench_deinit(struct bench *bench) {
+    free(bench->rows);
+    free(bench->packed);
+    free(bench->q);
+    free(bench->partial);
+    free(bench->scratch);
+}
+
+static void bench_attend(struct bench *bench, size_t group, bool packed) {
+    (packed ? bench->attention.gather_q4 : bench->attention.gather)(
+        &(struct attention_gather_args){.layout = bench->kv,
+                                        .chunks = packed ? bench->forms : bench->chunks,
+                                        .rows = bench->chosen,
+                                        .row_count = CHUNKS * KV_CHUNK_TOKENS,
+                                        .q = bench->q,
+                                        .q_stride = bench->kv->k_dimension,
+                                        .group = group,
+                                        .scale = 0.1F,
+                                        .m = bench->partial,
+                                        .s = bench->partial + group,
+                                        .o = bench->partial + 2 * group,
+                                        .o_stride = bench->kv->v_dimension,
+                                        .scratch = bench->scratch});
+}
+
+/* The least of several rounds, in turns. */
+static void bench_run(struct bench *bench, size_t group, struct share_costs *costs) {
+    double *const found[] = {&costs->rows_attend, &costs->packed_attend, &costs->decode};
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t i = 0; i < 3; i++) {
+            uint64_t began = clock_ns();
+            if (i < 2) bench_attend(bench, group, i == 1);
+            for (size_t c = 0; i == 2 && c < CHUNKS; c++) /* into the same bits again */
+                bench->codec.q4_decode(bench->kv, bench->forms[c], bench->rows + c * bench->kv->chunk_bytes);
+            double seconds = (double)(clock_ns() - began) * 1e-9 / CHUNKS;
+            if (round == 0 || seconds < *found[i]) *found[i] = seconds;
+        }
+}
+
+enum status share_measure(struct share_costs *costs, struct store *store, const struct store_layout *layout,
+                          const struct kv_layout *kv, size_t group, uint64_t bytes, struct error *error) {
+    *costs = (struct share_costs){0};
+    TRY(store_measure(store, layout, bytes, &costs->disk, error));
+    struct bench *bench = calloc(1, sizeof *bench);
+    if (bench == NULL) return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
+    enum status status = bench_init(bench, kv, group, error);
+    if (status == STATUS_OK) bench_run(bench, group, costs);
+    bench_deinit(bench);
+    free(bench);
+    return status;
+}
+
+/* ---- the balance ---- */
+
+enum { STEPS = 256 };
+
+/* A layer's costs with a share x in 4 bits: RAM holds the more chunks the smaller they are, so what is read falls with
+ * x in number too, which the paper's D does not. */
+static struct compression_costs costs_of(const struct share_costs *costs, const struct share_work *work,
+                                         bool dense, double x) {
+    const double threads = (double)work->thread_count, rows_bytes = (double)work->rows_bytes;
+    const double chunks = (double)((dense ? work->chunks : work->kept) * work->kv_head_count);
+    const double slot = 1 - x + x * (double)work->packed_bytes / rows_bytes;
+    const double missed = chunks * (1 - fmin(work->held / slot, 1));
+    const double bytes = fmax(missed * rows_bytes, 1e-3); /* not nothing, or R would be no number */
+    /* What 4 bits add to computing, if all chunks have them: rows are made by the engine's thread; attended to as they
+     * are, any form may be the quicker one. */
+    const double added =
+        chunks * (dense ? costs->decode : fmax(costs->packed_attend - costs->rows_attend, 0) / threads);
+    return (struct compression_costs){.bytes = bytes,
+                                      .read_rate = rows_bytes / costs->disk.tail_seconds,
+                                      .decode_rate = added > 0 ? bytes / added : INFINITY,
+                                      .ratio = costs->disk.page_seconds / costs->disk.tail_seconds,
+                                      .compute_seconds = chunks * costs->rows_attend / threads + costs->layer,
+                                      .other_seconds = missed > 0 ? costs->disk.alone_seconds : 0};
+}
+
+double share_of_layer(const struct share_costs *costs, const struct share_work *work, size_t layer_index) {
+    const bool dense = layer_index < work->dense_layers || work->kept >= work->chunks;
+    double best = 0, least = INFINITY;
+    for (int step = 0; step <= STEPS; step++) { /* of equals the smallest: what hides anyway stays exact */
+        double x = (double)step / STEPS;
+        const struct compression_costs layer = costs_of(costs, work, dense, x);
+        double seconds = compression_layer_seconds(&layer, x);
+        if (seconds >= least * (1 - 1e-9)) continue;
+        least = seconds;
+        best = x;
+    }
+    return best;
+}
+
+void share_choose(const struct share_costs *costs, const struct share_work *work,
+                  struct page_shares *shares) {
+    double layers[PAGE_SHARES_LAYERS_MOST];
+    ASSERT(work->layer_count <= PAGE_SHARES_LAYERS_MOST);
+    for (size_t i = 0; i < work->layer_count; i++) layers[i] = share_of_layer(costs, work, i);
+    *shares = (struct page_shares){.layer_count = (uint16_t)work->layer_count};
+    compression_spread(layers, work->sensitivity, work->layer_count, shares->sixteenths);
+}

@@ -1,0 +1,47 @@
+/* share: what share of its pages a new document has in 4 bits (LeoAM, section 4.4; docs/decisions/0016).
+ *
+ * Of each layer the balance of plan/compression.h: reading what a step misses against what the reads hide under.  Differs
+ * from LeoAM: a slot in RAM holds what a page holds (0012), so that a larger share also means fewer misses.  What a
+ * step reads and computes follows from the selection and the budget; how long that takes is measured, when the first
+ * document of an engine is made, in some 60 ms:
+ *
+ *   a page's time on this disk, in either form, many under way: random reads cost by the request as much as by the byte
+ *   attention to a chunk in either form, and decoding one, by these processors
+ *   a layer's computation, where reads of the next layer hide under it (looking ahead, or everything is attended to)
+ *
+ * Where nothing is measured - a prompt so short that 1 / 128 of it is no sample, or a disk that refuses - everything
+ * is in 4 bits.  Thread: the engine's.
+ */
+#ifndef LOAM_ENGINE_SHARE_H
+#define LOAM_ENGINE_SHARE_H
+
+#include "cache/page_shares.h"
+#include "cache/store/store.h"
+#include "kernels/attention/kv_layout.h"
+
+struct share_costs { /* seconds */
+    struct store_rates disk;
+    double rows_attend, packed_attend, decode; /* a chunk of one KV head, by one thread */
+    double layer; /* of one token, but for attention; 0: nothing hides under it */
+};
+
+/* What a step does. */
+struct share_work {
+    size_t layer_count, dense_layers, kv_head_count, thread_count;
+    size_t rows_bytes;        /* of a chunk */
+    size_t packed_bytes;      /* of one in 4 bits, in RAM */
+    uint64_t chunks, kept;    /* of a head: there are, and are attended to in layers that choose */
+    double held;              /* 0..1: of all chunks that RAM holds, if they are rows */
+    const float *sensitivity; /* [layer_count]: what 4 bits cost a layer, or NULL */
+};
+
+/* Everything but `layer`.  bytes: as store_measure has them; group: query heads of a KV head. */
+enum status share_measure(struct share_costs *costs, struct store *store, const struct store_layout *layout,
+                          const struct kv_layout *kv, size_t group, uint64_t bytes, struct error *error)
+    STATUS_CHECKED;
+/* The least share at which a layer of a step takes least time, 0 to 1 in steps of 1 / 256.  Where RAM holds nothing that
+ * is compression_share. */
+double share_of_layer(const struct share_costs *costs, const struct share_work *work, size_t layer_index);
+void share_choose(const struct share_costs *costs, const struct share_work *work, struct page_shares *shares);
+
+#endif
