@@ -165,6 +165,53 @@ static void a_prompt_is_read_once(void **state) {
     expect_verified(store);
 }
 
+/* The share of pages in 4 bits of the last run; *measured: it was chosen by a measurement. */
+static double share_of_run(bool *measured) {
+    json_error_t why;
+    json_t *root = json_load_file(json_path, 0, &why), *compression = json_object_get(root, "compression");
+    const json_t *layers = json_object_get(compression, "layers");
+    assert_non_null(compression);
+    double share = json_number_value(json_object_get(compression, "share")), sum = 0;
+    assert_int_equal(json_array_size(layers), DEEP_LAYERS);
+    for (size_t i = 0; i < DEEP_LAYERS; i++) {
+        double layer = json_number_value(json_array_get(layers, i));
+        assert_true(layer >= 0 && layer <= 1 && layer * 16 == (double)(int)(layer * 16));
+        sum += layer;
+    }
+    assert_true(share > sum / DEEP_LAYERS - 1e-9 && share < sum / DEEP_LAYERS + 1e-9);
+    *measured = json_is_object(json_object_get(compression, "measured"));
+    json_decref(root);
+    return share;
+}
+
+/* codec=dynamic: the share is chosen once, by a measurement, and belongs to the document. */
+static void pages_in_both_forms(void **state) {
+    (void)state;
+    const char *store = folder("dynamic"), *path = scratch_path("long");
+    bool measured;
+    write_text(path, 3 * TEXT_BYTES, "");
+    struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
+    expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
+    struct outcome first =
+        RUN(deep_path, path, "--kv-disk", store, "--preset", "leoam", "--set", "codec=dynamic", "-c", "16K");
+    expect_code(&first, 0, "");
+    double share = share_of_run(&measured);
+    assert_true(measured);
+    struct outcome second =
+        RUN(deep_path, path, "--kv-disk", store, "--preset", "leoam", "--set", "codec=dynamic", "-c", "16K");
+    expect_code(&second, 0, "");
+    assert_int_equal(second.reused, second.prompt - 1);
+    assert_true(share_of_run(&measured) == share);
+    assert_false(measured);
+    struct process_result shown = LOAM("show", "1", "--kv-disk", store);
+    char line[40];
+    snprintf(line, sizeof line, "in 4 bits    %.2f", share);
+    if (strstr(shown.output, line) == NULL) fail_msg("no '%s' in\n%s", line, shown.output);
+    process_deinit(&shown);
+    expect_verified(store);
+    unlink(path);
+}
+
 static void another_question_reuses_the_document(void **state) {
     (void)state;
     const char *store = folder("questions");
@@ -638,6 +685,7 @@ int main(void) {
     write_text(small_path, 600, "");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
+        cmocka_unit_test(pages_in_both_forms),
         cmocka_unit_test(another_question_reuses_the_document),
         cmocka_unit_test(the_budget_holds),
         cmocka_unit_test(dense_layers_stay_in_ram),

@@ -17,6 +17,7 @@ struct draft {
     uint32_t version, heads_more;
     size_t bits_stored, skew_columns; /* 0: as named; 0: all */
     float poison, importance;         /* one element of the hash; of the scores */
+    float sensitivity;                /* the first one */
 };
 
 static struct device *device;
@@ -88,11 +89,18 @@ static void draft_write(const struct draft *draft, const char *path) {
     assert_ok(gguf_writer_declare_tensor(w, "head_importance", TENSOR_F32, 2,
                                          (uint64_t[]){config->head_count, config->layer_count}, &error),
               error);
+    assert_ok(gguf_writer_declare_tensor(w, "kv_sensitivity", TENSOR_F32, 2,
+                                         (uint64_t[]){CALIBRATION_ROUNDINGS, config->layer_count}, &error),
+              error);
     assert_ok(gguf_writer_begin_data(w, &error), error);
     write_halves(w, bits * k * config->kv_head_count, draft->poison, &error);
     write_halves(w, columns * k * config->kv_head_count, 1, &error);
     for (size_t i = 0; i < config->head_count * config->layer_count; i++)
         assert_ok(gguf_writer_write(w, &draft->importance, sizeof draft->importance, &error), error);
+    for (size_t i = 0; i < CALIBRATION_ROUNDINGS * config->layer_count; i++) {
+        float value = draft->sensitivity + (float)i; /* each its own */
+        assert_ok(gguf_writer_write(w, &value, sizeof value, &error), error);
+    }
     assert_ok(gguf_writer_commit(w, &error), error);
     gguf_writer_destroy(w);
 }
@@ -129,6 +137,7 @@ static void test_found(void **state) {
     assert_null(calibration_find(calibration, "hash_128", 1, &columns)); /* a name, not a kind */
     assert_true(calibration_head_importance(calibration)[0] == 0.25f);
     assert_null(calibration_query_similarity(calibration));
+    assert_true(calibration_kv_sensitivity(calibration)[CALIBRATION_ROUNDINGS + CALIBRATION_V4] == 7.0f);
     calibration_close(calibration);
     unlink(beside);
 }
@@ -154,6 +163,8 @@ static void test_refused(void **state) {
     refused(&(struct draft){.version = 1, .poison = NAN}, "not a finite");
     refused(&(struct draft){.version = 1, .importance = 1.5f}, "head_importance: element 0 is 1.5");
     refused(&(struct draft){.version = 1, .importance = NAN}, "head_importance");
+    refused(&(struct draft){.version = 1, .sensitivity = -2.0f}, "kv_sensitivity: element 0 is -2");
+    refused(&(struct draft){.version = 1, .sensitivity = INFINITY}, "kv_sensitivity");
     struct calibration *calibration;
     struct error error;
     assert_int_equal(calibration_open(&calibration, model, "/nowhere/x.gguf", &error), STATUS_IO);
