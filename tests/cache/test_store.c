@@ -234,6 +234,27 @@ static void test_shares_are_even(void **state) {
         }
 }
 
+/* Segments of [layer][head][16] pages, one behind the other, whatever their sizes. */
+static void test_places_follow_each_other(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 24);
+    for (int round = 0; round < 200; round++) {
+        struct sample sample = sample_random(&random);
+        if (round % 4 > 0) sample_share(&sample, &random);
+        struct geometry geometry;
+        geometry_init(&geometry, &sample.layout);
+        uint64_t place = 2 * geometry.chunk_pages * geometry.tail_page_bytes;
+        for (uint64_t segment = 0; segment < 3; segment++)
+            for (size_t layer = 0; layer < geometry.layer_count; layer++)
+                for (size_t head = 0; head < geometry.kv_head_count; head++)
+                    for (uint64_t chunk = segment * 16; chunk < segment * 16 + 16; chunk++) {
+                        assert_int_equal(page_offset(&geometry, layer, head, chunk), place);
+                        place += page_padded_bytes(&geometry, layer, head, chunk);
+                    }
+    }
+}
+
 /* Of each layer the bytes that its share says are written, each once. */
 static void test_shares_are_what_is_written(void **state) {
     (void)state;
@@ -342,6 +363,7 @@ static void see_reason(void *context, const struct document_info *info) {
 
 static void test_faulty_shares(void **state) {
     (void)state;
+    static const char says[] = "expected a share of 0 to 9 or a to g for each of its 2 layers";
     static const char *const faulty[] = {" share=8", " share=8h", " share=8-", " share=888",
                                          " share=",  " share=8 ", " share=8G"};
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
@@ -357,13 +379,13 @@ static void test_faulty_shares(void **state) {
         store = open_store(0);
         char reason[STORE_TEXT_MOST] = "";
         struct error error;
-        if (store_warning(store) == NULL || strstr(store_warning(store), "share") == NULL)
+        if (store_warning(store) == NULL || strstr(store_warning(store), says) == NULL)
             fail_msg("%s: the warning is %s", faulty[i], store_warning(store));
         assert_reused(store, &sample, 1000, 0);
         assert_ok(store_show(store, 1, see_reason, reason, &error), error);
-        assert_non_null(strstr(reason, "share"));
+        assert_non_null(strstr(reason, says));
         assert_int_equal(store_verify(store, 1, &error), STATUS_DOCUMENT);
-        assert_non_null(strstr(error.message, "share"));
+        assert_non_null(strstr(error.message, says));
         assert_ok(store_remove(store, 1, &error), error);
         store_close(store);
         scratch_empty(&scratch);
@@ -756,6 +778,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_round_trips_on_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prefixes, set_up, tear_down),
         cmocka_unit_test(test_shares_are_even),
+        cmocka_unit_test(test_places_follow_each_other),
         cmocka_unit_test_setup_teardown(test_shares_are_what_is_written, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_shares_stay, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_faulty_shares, set_up, tear_down),
