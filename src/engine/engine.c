@@ -333,16 +333,18 @@ static struct share_work work_of(const struct engine *engine, uint64_t token_cou
     const struct pool *pool = device_pool(engine->model->device);
     bool selects = engine->select != NULL && token_count > 0;
     uint64_t kept = selects ? select_kept_tokens(engine->select, token_count - 1) : token_count;
-    double all = (double)kv_cache_bytes_per_token(kv) * (double)token_count;
+    const size_t rows_bytes = kv_cache_layout(engine->cache)->chunk_bytes;
+    double all = (double)(kv->layer_count * kv->kv_head_count * kv_chunks_of(token_count) * rows_bytes);
+    double room = (double)(kv->host_bytes - kv_tier_bytes_least(kv)); /* beyond what any step needs */
     return (struct share_work){.layer_count = kv->layer_count,
                                .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
                                .kv_head_count = kv->kv_head_count,
                                .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
-                               .rows_bytes = kv_cache_layout(engine->cache)->chunk_bytes,
+                               .rows_bytes = rows_bytes,
                                .packed_bytes = kv_q4_chunk_bytes(kv_cache_layout(engine->cache)),
                                .chunks = kv_chunks_of(token_count),
                                .kept = kv_chunks_of(kept),
-                               .held = (double)kv->host_bytes < all ? (double)kv->host_bytes / all : 1};
+                               .held = room < all ? room / all : 1};
 }
 
 static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
