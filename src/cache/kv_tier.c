@@ -79,8 +79,8 @@ struct tier_share {
  * what a block appends; and one head's whole context, which attention over everything needs at once.  With 4-bit
  * pages the chunk before is packed already, and what a block appends of that head is part of its context (a block that
  * appends less leaves more); and there are packed slots for what a block fills, or one head may choose: by
- * then what the block filled has been written, or is on its way.  Where pages are mixed any of all that may be of either
- * kind, so that the least is the same whatever the shares are. */
+ * then what the block filled has been written, or is on its way.  Where pages are mixed any of all that may be
+ * of either kind, so that the least is the same whatever the shares are. */
 static struct tier_share slots_least(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;

@@ -34,10 +34,10 @@
  *   rows: free -> dirty -> free, when packed                packed: free -> dirty -> queued -> clean -> free
  *         free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
  *
- * With mixes_pages only a share of each layer's chunks is packed (cache/page_shares.h); the others stay rows, on disk and
- * in their slots, and are copies of nothing.  A sequence has the shares of its documents, which are those that the first
- * of them was made with, so what it attends to depends on them and on nothing else.  Slots are divided between
- * the two kinds as the first sequence's shares are.
+ * With mixes_pages only a share of each layer's chunks is packed (cache/page_shares.h); the others stay rows, on disk
+ * and in their slots, and are copies of nothing.  A sequence has the shares of its documents, which are those that
+ * the first of them was made with, so what it attends to depends on them and on nothing else.  Slots are divided
+ * between the two kinds as the first sequence's shares are.
  *
  * Cut back into a chunk that was packed, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.

@@ -195,7 +195,7 @@ static enum status create(struct documents *documents, struct kv_sequence *seque
     struct page_shares *shares = &backing->layout.shares;
     if (documents->choose != NULL)
         documents->choose(documents->choose_context, documents->store, &backing->layout, sequence,
-                          token_count, shares);
+                          token_count, token_capacity, shares);
     documents->choose = NULL;
     kv_sequence_set_backing(sequence, backing);
     if (shares->layer_count > 0) TRY(kv_sequence_set_shares(sequence, shares, error));

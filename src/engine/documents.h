@@ -32,11 +32,12 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context);
-/* What chooses the shares of new documents, where pages are mixed; before the first sequence.  choose is asked once, with
- * the tokens of the prompt that the document is for, the layout of its pages and the sequence, which is empty, and
- * must be so afterwards.  It always knows an answer. */
+/* What chooses the shares of new documents, where pages are mixed; before the first sequence.  choose is asked once,
+ * with the tokens of the prompt that the document is for, the layout of its pages and the sequence, which is empty, and
+ * must be so afterwards; the document will be made for token_capacity.  It always knows an answer. */
 typedef void documents_choose(void *context, struct store *store, const struct store_layout *layout,
-                              struct kv_sequence *sequence, uint64_t token_count, struct page_shares *shares);
+                              struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
+                              struct page_shares *shares);
 void documents_choose_with(struct documents *documents, documents_choose *choose, void *context);
 /* store_warning of the store: a line for the user, or NULL. */
 const char *documents_warning(const struct documents *documents);

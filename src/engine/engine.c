@@ -348,18 +348,23 @@ static struct share_work work_of(const struct engine *engine, uint64_t token_cou
 }
 
 static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
-                          struct kv_sequence *kv, uint64_t token_count, struct page_shares *shares) {
+                          struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
+                          struct page_shares *shares) {
     struct engine *engine = context;
     const struct kv_layout *rows = kv_cache_layout(engine->cache);
     struct share_work work = work_of(engine, token_count);
     float sensitivity[PAGE_SHARES_LAYERS_MOST];
-    uint64_t sample =
-        work.chunks * layout->layer_count * layout->kv_head_count * rows->chunk_bytes / SAMPLE_SHARE;
+    struct share_sample sample = {.store = store,
+                                  .layout = layout,
+                                  .token_capacity = token_capacity,
+                                  .bytes = work.chunks * layout->layer_count * layout->kv_head_count *
+                                           rows->chunk_bytes / SAMPLE_SHARE,
+                                  .kv = rows,
+                                  .group = engine->model->config.head_count / engine->kv.kv_head_count};
     memset(shares->sixteenths, PAGE_SHARE_WHOLE, work.layer_count);
-    if (sample > SAMPLE_BYTES_MOST) sample = SAMPLE_BYTES_MOST;
-    if (sample < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
-    size_t group = engine->model->config.head_count / engine->kv.kv_head_count;
-    if (share_measure(&engine->costs, store, layout, rows, group, sample, NULL) != STATUS_OK) return;
+    if (sample.bytes > SAMPLE_BYTES_MOST) sample.bytes = SAMPLE_BYTES_MOST;
+    if (sample.bytes < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
+    if (share_measure(&engine->costs, &sample, NULL) != STATUS_OK) return;
     if (engine->hides_reads) engine->costs.layer = layer_seconds(engine, kv);
     if (read_sensitivity(engine, sensitivity)) work.sensitivity = sensitivity;
     share_choose(&engine->costs, &work, shares);

@@ -139,8 +139,8 @@ uint64_t sequence_reused_tokens(const struct sequence *sequence);
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
-/* By which its chunks are in 4 bits or not (cache/page_shares.h), once its first prefill has begun; NULL: they are all of
- * one form. */
+/* By which its chunks are in 4 bits or not (cache/page_shares.h), once its first prefill has begun; NULL: they are all
+ * of one form. */
 const struct page_shares *sequence_shares(const struct sequence *sequence);
 /* Waits until what a prefill saved is durable.  A failure names the file: from that write on nothing more of the
  * sequence was saved, and it lives on in RAM. */

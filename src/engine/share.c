@@ -102,14 +102,14 @@ static void bench_run(struct bench *bench, size_t group, struct share_costs *cos
         }
 }
 
-enum status share_measure(struct share_costs *costs, struct store *store, const struct store_layout *layout,
-                          const struct kv_layout *kv, size_t group, uint64_t bytes, struct error *error) {
+enum status share_measure(struct share_costs *costs, const struct share_sample *sample, struct error *error) {
     *costs = (struct share_costs){0};
-    TRY(store_measure(store, layout, bytes, &costs->disk, error));
+    TRY(store_measure(sample->store, sample->layout, sample->token_capacity, sample->bytes, &costs->disk,
+                      error));
     struct bench *bench = calloc(1, sizeof *bench);
     if (bench == NULL) return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
-    enum status status = bench_init(bench, kv, group, error);
-    if (status == STATUS_OK) bench_run(bench, group, costs);
+    enum status status = bench_init(bench, sample->kv, sample->group, error);
+    if (status == STATUS_OK) bench_run(bench, sample->group, costs);
     bench_deinit(bench);
     free(bench);
     return status;

@@ -1,7 +1,7 @@
 /* share: what share of its pages a new document has in 4 bits (LeoAM, section 4.4; docs/decisions/0016).
  *
- * Of each layer the balance of plan/compression.h: reading what a step misses against what the reads hide under.  Differs
- * from LeoAM: a slot in RAM holds what a page holds (0012), so that a larger share also means fewer misses.  What a
+ * Of each layer the balance of plan/compression.h: reading what a step misses against what the reads hide under.
+ * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger share also means fewer misses.  What a
  * step reads and computes follows from the selection and the budget; how long that takes is measured, when the first
  * document of an engine is made, in some 60 ms:
  *
@@ -35,12 +35,18 @@ struct share_work {
     const float *sensitivity; /* [layer_count]: what 4 bits cost a layer, or NULL */
 };
 
-/* Everything but `layer`.  bytes: as store_measure has them; group: query heads of a KV head. */
-enum status share_measure(struct share_costs *costs, struct store *store, const struct store_layout *layout,
-                          const struct kv_layout *kv, size_t group, uint64_t bytes, struct error *error)
+struct share_sample {
+    struct store *store;
+    const struct store_layout *layout;
+    uint64_t token_capacity, bytes; /* as store_measure has them */
+    const struct kv_layout *kv;
+    size_t group; /* query heads of a KV head */
+};
+/* Everything but `layer`. */
+enum status share_measure(struct share_costs *costs, const struct share_sample *sample, struct error *error)
     STATUS_CHECKED;
-/* The least share at which a layer of a step takes least time, 0 to 1 in steps of 1 / 256.  Where RAM holds nothing that
- * is compression_share. */
+/* The least share at which a layer of a step takes least time, 0 to 1 in steps of 1 / 256.  Where RAM holds nothing
+ * that is compression_share. */
 double share_of_layer(const struct share_costs *costs, const struct share_work *work, size_t layer_index);
 void share_choose(const struct share_costs *costs, const struct share_work *work, struct page_shares *shares);
 

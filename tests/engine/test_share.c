@@ -163,9 +163,10 @@ static void it_measures(void **state) {
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
     const struct store_options options = {.directory = scratch.path, .faults = &plan.faults};
     assert_ok(store_open(&store, &options, &error), error);
+    const struct share_sample sample = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
     size_t files = scratch_count(&scratch);
     uint64_t before = plan.written_bytes;
-    assert_ok(share_measure(&costs, store, &layout, &kv, 4, 1 << 20, &error), error);
+    assert_ok(share_measure(&costs, &sample, &error), error);
     const double found[] = {costs.disk.page_seconds, costs.disk.tail_seconds, costs.disk.alone_seconds,
                             costs.rows_attend,       costs.packed_attend,     costs.decode};
     for (size_t i = 0; i < sizeof found / sizeof *found; i++) assert_true(found[i] > 1e-9 && found[i] < 1);
@@ -178,14 +179,26 @@ static void it_measures(void **state) {
         plan.count = plan.hits = 0;
         plan.kind = FAULT_EIO;
         plan.first = first;
-        enum status status = share_measure(&costs, store, &layout, &kv, 4, 1 << 20, &error);
+        enum status status = share_measure(&costs, &sample, &error);
         if (plan.hits > 0) assert_int_equal(status, STATUS_IO);
         assert_true(scratch_count(&scratch) <= files + 1);
         if (first > 20) break;
     }
     plan.kind = FAULT_NONE;
-    assert_ok(share_measure(&costs, store, &layout, &kv, 4, 1 << 20, &error), error);
+    assert_ok(share_measure(&costs, &sample, &error), error);
     assert_int_equal(scratch_count(&scratch), files);
+    store_close(store);
+    /* Where the document itself would find no room there is none to measure with either. */
+    const struct store_options limited = {
+        .directory = scratch.path, .faults = &plan.faults, .limit_bytes = 4 << 20};
+    assert_ok(store_open(&store, &limited, &error), error);
+    const struct share_sample large = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
+    before = plan.written_bytes;
+    assert_int_equal(share_measure(&costs, &large, &error), STATUS_FULL);
+    assert_int_equal(plan.written_bytes, before);
+    const struct share_sample small = {store, &layout, 1 << 12, 1 << 20, &kv, 4};
+    assert_ok(share_measure(&costs, &small, &error), error);
+    assert_true(plan.written_bytes - before <= 1 << 20);
     store_close(store);
     scratch_destroy(&scratch);
 }
@@ -255,8 +268,8 @@ static void assert_shares(const struct page_shares *found, struct page_shares ex
 
 static const struct page_shares then = {LAYERS, {3, 14}}, now = {LAYERS, {16, 0}};
 
-/* Whatever an engine would choose now: what exists is used, goes on, and is copied, with its own shares; what is new has
- * the new ones. */
+/* Whatever an engine would choose now: what exists is used, goes on, and is copied, with its own shares; what is new
+ * has the new ones. */
 static void a_document_keeps_its_shares(void **state) {
     (void)state;
     struct rig rig = {0};
@@ -315,7 +328,7 @@ static void short_prompts_are_not_measured(void **state) {
 /* Flips a byte of a page that is there in each form. */
 static void flip(struct rig *rig, uint64_t offset) {
     int fd = open(scratch_name(&rig->scratch, "1.pages"), O_RDWR);
-    uint8_t byte;
+    uint8_t byte = 0;
     assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
     byte ^= 0x10;
     assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);

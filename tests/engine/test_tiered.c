@@ -110,7 +110,8 @@ static float *decode(struct rig *rig, struct engine *engine, const size_t *lengt
 
 enum { AMPLE_BYTES = 1 << 28 }; /* nothing leaves RAM */
 
-/* In 4 bits chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no budget. */
+/* In 4 bits chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no
+ * budget. */
 static void logits_at_any_budget(enum form form, size_t rounds) {
     const bool q4 = form != ROWS;
     const char *given = getenv("LOAM_TEST_SEED");

@@ -1,6 +1,7 @@
 /* How long pages of this disk take to be read, as the host tier reads them: at random, many at once. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -89,13 +90,31 @@ static enum status open_file(struct store *store, struct io_file *file, struct e
     return io_folder_remove(&store->folder, name, error);
 }
 
-enum status store_measure(struct store *store, const struct store_layout *layout, uint64_t bytes,
-                          struct store_rates *rates, struct error *error) {
+/* In a transaction: others that want to reserve room wait until the file is gone. */
+static enum status measure_within(struct store *store, struct measurement *m, const struct geometry *geometry,
+                                  struct store_rates *rates, struct error *error) {
+    TRY(catalog_begin(&store->catalog, error));
+    enum status status = store_check_room(store, m->bytes, error);
+    if (status == STATUS_OK) status = open_file(store, &m->file, error);
+    if (status == STATUS_OK) status = measure(m, geometry, rates, error);
+    io_queue_destroy(m->queue); /* first: it may have reads under way */
+    io_file_close(&m->file);
+    m->queue = NULL;
+    catalog_rollback(&store->catalog);
+    return status;
+}
+
+enum status store_measure(struct store *store, const struct store_layout *layout, uint64_t token_capacity,
+                          uint64_t bytes, struct store_rates *rates, struct error *error) {
     struct geometry geometry;
     struct measurement m = {.file = {.fd = -1}};
-    geometry_init(&geometry, layout);
+    struct store_layout least = *layout;
+    memset(least.shares.sixteenths, PAGE_SHARE_WHOLE, least.shares.layer_count);
+    geometry_init(&geometry, &least);
+    uint64_t room = document_room(&geometry, token_capacity);
+    TRY(store_make_room(store, room, error));
     m.place_bytes = max_size(geometry.page_bytes, geometry.tail_page_bytes);
-    m.bytes = bytes / m.place_bytes * m.place_bytes;
+    m.bytes = (bytes < room ? bytes : room) / m.place_bytes * m.place_bytes;
     ASSERT(m.bytes > 0);
     random_init(&m.random, clock_ns());
     const struct io_queue_options options = {.backend = store->options.backend, .depth = DEPTH};
@@ -103,10 +122,8 @@ enum status store_measure(struct store *store, const struct store_layout *layout
     enum status status = m.memory == NULL
                              ? error_set(error, STATUS_MEMORY, "measuring the disk: out of memory")
                              : io_queue_create(&m.queue, &options, error);
-    if (status == STATUS_OK) status = open_file(store, &m.file, error);
-    if (status == STATUS_OK) status = measure(&m, &geometry, rates, error);
-    io_queue_destroy(m.queue); /* first: it may have reads under way */
-    io_file_close(&m.file);
+    if (status == STATUS_OK) status = measure_within(store, &m, &geometry, rates, error);
+    io_queue_destroy(m.queue);
     free(m.memory);
     return status;
 }

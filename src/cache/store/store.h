@@ -117,8 +117,9 @@ struct store_match {
 };
 
 /* The document of this model and layout (but for its shares: a document keeps those that it was made with) that has
- * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there is no match.  prefix_tokens need not be a multiple
- * of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
+ * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there
+ * is no match.  prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of
+ * other tokens behind, which must not be used. */
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
@@ -157,10 +158,12 @@ struct store_rates {                   /* seconds */
     double page_seconds, tail_seconds; /* a page of chunk_bytes, of tail_bytes, many being read at random */
     double alone_seconds;              /* one of chunk_bytes, with nothing else under way */
 };
-/* Writes so many bytes (at least a page of the larger kind) into a file of the folder that has no name, and reads
- * pages of it for some 50 ms.  The limit does not count it: the caller sees to its being small. */
-enum status store_measure(struct store *store, const struct store_layout *layout, uint64_t bytes,
-                          struct store_rates *rates, struct error *error) STATUS_CHECKED;
+/* Before a document of so many tokens is made: writes so many bytes (at least a page of the larger kind) into a file
+ * of the folder that has no name, and reads pages of it for some 50 ms.  Within the limit: room is made as for the
+ * document with all pages in 4 bits, which it needs at least, and nobody else takes of it meanwhile.  STATUS_FULL:
+ * there is none. */
+enum status store_measure(struct store *store, const struct store_layout *layout, uint64_t token_capacity,
+                          uint64_t bytes, struct store_rates *rates, struct error *error) STATUS_CHECKED;
 
 /* Documents */
 
@@ -207,7 +210,8 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
  * returned by whatever is called next. */
 
 /* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
- * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.shares.  At most document_write_most chunks in a call. */
+ * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.shares.  At most
+ * document_write_most chunks in a call. */
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) STATUS_CHECKED;

@@ -107,7 +107,8 @@ void catalog_rollback(struct catalog *catalog);
 /* Fills row->id: larger than id_used and than every id that the catalog names. */
 enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
                            struct error *error) STATUS_CHECKED;
-/* The catalog has a document of pages of both forms from now on, which loam did not always read; inside a transaction. */
+/* The catalog has a document of pages of both forms from now on, which loam did not always read; inside a
+ * transaction. */
 enum status catalog_has_shares(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 /* All but the flag of damage. */
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
