@@ -16,11 +16,32 @@ void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t fir
         .faults = {plan, decide}, .kind = kind, .first = first, .for_ever = for_ever, .calls = calls};
 }
 
+static bool is_of(enum fault_kind kind, enum io_call call) {
+    switch (kind) {
+    case FAULT_EDQUOT:
+        return call == IO_CALL_OPEN || call == IO_CALL_WRITE || call == IO_CALL_SYNC ||
+               call == IO_CALL_TRUNCATE;
+    case FAULT_EACCES: return call == IO_CALL_OPEN || call == IO_CALL_REMOVE;
+    case FAULT_EROFS: return call != IO_CALL_READ && call != IO_CALL_SYNC;
+    case FAULT_EMFILE: return call == IO_CALL_OPEN;
+    case FAULT_NONE:
+    case FAULT_EIO:
+    case FAULT_ENOSPC:
+    case FAULT_EINTR:
+    case FAULT_SHORT_ONE:
+    case FAULT_SHORT_HALF:
+    case FAULT_KILL:
+    case FAULT_KINDS: return true;
+    }
+    return true;
+}
+
 struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes) {
     const struct io_fault let_through = {0, SIZE_MAX};
     if (call == IO_CALL_READ) plan->read_bytes += bytes;
     if (call == IO_CALL_WRITE) plan->written_bytes += bytes;
     if (plan->calls != 0 && (plan->calls & 1u << call) == 0) return let_through;
+    if (!is_of(plan->kind, call)) return let_through;
     uint64_t number = plan->count++;
     if (plan->kind == FAULT_NONE || (plan->for_ever ? number < plan->first : number != plan->first))
         return let_through;
@@ -30,6 +51,10 @@ struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, si
     case FAULT_KINDS: return let_through;
     case FAULT_EIO: plan->hits++; return (struct io_fault){EIO, SIZE_MAX};
     case FAULT_ENOSPC: plan->hits++; return (struct io_fault){ENOSPC, SIZE_MAX};
+    case FAULT_EDQUOT: plan->hits++; return (struct io_fault){EDQUOT, SIZE_MAX};
+    case FAULT_EACCES: plan->hits++; return (struct io_fault){EACCES, SIZE_MAX};
+    case FAULT_EROFS: plan->hits++; return (struct io_fault){EROFS, SIZE_MAX};
+    case FAULT_EMFILE: plan->hits++; return (struct io_fault){EMFILE, SIZE_MAX};
     case FAULT_EINTR:
         if (!moves && call != IO_CALL_SYNC) return let_through; /* the others do not give it for files */
         plan->hits++;
@@ -45,6 +70,7 @@ struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, si
 
 const char *fault_name(enum fault_kind kind) {
     static const char *const names[FAULT_KINDS] = {"none",         "EIO",        "ENOSPC", "EINTR",
-                                                   "short by one", "short half", "kill"};
+                                                   "short by one", "short half", "kill",   "EDQUOT",
+                                                   "EACCES",       "EROFS",      "EMFILE"};
     return names[kind];
 }

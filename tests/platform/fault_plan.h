@@ -16,6 +16,11 @@ enum fault_kind {
     FAULT_SHORT_ONE,  /* reads and writes move one byte (one block with O_DIRECT) */
     FAULT_SHORT_HALF, /* ... half of what was asked for */
     FAULT_KILL,       /* the process ends there, as by kill -9 */
+    /* Of some calls alone: others are neither counted nor failed. */
+    FAULT_EDQUOT, /* of what takes room: opening, writing, flushing, cutting */
+    FAULT_EACCES, /* of names: opening, removing */
+    FAULT_EROFS,  /* of what changes anything: a file system that went read-only */
+    FAULT_EMFILE, /* opening */
     FAULT_KINDS,
 };
 
