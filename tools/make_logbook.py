@@ -37,8 +37,8 @@ def main():
     templates = dict(re.findall(r'X\((\w+), "(.*)"\)', header))
     draw = random.Random(arguments.seed)
     keys = draw.sample([f"{a}-{n}" for a in words["ADJECTIVES"] for n in words["NOUNS"]], 5)
-    numbers = {key: [str(draw.randrange(1000000, 10000000)) for _ in range(2 if key == keys[-1] else 1)] for key in keys}
-    notes = [(key, value) for key in keys for value in numbers[key]]
+    numbers = {key: str(draw.randrange(1000000, 10000000)) for key in keys}
+    notes = list(numbers.items())
     days = sorted(draw.sample(range(5, arguments.days - 5), len(notes)))
     draw.shuffle(notes)
     lines = []
@@ -56,10 +56,12 @@ def main():
     with open(arguments.logbook, "w", encoding="utf-8") as file:
         file.write(templates["intro_niah"].format(kinds="numbers") + "\n" + "\n".join(lines) + "\n")
     with open(arguments.questions, "w", encoding="utf-8") as file:
-        for key in keys:
-            form, plural = ("many", dict(kinds="numbers")) if len(numbers[key]) > 1 else ("one", dict(kind="number"))
-            question = "\n".join(templates[part + form].format(keys=key, **plural) for part in ("question_", "prefix_"))
-            file.write(json.dumps({"question": question, "answers": numbers[key]}) + "\n")
+        for asked in [[key] for key in keys[:4]] + [keys[2:]]:
+            form = "many" if len(asked) > 1 else "one"
+            names = ", ".join(asked[:-1]) + " and " + asked[-1] if len(asked) > 1 else asked[0]
+            question = "\n".join(templates[part + form].format(keys=names, kind="number", kinds="numbers")
+                                 for part in ("question_", "prefix_"))
+            file.write(json.dumps({"question": question, "answers": [numbers[key] for key in asked]}) + "\n")
 
 
 main()
