@@ -11,18 +11,17 @@ coordinates of the residual stream, and what is written lies in coordinates of i
   layer 8  head 0 attends to the value whose code is nearest to that sum, and raises its logit
 Heads with nothing to find rest on the begin token, whose V is 0.  The model is rounded as Q8_0 layer by layer, each
 before the next is set.  --out gets a Hugging Face folder; `loam quantize` to Q8_0 keeps its numbers as they are."""
-import argparse
 import math
 import os
 
 import torch
 from torch.nn.functional import normalize, silu
 
-from data import Maker, Source
+from data import Maker
 from model import rotation
 from stream import fold, grown, to_eight_bits, to_q8, to_q8_fed, turn
 from train import batch_of, export
-from unsaid import FIRST, HAYSTACK, NEXT, OTHER, SAID, Rows as Unsaid
+from unsaid import FIRST, HAYSTACK, NEXT, OTHER, SAID, Rows as Unsaid, trained
 from words import LISTS
 
 BEGIN = FIRST + 1
@@ -356,17 +355,8 @@ class Recital:
 
 @torch.no_grad()
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder with tokenizer.json and checkpoint.pt")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--seed", type=int, default=5000)
-    parser.add_argument("texts", nargs="+")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    source = Source(arguments.model, arguments.texts, False)
-    state = torch.load(os.path.join(arguments.model, "checkpoint.pt"))["model"]
-    model = grown(state, 9, source.tokenizer.get_vocab_size())
+    arguments, source, state = trained(__doc__, 5000)
+    model = grown(state["model"], 9, source.tokenizer.get_vocab_size())
     recital = Recital(model, source, arguments.seed)
     recital.make_room(arguments.seed)
     for step in (recital.mark, recital.copy_keys, recital.write_codes, recital.gather, recital.choose):

@@ -187,18 +187,23 @@ def settle(model, state):
             own["exp_avg_sq"].mul_(4).add_(own["exp_avg_sq"].mean() * 4)
 
 
-@torch.no_grad()
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def trained(description, seed):
+    """The arguments, the texts and the checkpoint of a step that sets weights of a trained model."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder with tokenizer.json and checkpoint.pt")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=seed)
     parser.add_argument("texts", nargs="+")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     source = Source(arguments.model, arguments.texts, False)
-    state = torch.load(os.path.join(arguments.model, "checkpoint.pt"))
+    return arguments, source, torch.load(os.path.join(arguments.model, "checkpoint.pt"))
+
+
+@torch.no_grad()
+def main():
+    arguments, source, state = trained(__doc__, 100)
     model = Llama(Shape(vocab_size=source.tokenizer.get_vocab_size()))
     model.load_state_dict(state["model"])
     surgeon = Surgeon(model, source, arguments.seed)
