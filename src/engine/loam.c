@@ -57,12 +57,13 @@ struct loam_model_options loam_model_options_default(void) {
 }
 
 struct loam_session_options loam_session_options_default(void) {
-    return (struct loam_session_options){.temperature = 0.8F,
-                                         .top_k = 40,
-                                         .top_p = 0.95F,
-                                         .min_p = 0.05F,
-                                         .repeat_penalty = 1,
-                                         .repeat_last = 64};
+    const struct sampler_options sampler = sampler_options_default();
+    return (struct loam_session_options){.temperature = sampler.temperature,
+                                         .top_k = sampler.top_k,
+                                         .top_p = sampler.top_p,
+                                         .min_p = sampler.min_p,
+                                         .repeat_penalty = sampler.repeat_penalty,
+                                         .repeat_last = sampler.repeat_last};
 }
 
 static enum status model_open(struct loam_model *model, const char *path,

@@ -14,14 +14,23 @@
 #include "base/status.h"
 
 struct sampler_options {
-    float temperature;    /* 0.8 */
-    uint32_t top_k;       /* 40; 0: off */
-    float top_p;          /* 0.95; 1: off */
-    float min_p;          /* 0.05; 0: off */
+    float temperature;
+    uint32_t top_k;       /* 0: off */
+    float top_p;          /* 1: off */
+    float min_p;          /* 0: off */
     float repeat_penalty; /* 1: off */
-    uint32_t repeat_last; /* 64: tokens looked back at */
+    uint32_t repeat_last; /* tokens looked back at */
     uint64_t seed;
 };
+/* llama.cpp's. */
+static inline struct sampler_options sampler_options_default(void) {
+    return (struct sampler_options){.temperature = 0.8F,
+                                    .top_k = 40,
+                                    .top_p = 0.95F,
+                                    .min_p = 0.05F,
+                                    .repeat_penalty = 1,
+                                    .repeat_last = 64};
+}
 
 struct sampler;
 

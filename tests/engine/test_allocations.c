@@ -71,13 +71,9 @@ static size_t calls_of_decoding(const struct engine_options *options, struct err
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.head_dimension = 32; /* what q8 KV needs */
     const struct device_options machine = {.thread_count = 2, .mask = cpu_features()};
-    const struct sampler_options sampling = {.temperature = 0.8F,
-                                             .top_k = 40,
-                                             .top_p = 0.95F,
-                                             .min_p = 0.05F,
-                                             .repeat_penalty = 1.1F,
-                                             .repeat_last = 64,
-                                             .seed = 3};
+    struct sampler_options sampling = sampler_options_default();
+    sampling.repeat_penalty = 1.1F;
+    sampling.seed = 3;
     tiny_model_load(&tiny, "allocations", &machine, &device, &model);
     assert_ok(engine_create(&engine, model, options, error), *error);
     assert_ok(sampler_create(&sampler, &sampling, tiny.vocabulary_size, error), *error);

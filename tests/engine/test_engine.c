@@ -18,6 +18,7 @@
 
 #include "base/random.h"
 #include "engine/engine.h"
+#include "engine/logits.h"
 #include "engine/sampler.h"
 #include "model/tiny_model.h"
 
@@ -62,16 +63,6 @@ static const float *prefill(struct rig *rig, struct sequence *sequence, const in
     struct prefill_request request = {.tokens = tokens, .token_count = count};
     assert_ok(engine_prefill(rig->engine, sequence, &request, &logits, &rig->error), rig->error);
     return logits;
-}
-
-static double difference(const float *a, const float *b, size_t count) {
-    double worst = 0, largest = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
-        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
-        largest = fmax(largest, fabs((double)b[i]));
-    }
-    return worst / largest;
 }
 
 static const struct engine_options f16_options = {
@@ -352,13 +343,9 @@ static void test_generation(void **state) {
         struct tiny_model tiny = tiny_model_default("qwen3");
         struct rig rig = {0};
         struct sampler *sampler;
-        struct sampler_options options = {.temperature = 0.8F,
-                                          .top_k = 40,
-                                          .top_p = 0.95F,
-                                          .min_p = 0.05F,
-                                          .repeat_penalty = 1.1F,
-                                          .repeat_last = 64,
-                                          .seed = 3};
+        struct sampler_options options = sampler_options_default();
+        options.repeat_penalty = 1.1F;
+        options.seed = 3;
         rig_open(&rig, &tiny, threads, &f16_options);
         assert_ok(sampler_create(&sampler, &options, tiny.vocabulary_size, &rig.error), rig.error);
         struct sequence *sequence = new_sequence(&rig);

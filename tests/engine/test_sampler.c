@@ -227,13 +227,9 @@ static void test_seed(void **state) {
     (void)state;
     float logits[64];
     for (size_t i = 0; i < 64; i++) logits[i] = (float)(i % 7);
-    struct sampler_options options = {.temperature = 0.8F,
-                                      .top_k = 40,
-                                      .top_p = 0.95F,
-                                      .min_p = 0.05F,
-                                      .repeat_penalty = 1.1F,
-                                      .repeat_last = 64,
-                                      .seed = 7};
+    struct sampler_options options = sampler_options_default();
+    options.repeat_penalty = 1.1F;
+    options.seed = 7;
     struct sampler *a = make(&options, 64), *b = make(&options, 64);
     options.seed = 8;
     struct sampler *c = make(&options, 64);

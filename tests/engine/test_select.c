@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "calibrate/calibrate.h"
 #include "engine/engine.h"
+#include "engine/logits.h"
 #include "model/calibration.h"
 #include "model/tiny_model.h"
 #include "tensor/half.h"
@@ -124,16 +125,6 @@ static float *decode(struct rig *rig, size_t first, size_t count) {
         memcpy(all + i * rig->width, step(rig, sequence, first + i), rig->width * sizeof *all);
     sequence_destroy(sequence);
     return all;
-}
-
-static double difference(const float *a, const float *b, size_t count) {
-    double worst = 0, largest = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
-        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
-        largest = fmax(largest, fabs((double)b[i]));
-    }
-    return worst / largest;
 }
 
 /* Invariant 1: by the short cut on any kernels, and on the reference kernels through score, top-k and gather too. */

@@ -1,0 +1,19 @@
+/* How far two rows of logits are apart. */
+#ifndef LOAM_TESTS_ENGINE_LOGITS_H
+#define LOAM_TESTS_ENGINE_LOGITS_H
+
+#include <math.h>
+#include <stddef.h>
+
+/* The largest difference as a share of b's largest; INFINITY where one is not finite. */
+static inline double difference(const float *a, const float *b, size_t count) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
+        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    return worst / largest;
+}
+
+#endif
