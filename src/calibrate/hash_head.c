@@ -188,9 +188,9 @@ void hash_head_draw(struct hash_head *head, struct random *random, struct hash_p
                                  .labels = head->labels};
 }
 
-/* ---- recall ---- */
+/* ---- what codes find ---- */
 
-struct recall_run {
+struct caught_run {
     struct hash_head *head;
     const uint16_t *weights;
     struct hash_layout layout;
@@ -200,12 +200,12 @@ struct recall_run {
     const void **chunks; /* [window_count][chunk_count] */
     uint8_t *scratch;    /* [threads][scratch_bytes] */
     size_t score_bytes, top_bytes, scratch_bytes;
-    double *recalls;                  /* [window_count][queries] */
-    float *scores, *found;            /* [threads][window_size] */
+    struct hash_caught *caught;       /* [window_count][queries] */
+    float *scores, *found, *weighed;  /* [threads][window_size] */
     uint32_t *true_indices, *indices; /* [threads][window_size] */
 };
 
-static void encode_window(struct recall_run *run, size_t window) {
+static void encode_window(struct caught_run *run, size_t window) {
     const struct hash_head *h = run->head;
     for (size_t token = 0; token < h->window_size; token++) {
         uint8_t code[HASH_CODE_BYTES_MOST];
@@ -237,28 +237,60 @@ static size_t overlap(const uint32_t *a, const uint32_t *b, size_t count) {
     return same;
 }
 
-static void top(const struct recall_run *run, const float *scores, size_t count, size_t k, uint32_t *indices,
+static void top(const struct caught_run *run, const float *scores, size_t count, size_t k, uint32_t *indices,
                 void *scratch) {
     run->head->kernels->top_k.select(&(struct top_k_args){
         .scores = scores, .count = count, .k = k, .indices = indices, .scratch = scratch});
 }
 
-static double query_recall(struct recall_run *run, size_t window, size_t query, size_t thread) {
+/* Softmax weights of tokens [0, position] for a query, and their sum; scores: [position + 1], out. */
+static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position,
+                    float *scores) {
+    float scale = h->samples->model->config.attention_scale, most = -INFINITY;
+    double sum = 0;
+    for (size_t i = 0; i <= position; i++) {
+        scores[i] = scale * dot(q, keys + i * h->dimension, h->dimension);
+        most = scores[i] > most ? scores[i] : most;
+    }
+    for (size_t i = 0; i <= position; i++) {
+        scores[i] = expf(scores[i] - most);
+        sum += (double)scores[i];
+    }
+    return sum;
+}
+
+/* found: k tokens behind the sinks. */
+static double mass_of(const struct caught_run *run, const float *q, const float *keys, size_t position,
+                      const uint32_t *found, size_t k, float *weights) {
+    const struct hash_head *h = run->head;
+    double mass = 0;
+    for (size_t head = 0; head < h->group; head++) {
+        double all = weigh(h, q + head * h->dimension, keys, position, weights), held = 0;
+        for (size_t i = 0; i < run->sinks; i++) held += (double)weights[i];
+        for (size_t i = position + 1 - run->recent; i <= position; i++) held += (double)weights[i];
+        for (size_t i = 0; i < k; i++) held += (double)weights[run->sinks + found[i]];
+        mass += held / all;
+    }
+    return mass / (double)h->group;
+}
+
+static struct hash_caught query_caught(struct caught_run *run, size_t window, size_t query, size_t thread) {
     const struct hash_head *h = run->head;
     size_t position = samples_position(h->samples, h->window_first + window, query), size = h->window_size;
-    if (position < run->sinks + run->recent + 1) return 1;
+    if (position < run->sinks + run->recent + 1) return (struct hash_caught){1, 1};
     size_t end = position + 1 - run->recent, count = end - run->sinks;
     size_t k = max_size((size_t)ceil(run->keep * (double)count), 1);
     uint8_t codes[64 * HASH_CODE_BYTES_MOST], *scratch = run->scratch + thread * run->scratch_bytes;
     float *true_scores = run->scores + thread * size, *found = run->found + thread * size;
     uint32_t *true_indices = run->true_indices + thread * size, *indices = run->indices + thread * size;
+    const float *keys = h->keys + window * size * h->dimension;
     const float *q =
         samples_query(h->samples, h->layer, h->window_first + window, query, h->kv_head * h->group);
     float *sum = found; /* of the group's queries: q.k is linear in q */
     for (size_t d = 0; d < h->dimension; d++) sum[d] = 0;
     for (size_t i = 0; i < h->group * h->dimension; i++) sum[i % h->dimension] += q[i];
     for (size_t i = 0; i < count; i++)
-        true_scores[i] = dot(sum, h->keys + (window * size + run->sinks + i) * h->dimension, h->dimension);
+        true_scores[i] = dot(sum, keys + (run->sinks + i) * h->dimension, h->dimension);
     h->kernels->hash.encode(&(struct hash_encode_args){.weights = run->weights,
                                                        .dimension = h->dimension,
                                                        .bits = run->layout.bits,
@@ -277,11 +309,15 @@ static double query_recall(struct recall_run *run, size_t window, size_t query, 
                                                      .scratch = scratch});
     top(run, true_scores, count, k, true_indices, scratch + run->score_bytes);
     top(run, found, count, k, indices, scratch + run->score_bytes);
-    return (double)overlap(true_indices, indices, k) / (double)k;
+    struct hash_caught caught = {.recall = (double)overlap(true_indices, indices, k) / (double)k};
+    size_t few = max_size(k / HASH_MASS_SHARE, 1);
+    top(run, found, count, few, indices, scratch + run->score_bytes);
+    caught.mass = mass_of(run, q, keys, position, indices, few, run->weighed + thread * size);
+    return caught;
 }
 
-static void recall_task(void *context, const struct pool_worker *worker) {
-    struct recall_run *run = context;
+static void caught_task(void *context, const struct pool_worker *worker) {
+    struct caught_run *run = context;
     const struct hash_head *h = run->head;
     struct range windows = pool_share(worker, h->window_count, 1);
     for (size_t i = windows.begin; i < windows.end; i++) encode_window(run, i);
@@ -289,21 +325,22 @@ static void recall_task(void *context, const struct pool_worker *worker) {
     size_t queries = h->samples->query_count;
     struct range share = pool_share(worker, h->window_count * queries, 1);
     for (size_t i = share.begin; i < share.end; i++)
-        run->recalls[i] = query_recall(run, i / queries, i % queries, worker->index);
+        run->caught[i] = query_caught(run, i / queries, i % queries, worker->index);
 }
 
-static void recall_free(struct recall_run *run) {
+static void caught_free(struct caught_run *run) {
     free(run->blocks);
     free(run->chunks);
     free(run->scratch);
-    free(run->recalls);
+    free(run->caught);
     free(run->scores);
     free(run->found);
+    free(run->weighed);
     free(run->true_indices);
     free(run->indices);
 }
 
-static bool recall_allocate(struct recall_run *run) {
+static bool caught_allocate(struct caught_run *run) {
     const struct hash_head *h = run->head;
     size_t threads = pool_thread_count(h->pool), chunks = h->window_count * run->chunk_count;
     size_t floats = max_size(h->window_size, h->dimension);
@@ -317,21 +354,23 @@ static bool recall_allocate(struct recall_run *run) {
     run->blocks = aligned_alloc(64, align_up(max_size(chunks * run->layout.bytes, 64), 64));
     run->chunks = calloc(chunks, sizeof *run->chunks);
     run->scratch = aligned_alloc(64, align_up(max_size(threads * run->scratch_bytes, 64), 64));
-    run->recalls = calloc(h->window_count * h->samples->query_count, sizeof *run->recalls);
+    run->caught = calloc(h->window_count * h->samples->query_count, sizeof *run->caught);
     run->scores = calloc(threads * floats, sizeof(float));
     run->found = calloc(threads * floats, sizeof(float));
+    run->weighed = calloc(threads * floats, sizeof(float));
     run->true_indices = calloc(threads * h->window_size, sizeof(uint32_t));
     run->indices = calloc(threads * h->window_size, sizeof(uint32_t));
-    if (run->blocks == NULL || run->chunks == NULL || run->scratch == NULL || run->recalls == NULL ||
-        run->scores == NULL || run->found == NULL || run->true_indices == NULL || run->indices == NULL)
+    if (run->blocks == NULL || run->chunks == NULL || run->scratch == NULL || run->caught == NULL ||
+        run->scores == NULL || run->found == NULL || run->weighed == NULL || run->true_indices == NULL ||
+        run->indices == NULL)
         return false;
     for (size_t i = 0; i < chunks; i++) run->chunks[i] = run->blocks + i * run->layout.bytes;
     return true;
 }
 
-enum status hash_head_recall(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
-                             size_t sinks, size_t recent, double *recall, struct error *error) {
-    struct recall_run run = {.head = head,
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
+                             size_t sinks, size_t recent, struct hash_caught *caught, struct error *error) {
+    struct caught_run run = {.head = head,
                              .weights = weights,
                              .keep = keep,
                              .sinks = sinks,
@@ -339,16 +378,18 @@ enum status hash_head_recall(struct hash_head *head, const uint16_t *weights, si
                              .chunk_count = (head->window_size + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS};
     hash_layout_init(&run.layout, bits);
     ASSERT(head->group <= 64 && head->dimension <= head->window_size);
-    if (!recall_allocate(&run)) {
-        recall_free(&run);
+    if (!caught_allocate(&run)) {
+        caught_free(&run);
         return error_set(error, STATUS_MEMORY, "no memory for hash codes of %zu windows", head->window_count);
     }
-    pool_run(head->pool, recall_task, &run);
-    double sum = 0;
+    pool_run(head->pool, caught_task, &run);
     size_t count = head->window_count * head->samples->query_count;
-    for (size_t i = 0; i < count; i++) sum += run.recalls[i];
-    *recall = sum / (double)count;
-    recall_free(&run);
+    *caught = (struct hash_caught){0};
+    for (size_t i = 0; i < count; i++) {
+        caught->recall += run.caught[i].recall / (double)count;
+        caught->mass += run.caught[i].mass / (double)count;
+    }
+    caught_free(&run);
     return STATUS_OK;
 }
 

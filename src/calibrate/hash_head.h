@@ -48,10 +48,20 @@ void hash_head_unshape(const struct hash_head *head, float *weights_across, size
  * sqrt(dimension), which changes no sign of x W but how far the relaxed codes are from it. */
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
 
-/* Mean over the loaded windows' sampled queries of |true top k and found top k| / k, k = keep of the tokens before
- * the query's window of `recent` and behind `sinks`.  True: q.k summed over the group.  weights: [dimension][bits]. */
-enum status hash_head_recall(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
-                             size_t sinks, size_t recent, double *recall, struct error *error) STATUS_CHECKED;
+/* What the best by codes hold, of the tokens before the query's window of `recent` and behind `sinks`; means over the
+ * loaded windows' sampled queries. */
+struct hash_caught {
+    double
+        recall; /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group */
+    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean over the
+     * group.  Answers follow the few tokens that have the mass; of the k of recall most have next to none. */
+    double mass;
+};
+enum { HASH_MASS_SHARE = 4 };
+/* weights: [dimension][bits]. */
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
+                             size_t sinks, size_t recent, struct hash_caught *caught, struct error *error)
+    STATUS_CHECKED;
 
 /* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  What learning must beat. */
 enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,

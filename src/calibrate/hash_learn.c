@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/checked.h"
 #include "tensor/half.h"
 
 static const double powers[] = {0, 0.1, 0.15, 0.2, 0.25};
@@ -18,31 +19,37 @@ struct learning {
     struct hash_trainer *trainer;
     uint16_t *frame, *candidate, *best, *published; /* [dimension][bits] */
     float *across;                                  /* [bits][dimension] */
-    double best_recall;
+    double best_mass;
     struct hash_learned *learned;
     double done, total; /* steps, for the progress */
 };
 
-static enum status recall_of(struct learning *l, const uint16_t *weights, double *recall,
+static enum status caught_by(struct learning *l, const uint16_t *weights, struct hash_caught *caught,
                              struct error *error) {
     const struct hash_learn_options *o = l->options;
-    return hash_head_recall(l->head, weights, o->training.bits, o->keep, o->sinks, o->recent, recall, error);
+    return hash_head_caught(l->head, weights, o->training.bits, o->keep, o->sinks, o->recent, caught, error);
+}
+
+/* Windows to choose by: the last of those to learn from. */
+static size_t choosing_windows(const struct learning *l) {
+    return max_size(l->options->train_windows / 4, 1);
 }
 
 static void load_training(struct learning *l) {
-    hash_head_load(l->head, l->layer, l->kv_head, 0, l->options->train_windows - 1);
+    hash_head_load(l->head, l->layer, l->kv_head, 0, l->options->train_windows - choosing_windows(l));
 }
 
 static void load_choosing(struct learning *l) {
-    hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - 1, 1);
+    size_t count = choosing_windows(l);
+    hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - count, count);
 }
 
-/* The candidate becomes the best when it is, on the window to choose by (which must be loaded). */
+/* The candidate becomes the best when it is, on the windows to choose by (which must be loaded). */
 static enum status consider(struct learning *l, enum hash_origin origin, double power, struct error *error) {
-    double recall;
-    TRY(recall_of(l, l->candidate, &recall, error));
-    if (recall <= l->best_recall) return STATUS_OK;
-    l->best_recall = recall;
+    struct hash_caught caught;
+    TRY(caught_by(l, l->candidate, &caught, error));
+    if (caught.mass <= l->best_mass) return STATUS_OK;
+    l->best_mass = caught.mass;
     l->learned->origin = origin, l->learned->power = power;
     memcpy(l->best, l->candidate, l->size * sizeof *l->best);
     return STATUS_OK;
@@ -141,9 +148,14 @@ static enum status learn(struct learning *l, struct error *error) {
 static enum status measure(struct learning *l, struct error *error) {
     size_t first = l->options->train_windows;
     hash_head_load(l->head, l->layer, l->kv_head, first, l->head->samples->options.window_count - first);
-    TRY(recall_of(l, l->frame, &l->learned->random, error));
-    TRY(recall_of(l, l->published, &l->learned->published, error));
-    return recall_of(l, l->best, &l->learned->learned, error);
+    const uint16_t *weights[] = {l->frame, l->published, l->best};
+    double *recalls[] = {&l->learned->random, &l->learned->published, &l->learned->learned};
+    for (size_t i = 0; i < 3; i++) {
+        struct hash_caught caught;
+        TRY(caught_by(l, weights[i], &caught, error));
+        *recalls[i] = caught.recall;
+    }
+    return STATUS_OK;
 }
 
 enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
@@ -158,7 +170,7 @@ enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
                          .layer = layer,
                          .kv_head = kv_head,
                          .size = size,
-                         .best_recall = -1,
+                         .best_mass = -1,
                          .learned = learned,
                          .total = (double)(2 * options->training.epochs * options->training.steps)};
     uint16_t *halves = calloc(4 * size, sizeof *halves);

@@ -12,8 +12,10 @@
  *           its keys around their mean, p in {0, .1, .15, .2, .25}: directions in which nothing varies get fewer
  *           bits.  It is folded into W afterwards.
  *   start   an orthonormal frame instead of N(0, 1), which descent only has to undo.
- *   choice  the last training window is kept aside; weights are what had the best recall there, of every p without
- *           training and of each epoch of training from the best p, and of the published recipe.
+ *   choice  the last quarter of the training windows is kept aside; weights are what caught most attention mass there,
+ *           of every p without training and of each epoch of training from the best p, and of the published recipe.
+ *           Mass, not recall: a head that retrieves needs few of its top k, and by recall two calibrations of the
+ *           bundled model that are equally good differed by ten points of what it finds (docs/calibration.md).
  */
 #ifndef LOAM_CALIBRATE_HASH_LEARN_H
 #define LOAM_CALIBRATE_HASH_LEARN_H
@@ -26,7 +28,8 @@
 
 struct hash_learn_options {
     struct hash_training training; /* bits, epochs and steps count; the rest is of the published recipe */
-    size_t train_windows; /* windows [0, train_windows) to learn from, the last of them to choose by */
+    size_t
+        train_windows; /* windows [0, train_windows) to learn from, the last quarter of them to choose by */
     double keep;
     size_t sinks, recent;
     bool (*progress)(void *context, double share); /* of this head; true: stop */

@@ -41,14 +41,28 @@ static enum status read_texts(struct calibrate *c, struct error *error) {
     return STATUS_OK;
 }
 
-/* Windows at equal distances over all texts. */
+/* A step through `count` places that visits each once, by about the golden ratio: any stretch of such a walk is spread
+ * over all of them. */
+static size_t golden_step(size_t count) {
+    for (size_t step = (size_t)(0.618 * (double)count + 0.5);; step++) {
+        size_t a = count, b = step;
+        while (b != 0) {
+            size_t rest = a % b;
+            a = b, b = rest;
+        }
+        if (a == 1) return step;
+    }
+}
+
+/* Windows at equal distances over all texts.  Some are learned from, some chosen by, some held out, in this order: all
+ * three of all texts. */
 static enum status cut_windows(struct calibrate *c, struct error *error) {
     size_t size = c->how.window_size, count = c->how.window_count;
     c->windows = calloc(count * size, sizeof *c->windows);
     if (c->windows == NULL) return error_set(error, STATUS_MEMORY, "no memory for %zu tokens", count * size);
     size_t distance = count > 1 ? (c->text.count - size) / (count - 1) : 0;
-    for (size_t i = 0; i < count; i++)
-        memcpy(c->windows + i * size, c->text.ids + i * distance, size * sizeof *c->windows);
+    for (size_t i = 0, step = golden_step(count), place = 0; i < count; i++, place = (place + step) % count)
+        memcpy(c->windows + i * size, c->text.ids + place * distance, size * sizeof *c->windows);
     return STATUS_OK;
 }
 

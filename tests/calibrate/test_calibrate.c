@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "calibrate/attended.h"
 #include "calibrate/calibrate.h"
+#include "calibrate/hash_head.h"
 #include "calibrate/skew.h"
 #include "model/calibration.h"
 #include "model/tiny_model.h"
@@ -174,6 +175,104 @@ static void test_attended(void **state) {
     }
     assert_true(worst < 1e-5);
     free(keys), free(values), free(out), free(scratch);
+    samples_deinit(&s);
+}
+
+/* ---- what codes find ---- */
+
+enum { BITS = 64, SINKS = 4, RECENT = 64 };
+static const double keep = 0.1;
+
+static void code_of(const uint16_t *weights, const float *x, size_t dimension, bool code[BITS]) {
+    for (size_t j = 0; j < BITS; j++) {
+        double product = 0;
+        for (size_t d = 0; d < dimension; d++)
+            product += (double)x[d] * (double)half_to_float(weights[d * BITS + j]);
+        code[j] = product > 0;
+    }
+}
+
+/* Marks the k greatest of scores[begin, end). */
+static void mark_greatest(const double *scores, size_t begin, size_t end, size_t k, bool *marked) {
+    memset(marked, 0, end * sizeof *marked);
+    for (; k > 0; k--) {
+        size_t best = SIZE_MAX;
+        for (size_t i = begin; i < end; i++)
+            if (!marked[i] && (best == SIZE_MAX || scores[i] > scores[best])) best = i;
+        marked[best] = true;
+    }
+}
+
+/* One query of window 0 by the definition of hash_caught, in double. */
+static struct hash_caught plain_caught(const struct hash_head *head, const uint16_t *weights, size_t query) {
+    const size_t n = head->dimension, position = samples_position(head->samples, 0, query);
+    const size_t end = position + 1 - RECENT, k = (size_t)ceil(keep * (double)(end - SINKS));
+    const float *q = samples_query(head->samples, head->layer, 0, query, head->kv_head * head->group);
+    double products[4][WINDOW], summed[WINDOW] = {0}, by_code[WINDOW] = {0};
+    bool best[WINDOW], found[WINDOW], few[WINDOW], code[BITS], key_code[BITS];
+    for (size_t i = 0; i <= position; i++) {
+        const float *key = head->keys + i * n;
+        double square = 0;
+        size_t distance = 0;
+        code_of(weights, key, n, key_code);
+        for (size_t d = 0; d < n; d++) square += (double)key[d] * (double)key[d];
+        for (size_t g = 0; g < head->group; g++) {
+            products[g][i] = 0;
+            for (size_t d = 0; d < n; d++) products[g][i] += (double)q[g * n + d] * (double)key[d];
+            summed[i] += products[g][i];
+            code_of(weights, q + g * n, n, code);
+            for (size_t j = 0; j < BITS; j++) distance += code[j] != key_code[j];
+        }
+        by_code[i] = ((double)head->group - 2.0 * (double)distance / BITS) *
+                     (double)half_to_float(float_to_half((float)sqrt(square)));
+    }
+    mark_greatest(summed, SINKS, end, k, best);
+    mark_greatest(by_code, SINKS, end, k, found);
+    mark_greatest(by_code, SINKS, end, k / HASH_MASS_SHARE, few);
+    struct hash_caught caught = {0};
+    for (size_t i = SINKS; i < end; i++) caught.recall += best[i] && found[i] ? 1.0 / (double)k : 0;
+    for (size_t g = 0; g < head->group; g++) {
+        double all = 0, held = 0;
+        for (size_t i = 0; i <= position; i++) {
+            double weight = exp(products[g][i] * (double)model->config.attention_scale);
+            all += weight;
+            if (i < SINKS || i >= end || few[i]) held += weight;
+        }
+        caught.mass += held / all / (double)head->group;
+    }
+    return caught;
+}
+
+static void test_caught(void **state) {
+    (void)state;
+    struct samples s;
+    struct error error;
+    struct random random;
+    struct kernels kernels;
+    struct hash_head *head;
+    struct hash_caught caught, expected = {0};
+    uint16_t weights[256 * BITS];
+    struct samples_options options = sampling();
+    assert_ok(samples_collect(&s, model, tokens, &options, &error), error);
+    for (size_t i = 0; i < s.query_count * model->config.head_count * model->config.k_dimension; i++)
+        s.queries[i] *= 8; /* layer 0, window 0: else a random model attends to everything alike */
+    kernels_init(&kernels, cpu_features());
+    assert_ok(hash_head_create(&head, &s, &kernels, device_pool(device), 4, 4, &error), error);
+    random_init(&random, 5);
+    assert_true(head->dimension <= 256 && head->group <= 4);
+    assert_ok(hash_random_weights(&random, head->dimension, BITS, weights, &error), error);
+    hash_head_load(head, 0, 1, 0, 1);
+    assert_ok(hash_head_caught(head, weights, BITS, keep, SINKS, RECENT, &caught, &error), error);
+    for (size_t i = 0; i < s.query_count; i++) {
+        struct hash_caught one = plain_caught(head, weights, i);
+        expected.recall += one.recall / (double)s.query_count;
+        expected.mass += one.mass / (double)s.query_count;
+    }
+    /* Scores that are nearly equal may change places. */
+    assert_true(fabs(caught.recall - expected.recall) < 0.004);
+    assert_true(fabs(caught.mass - expected.mass) < 0.002);
+    assert_true(expected.mass > 0.2 && expected.mass < 0.9);
+    hash_head_destroy(head);
     samples_deinit(&s);
 }
 
@@ -411,9 +510,10 @@ static void test_heads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_samples),    cmocka_unit_test(test_stopped),  cmocka_unit_test(test_attended),
-        cmocka_unit_test(test_importance), cmocka_unit_test(test_rounding), cmocka_unit_test(test_skew),
-        cmocka_unit_test(test_whole),      cmocka_unit_test(test_fit),      cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_samples), cmocka_unit_test(test_stopped),    cmocka_unit_test(test_attended),
+        cmocka_unit_test(test_caught),  cmocka_unit_test(test_importance), cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_skew),    cmocka_unit_test(test_whole),      cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
