@@ -361,7 +361,8 @@ static void choose_shares(void *context, struct store *store, const struct store
                                            rows->chunk_bytes / SAMPLE_SHARE,
                                   .kv = rows,
                                   .group = engine->model->config.head_count / engine->kv.kv_head_count};
-    memset(shares->sixteenths, PAGE_SHARE_WHOLE, work.layer_count);
+    memset(shares->sixteenths, work.held < 1 ? PAGE_SHARE_WHOLE : 0, work.layer_count);
+    if (work.held >= 1) return; /* nothing will be read */
     if (sample.bytes > SAMPLE_BYTES_MOST) sample.bytes = SAMPLE_BYTES_MOST;
     if (sample.bytes < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
     if (share_measure(&engine->costs, &sample, NULL) != STATUS_OK) return;

@@ -43,13 +43,14 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
 }
 
 static void set_codec(struct axes *axes, const char *method) {
+    axes->methods[AXIS_CODEC] = method;
     axes->k_type = axes->v_type = strncmp(method, "q8", 2) == 0 ? KV_Q8 : KV_F16;
     axes->mixes_pages = strncmp(method, "dynamic", 7) == 0;
     axes->q4_pages = axes->mixes_pages || strncmp(method, "q4", 2) == 0;
 }
 
 /* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
-static enum status read_set(struct axes *axes, const char *text, struct error *error) {
+static enum status read_set(struct axes *axes, const char *text, bool *names_codec, struct error *error) {
     for (const char *c = text; *c != '\0';) {
         size_t length = strcspn(c, ","), method_length;
         if (strcspn(c, "=") >= length)
@@ -62,7 +63,10 @@ static enum status read_set(struct axes *axes, const char *text, struct error *e
         if (!is_number) {
             TRY(axis_method_parse(c, length, &axis, &method, &method_length, error));
             axes->methods[axis] = method;
-            if (axis == AXIS_CODEC) set_codec(axes, method);
+            if (axis == AXIS_CODEC) {
+                set_codec(axes, method);
+                *names_codec = true;
+            }
         }
         c += length + (c[length] == ',');
     }
@@ -77,20 +81,25 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
     axes->preset = preset->name;
     memcpy(axes->methods, preset->methods, sizeof axes->methods);
     axes->select = select_options_default();
+    bool names_codec = false, compresses = false;
+    axes->q4_pages = axes->mixes_pages = false;
     if (axes->on_disk && strcmp(axes->preset, "leoam") == 0) {
         /* Whole chunks are what is read, and finer metadata would take the budget; layers that read everything would
          * take the disk. */
         axes->select.leaf = KV_CHUNK_TOKENS;
         axes->select.dense_layers = 0;
+        compresses = axes->k_type == KV_F16 && axes->v_type == KV_F16;
+        if (compresses) set_codec(axes, "dynamic");
     }
-    axes->q4_pages = axes->mixes_pages = false;
     axes->resident_layers = SIZE_MAX;
-    if (set != NULL) TRY(read_set(axes, set, error));
+    if (set != NULL) TRY(read_set(axes, set, &names_codec, error));
     if (axes->q4_pages && !axes->on_disk)
         return error_set(error, STATUS_USAGE,
                          "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
                          axis_method_text(axes->methods[AXIS_CODEC], name, sizeof name));
     axes->select.method = select_method_find(axis_method_text(axes->methods[AXIS_SELECT], name, sizeof name));
+    if (compresses && !names_codec && (axes->select.method->reads_keys || axes->select.scan))
+        set_codec(axes, "f16"); /* all keys are read as rows */
     TRY(select_keep_parse(&axes->select.keep, keep != NULL ? keep : preset->keep, error));
     if (axes->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
         axes->resident_layers =

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
@@ -184,21 +185,30 @@ static double share_of_run(bool *measured) {
     return share;
 }
 
-/* codec=dynamic: the share is chosen once, by a measurement, and belongs to the document. */
+/* What leoam does with KV on disk (codec=dynamic): what RAM holds stays exact, else a share of the pages is in 4 bits,
+ * chosen once, by a measurement, and belongs to the document. */
 static void pages_in_both_forms(void **state) {
     (void)state;
     const char *store = folder("dynamic"), *path = scratch_path("long");
+    char host[30];
     bool measured;
     write_text(path, 3 * TEXT_BYTES, "");
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
+    struct outcome roomy =
+        RUN(deep_path, path, "--kv-disk", folder("roomy"), "--preset", "leoam", "-c", "16K");
+    expect_code(&roomy, 0, "");
+    assert_true(share_of_run(&measured) == 0);
+    assert_false(measured);
+    uint64_t bytes = roomy.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
+    snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
     struct outcome first =
-        RUN(deep_path, path, "--kv-disk", store, "--preset", "leoam", "--set", "codec=dynamic", "-c", "16K");
+        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "-c", "16K");
     expect_code(&first, 0, "");
     double share = share_of_run(&measured);
     assert_true(measured);
-    struct outcome second =
-        RUN(deep_path, path, "--kv-disk", store, "--preset", "leoam", "--set", "codec=dynamic", "-c", "16K");
+    struct outcome second = RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam",
+                                "--set", "codec=dynamic", "-c", "16K");
     expect_code(&second, 0, "");
     assert_int_equal(second.reused, second.prompt - 1);
     assert_true(share_of_run(&measured) == share);

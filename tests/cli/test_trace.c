@@ -240,7 +240,7 @@ static void reads_run_while_the_layer_before_computes(void **state) {
 
 static void choices_run_ahead(void **state) {
     (void)state;
-    TRACED("--preset", "leoam", "--keep", "40%", "--set", "speculate=next-layer", "--kv-disk",
+    TRACED("--preset", "leoam", "--keep", "40%", "--set", "speculate=next-layer,codec=f16", "--kv-disk",
            scratch_path("leoam.kv"), "--kv-host", "3200K");
     struct timeline timeline = timeline_read();
     expect_nesting(&timeline);

@@ -56,15 +56,15 @@ static void an_eighth_in_ram_answers_the_same(void **state) {
     snprintf(json, sizeof json, "%s", scratch_path("tiers.json"));
     mkdir(folder, 0700);
     take_answers((const char *const[])RULER("--preset", "leoam:dense=0:leaf=64:5%,hata:300"), in_ram);
-    take_answers((const char *const[])RULER("--preset", "leoam:5%,hata:300", "--kv-host", "1/8", "--kv-disk",
-                                            folder, "--json", json),
+    take_answers((const char *const[])RULER("--preset", "leoam:5%:codec=f16,hata:300", "--kv-host", "1/8",
+                                            "--kv-disk", folder, "--json", json),
                  in_tiers);
     for (size_t i = 0; i < ANSWERS; i++) {
         assert_string_equal(in_tiers[i].task, in_ram[i].task);
         assert_string_equal(in_tiers[i].text, in_ram[i].text);
         assert_true(strlen(in_tiers[i].text) > 5);
     }
-    assert_string_equal(in_tiers[0].preset, "leoam:5%");
+    assert_string_equal(in_tiers[0].preset, "leoam:5%:codec=f16");
     json_t *root = json_load_file(json, 0, NULL), *tiers = json_object_get(root, "tiers"), *row;
     const char *preset;
     assert_int_equal(json_object_size(tiers), 2);
