@@ -104,6 +104,9 @@ struct kv_backing {
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
+/* It has no document, because of `why`: all of its KV is to be in RAM, and when RAM does not hold it that is the reason
+ * (kv_tier_full).  Its caller has said so already: flushing it says nothing. */
+void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why);
 /* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
  * it is saved or not.  Slots that nobody has used yet are divided anew. */
 enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,

@@ -14,6 +14,13 @@ void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backi
     sequence->backing = *backing;
 }
 
+void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why) {
+    ASSERT(sequence->source_count == 0 && !sequence->writes);
+    sequence->backing = (struct kv_backing){0};
+    sequence->write_failed = why->status;
+    sequence->write_failure = *why;
+}
+
 static struct document *written_document(const struct kv_sequence *sequence) {
     ASSERT(sequence->writes && sequence->source_count > 0);
     return sequence->sources[sequence->source_count - 1].document;
@@ -480,6 +487,7 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
     struct error why;
     if (sequence->writes && document_flush(written_document(sequence), &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
+    if (sequence->backing.store == NULL) return STATUS_OK;
     if (sequence->write_failed != STATUS_OK && error != NULL) *error = sequence->write_failure;
     return sequence->write_failed;
 }

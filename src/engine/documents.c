@@ -227,7 +227,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     if (status != STATUS_FULL && status != STATUS_IO) return status;
     /* An answer is worth more than a saved document: RAM may hold it all. */
     (void)error_set(notice, status, "not saved: %s", error->message);
-    kv_sequence_set_backing(sequence, &(struct kv_backing){0});
+    kv_sequence_keep_in_ram(sequence, error);
     return STATUS_OK;
 }
 

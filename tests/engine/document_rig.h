@@ -8,7 +8,14 @@
 #include "platform/fault_plan.h"
 #include "platform/scratch.h"
 
-enum { RIG_BLOCK = 64, RIG_SEGMENT = 128, RIG_TOKENS = 320, RIG_STEPS = 2, RIG_WIDTH = 80 };
+enum {
+    RIG_BLOCK = 64,
+    RIG_SEGMENT = 128,
+    RIG_TOKENS = 320,
+    RIG_STEPS = 2,
+    RIG_WIDTH = 80,
+    RIG_ROOMY = 1 << 24
+};
 
 enum rig_prompt {
     RIG_BEFORE,  /* 192 tokens of their own */
@@ -18,19 +25,27 @@ enum rig_prompt {
     RIG_PROMPTS,
 };
 
+enum rig_pages {
+    RIG_ROWS,
+    RIG_MIXED
+}; /* in f16; half of the first layer's in 4 bits and all of the others' */
+
 struct document_rig {
     struct device *device;
     struct model *model, *other; /* other: of other weights */
     int32_t tokens[RIG_PROMPTS][RIG_TOKENS];
     struct scratch scratch;
     struct engine_options options; /* of engines without faults; with the least budget */
-    float *expected[RIG_PROMPTS];  /* owned; [1 + RIG_STEPS][RIG_WIDTH]: all in RAM */
+    float *expected[RIG_PROMPTS];  /* owned; [1 + RIG_STEPS][RIG_WIDTH]: of a fresh prompt, all in RAM */
     float *repeated[RIG_PROMPTS];  /* owned; the same where all but the last token was saved */
 };
 
-void document_rig_open(struct document_rig *rig, const struct select_method *method);
+void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
 void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
+/* How many of them are reused when all were saved: the last one's logits are wanted.  A chunk in 4 bits has no rows any
+ * more that could be cut back by one. */
+size_t rig_reused_most(const struct document_rig *rig, enum rig_prompt prompt);
 /* An empty folder with RIG_BEFORE saved in it. */
 void document_rig_reset(struct document_rig *rig);
 

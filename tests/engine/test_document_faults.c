@@ -40,6 +40,7 @@ static void check_answer(const struct document_rig *rig, enum rig_prompt prompt,
 
 struct scenario {
     const struct select_method *method;
+    enum rig_pages pages;
     bool roomy;     /* everything fits in RAM, too */
     uint32_t calls; /* of struct fault_plan */
 };
@@ -59,7 +60,7 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     struct engine_options options = rig->options;
     options.io_faults = &plan.faults;
     options.sqlite_vfs = FAULTY_VFS;
-    if (scenario->roomy) options.host_bytes = 1 << 24;
+    if (scenario->roomy) options.host_bytes = RIG_ROOMY;
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++) {
         rig_ask(rig, rig->model, &options, prompt, &answer);
         check_answer(rig, prompt, &answer, what, counts);
@@ -68,7 +69,7 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     counts->runs++;
     counts->hits += plan.hits > 0;
     uint64_t reused = rig_ask_clean(rig, RIG_BEFORE, what);
-    if (reused != rig_prompt_count(RIG_BEFORE) - 1)
+    if (reused != rig_reused_most(rig, RIG_BEFORE))
         fail_msg("%s: the document saved before is lost: %llu tokens", what, (unsigned long long)reused);
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++)
         (void)rig_ask_clean(rig, prompt, what);
@@ -80,7 +81,7 @@ static struct counts every_call(const struct scenario *scenario) {
     struct counts counts = {0};
     struct random random;
     uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, calls = 0;
-    document_rig_open(&rig, scenario->method);
+    document_rig_open(&rig, scenario->method, scenario->pages);
     random_init(&random, rig_seed());
     for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KINDS; kind++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
@@ -90,19 +91,27 @@ static struct counts every_call(const struct scenario *scenario) {
             if (first > calls) calls = first;
         }
     document_rig_close(&rig);
-    printf("select=%s: %llu calls; %llu runs, %llu with a fault: %llu answers, %llu of them not saved, %llu "
-           "computed "
-           "anew; %llu refused, %llu of them after the opening\n",
-           scenario->method->name, (unsigned long long)calls, (unsigned long long)counts.runs,
-           (unsigned long long)counts.hits, (unsigned long long)counts.answers,
-           (unsigned long long)counts.unsaved, (unsigned long long)counts.anew,
-           (unsigned long long)counts.refused, (unsigned long long)counts.refused_late);
+    printf(
+        "select=%s%s: %llu calls; %llu runs, %llu with a fault: %llu answers, %llu of them not saved, %llu "
+        "computed "
+        "anew; %llu refused, %llu of them after the opening\n",
+        scenario->method->name, scenario->pages == RIG_MIXED ? ", pages in both forms" : "",
+        (unsigned long long)calls, (unsigned long long)counts.runs, (unsigned long long)counts.hits,
+        (unsigned long long)counts.answers, (unsigned long long)counts.unsaved,
+        (unsigned long long)counts.anew, (unsigned long long)counts.refused,
+        (unsigned long long)counts.refused_late);
     return counts;
 }
 
 static void every_call_fails(void **state) {
     (void)state;
     struct counts counts = every_call(&(struct scenario){.method = &select_tree});
+    assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
+}
+
+static void every_call_fails_with_pages_in_both_forms(void **state) {
+    (void)state;
+    struct counts counts = every_call(&(struct scenario){.method = &select_tree, .pages = RIG_MIXED});
     assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
 }
 
@@ -120,6 +129,7 @@ static void what_cannot_be_written_stays_in_ram(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails),
+        cmocka_unit_test(every_call_fails_with_pages_in_both_forms),
         cmocka_unit_test(what_cannot_be_written_stays_in_ram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

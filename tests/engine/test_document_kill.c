@@ -36,8 +36,8 @@ static void child_answers(struct document_rig *rig, int report, uint64_t kill_at
 }
 
 /* What is reused at least of a prompt, when these are saved. */
-static uint64_t reused_least(enum rig_prompt prompt, enum rig_prompt saved) {
-    if (prompt <= saved) return rig_prompt_count(prompt) - 1;
+static uint64_t reused_least(const struct document_rig *rig, enum rig_prompt prompt, enum rig_prompt saved) {
+    if (prompt <= saved) return rig_reused_most(rig, prompt);
     if (prompt == RIG_LONGER && saved >= RIG_FIRST) return rig_prompt_count(RIG_FIRST);
     return 0;
 }
@@ -62,7 +62,7 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at) {
         fail_msg("the child ended with %#x", (unsigned)status);
     snprintf(what, sizeof what, "killed at call %llu", (unsigned long long)kill_at);
     for (enum rig_prompt prompt = RIG_BEFORE; prompt < RIG_PROMPTS; prompt++) {
-        uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_least(prompt, saved);
+        uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_least(rig, prompt, saved);
         if (reused < least)
             fail_msg("%s: prompt %d: %llu tokens, %llu were saved", what, (int)prompt,
                      (unsigned long long)reused, (unsigned long long)least);
@@ -70,12 +70,11 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at) {
     return killed;
 }
 
-static void killed_while_saving(void **state) {
-    (void)state;
+static void kill_everywhere(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
     uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, points = 0;
-    document_rig_open(&rig, &select_tree);
+    document_rig_open(&rig, &select_tree, pages);
     random_init(&random, rig_seed());
     for (uint64_t kill_at = random_below(&random, stride); kill_once(&rig, kill_at); kill_at += stride)
         points++;
@@ -84,7 +83,20 @@ static void killed_while_saving(void **state) {
     document_rig_close(&rig);
 }
 
+static void killed_while_saving(void **state) {
+    (void)state;
+    kill_everywhere(RIG_ROWS);
+}
+
+static void killed_while_saving_pages_in_both_forms(void **state) {
+    (void)state;
+    kill_everywhere(RIG_MIXED);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_while_saving)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_while_saving),
+        cmocka_unit_test(killed_while_saving_pages_in_both_forms),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

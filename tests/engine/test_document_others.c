@@ -90,7 +90,7 @@ static uint64_t run(struct document_rig *rig, uint64_t at, size_t end) {
 
 static void it_grows_at_every_call(const struct select_method *method) {
     struct document_rig rig;
-    document_rig_open(&rig, method);
+    document_rig_open(&rig, method, RIG_ROWS);
     struct engine_options alone = rig.options;
     char notice[512];
     struct error error;
