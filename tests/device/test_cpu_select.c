@@ -281,13 +281,13 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     case METADATA_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
             &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks, begin / unit,
-            end / unit, q, c->kv.k_dimension, c->group, scores, scratch});
+            end / unit, q, c->kv.k_dimension, c->group, scores, scratch, NULL});
         break;
     case METADATA_HASH:
         kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
                                                         c->kv.k_dimension, c->group, codes, NULL});
         kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, c->group,
-                                                      c->layout.use_norms, scores, scratch});
+                                                      c->layout.use_norms, scores, scratch, NULL});
         break;
     case METADATA_PARTIAL:
         kernels->project.rows(&(struct project_args){weights, c->kv.k_dimension, c->columns, q,
@@ -295,7 +295,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
                                                      c->columns});
         kernels->score.rows(&(struct score_args){blocks, 0, KV_CHUNK_TOKENS, c->columns, begin, end,
                                                  projected, c->columns, c->group, c->layout.aggregate, scores,
-                                                 scratch});
+                                                 scratch, NULL});
         break;
     case METADATA_TREE: { /* every leaf */
         float query[2 * 8 * 2 * 128];
@@ -311,7 +311,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
             const void *key = kv_k_row(&c->kv, chunk, t % KV_CHUNK_TOKENS);
             kernels->score.rows(&(struct score_args){&key, 0, 1, c->kv.k_dimension, 0, 1, q,
                                                      c->kv.k_dimension, c->group, c->layout.aggregate,
-                                                     &scores[t - begin], scratch});
+                                                     &scores[t - begin], scratch, NULL});
         }
         break;
     case METADATA_MASS:

@@ -281,7 +281,8 @@ static void nan_comes_out(void **state) {
                                                    64,
                                                    2,
                                                    scores,
-                                                   scratch};
+                                                   scratch,
+                                                   NULL};
                 assert_true(levels[level].kernels.score_scratch_bytes(&layout, 2) <= sizeof scratch);
                 levels[level].kernels.score(&args);
                 for (size_t page = 0; page < 4; page++) assert_true(isnan(scores[page]) == (page == t / 16));

@@ -191,7 +191,7 @@ static void nan_norm_comes_out(void **state) {
     float scores[64];
     for (size_t i = 0; i < level_count; i++) {
         assert_true(levels[i].kernels.score_scratch_bytes(&layout, 1) <= sizeof scratch);
-        struct hash_score_args args = {&layout, &pointer, 0, 64, code, 1, true, scores, scratch};
+        struct hash_score_args args = {&layout, &pointer, 0, 64, code, 1, true, scores, scratch, &pointer};
         levels[i].kernels.score(&args);
         for (size_t t = 0; t < 64; t++) assert_true(isnan(scores[t]) == (t == 9));
     }

@@ -134,9 +134,9 @@ static void nan_comes_out(void **state) {
             size_t at = round * 37 % ROWS, heads = 1 + round % 8;
             for (size_t i = 0; i < 8 * COLUMNS; i++) q[i] = 1;
             rows[at * COLUMNS + round % COLUMNS] = 0x7e00;
-            struct score_args args = {&block, 0,      ROWS,    COLUMNS, 0,
-                                      ROWS,   q,      COLUMNS, heads,   round % 3 ? SCORE_MAX : SCORE_SUM,
-                                      scores, scratch};
+            struct score_args args = {&block, 0,       ROWS,    COLUMNS, 0,
+                                      ROWS,   q,       COLUMNS, heads,   round % 3 ? SCORE_MAX : SCORE_SUM,
+                                      scores, scratch, &block};
             assert_true(levels[level].kernels.scratch_bytes(COLUMNS) <= sizeof scratch);
             levels[level].kernels.rows(&args);
             for (size_t row = 0; row < ROWS; row++) assert_true(isnan(scores[row]) == (row == at));

@@ -172,6 +172,7 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         .o_stride = layout->v_dimension,
         .scratch = scratch,
         .then = decode_first_block(run, then),
+        .chunk_count = (size_t)((row->row_end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS),
     };
     run->device->kernels.attention.decode(&args);
     if (row->range_count == 1) finish_head(run, row, part.kv_head);

@@ -57,6 +57,7 @@ void abstract_score_over(const struct score_kernels *kernels, const struct abstr
         .q_stride = columns,
         .heads = sum ? 1 : args->group,
         .aggregate = args->aggregate,
+        .then = args->then,
         .scores = args->scores,
         .scratch = pairs + args->group * columns,
     };

@@ -57,11 +57,12 @@ struct abstract_score_args {
     enum score_aggregate aggregate;
     const void *const *abstracts;
     uint64_t page_begin, page_end;
-    const float *q;  /* [group][q_stride], dimension each */
-    size_t q_stride; /* floats */
-    size_t group;    /* 1..64 */
-    float *scores;   /* [page_end - page_begin] */
-    void *scratch;   /* score_scratch_bytes(layout, group), aligned to 4 */
+    const float *q;          /* [group][q_stride], dimension each */
+    size_t q_stride;         /* floats */
+    size_t group;            /* 1..64 */
+    float *scores;           /* [page_end - page_begin] */
+    void *scratch;           /* score_scratch_bytes(layout, group), aligned to 4 */
+    const void *const *then; /* see score.h: of the chunk whose abstract is abstracts[b]; or NULL */
 };
 
 struct abstract_kernels {

@@ -30,6 +30,9 @@ struct attention_decode_args {
     size_t o_stride;
     void *scratch;    /* decode_scratch_bytes(group, layout) */
     const void *then; /* the block that the caller goes on with, which is prefetched at the end; or NULL */
+    /* 0, or entries of `chunks`: a line of those ahead, beyond row_end too, is asked for, so that their pages are
+     * known when somebody reads them (bench/lab/prefetches.md). */
+    size_t chunk_count;
 };
 
 /* Gather: decode over selected rows.  Rows are named by their index in the sequence; what they give is the

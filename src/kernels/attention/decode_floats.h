@@ -2,8 +2,9 @@
  *
  * Mapping: 32 rows (four blocks, contiguous memory) at a time; for each, the scores of all query heads
  * of the group, then the online softmax, then the weighted values, so that K and V come from memory
- * once; the lines of the next 32 rows are prefetched meanwhile, in order and as many as are read, because Zen 3 drops
- * prefetches beyond 24 misses (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows
+ * once; the lines of the next 32 rows are prefetched meanwhile, in order and as many as are read, because Zen 3
+ * drops prefetches beyond 24 misses, and a line of a chunk further ahead, for its page
+ * (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows
  * accumulate in registers, a K vector is converted once and used by each head, a query vector is loaded
  * once for its rows.  Values: 4 heads x 2 registers of the output accumulate over the 32 rows.
  * Bytes: row_end - row_begin rows of k_row_bytes + v_row_bytes (and scales).
@@ -25,7 +26,8 @@
 enum {
     DECODE_ROWS = 32,
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
-    LINE_BYTES = 64
+    LINE_BYTES = 64,
+    DECODE_CHUNKS_AHEAD = 4
 };
 
 /* Where the rows of K or of V of one step are. */
@@ -286,6 +288,8 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
         uint64_t first = row / DECODE_ROWS * DECODE_ROWS, after = first + DECODE_ROWS;
         uint64_t end = after < args->row_end ? after : args->row_end;
         const uint8_t *block = decode_block(args, first);
+        const uint64_t far = first / KV_CHUNK_TOKENS + DECODE_CHUNKS_AHEAD;
+        if (first % KV_CHUNK_TOKENS == 0 && far < args->chunk_count) floats_prefetch(args->chunks[far]);
         const uint8_t *next = after < args->row_end ? decode_block(args, after) : args->then;
         decode_step(shape, args, block, next != NULL ? next : block, (size_t)(row - first),
                     (size_t)(end - first), scratch);

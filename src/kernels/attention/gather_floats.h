@@ -11,8 +11,9 @@
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
  * Bound: at random rows the core's outstanding misses (24; a line per 5 to 6 ns at best), else as decode.  Reached,
  * AMD EPYC (Zen 3), 2026-11-21, group 4, f16, ns per row and thread: one thread, all rows 26 at dimension 64 and 44 at
- * 128, where decode took 25 and 49 (bench_selection.c); two threads in the engine, 2048 of 32K at dimension 64: 51,
- * where loads of such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.
+ * 128, where decode took 25 and 49 (bench_selection.c); two threads in the engine, 2048 of 32K at dimension 64: 39
+ * (51 while the page tables of the rows were cold: what scores the rows asks for a line of each chunk), where loads of
+ * such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.
  */
 #include <math.h>
 #include <stdbool.h>

@@ -54,6 +54,9 @@ struct hash_score_args {
     bool use_norms;
     float *scores; /* [token_end - token_begin] */
     void *scratch; /* score_scratch_bytes(layout, group), aligned to 64 */
+    /* What will be read of tokens like token t is at then[t / 64]: a line of each is asked for while these
+     * are scored, so that its page is known by then (bench/lab/prefetches.md).  NULL: nothing. */
+    const void *const *then;
 };
 
 struct hash_kernels {

@@ -13,6 +13,7 @@ FLOATS_INLINE void hash_score_shaped(const size_t code_bytes, const struct hash_
         hash_prefetch(args, next);
     for (; chunk <= last; chunk++) {
         uint64_t first = chunk * KV_CHUNK_TOKENS, end = first + KV_CHUNK_TOKENS;
+        if (args->then != NULL) floats_prefetch(args->then[chunk]);
         const char *ahead =
             args->blocks[chunk + HASH_CHUNKS_AHEAD <= last ? chunk + HASH_CHUNKS_AHEAD : last];
         if (first >= args->token_begin && end <= args->token_end) {

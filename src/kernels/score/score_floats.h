@@ -116,11 +116,13 @@ FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const 
         (SCORE_AHEAD_BYTES + SCORE_ROWS * row_bytes - 1) / (SCORE_ROWS * row_bytes) * SCORE_ROWS;
     struct score_cursor at = {args->row_begin / args->block_rows, args->row_begin % args->block_rows},
                         next = at;
+    uint64_t asked = at.block; /* of `then` */
     if (args->row_begin + distance < args->row_end) cursor_step(args, &next, distance);
     for (uint64_t row = args->row_begin; row < args->row_end; row += SCORE_ROWS) {
         const uint8_t *rows[SCORE_ROWS], *ahead[SCORE_ROWS];
         size_t count = args->row_end - row < SCORE_ROWS ? (size_t)(args->row_end - row) : SCORE_ROWS;
         cursor_rows(args, &at, count, rows);
+        for (; args->then != NULL && asked < at.block; asked++) floats_prefetch(args->then[asked]);
         if (row + distance + SCORE_ROWS <= args->row_end)
             cursor_rows(args, &next, SCORE_ROWS, ahead);
         else
