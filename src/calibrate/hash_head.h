@@ -53,8 +53,8 @@ void hash_head_draw(struct hash_head *head, struct random *random, struct hash_p
 struct hash_caught {
     double
         recall; /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group */
-    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean over the
-     * group.  Answers follow the few tokens that have the mass; of the k of recall most have next to none. */
+    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean over
+     * the group.  Answers follow the few tokens that have the mass; of the k of recall most have next to none. */
     double mass;
 };
 enum { HASH_MASS_SHARE = 4 };

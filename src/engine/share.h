@@ -9,8 +9,8 @@
  *   attention to a chunk in either form, and decoding one, by these processors
  *   a layer's computation, where reads of the next layer hide under it (looking ahead, or everything is attended to)
  *
- * A prompt that RAM holds whole stays exact.  Where nothing is measured otherwise - it is so short that 1 / 128 of it is
- * no sample, or the disk refuses - everything is in 4 bits.  Thread: the engine's.
+ * A prompt that RAM holds whole stays exact.  Where nothing is measured otherwise - it is so short that 1 / 128 of it
+ * is no sample, or the disk refuses - everything is in 4 bits.  Thread: the engine's.
  */
 #ifndef LOAM_ENGINE_SHARE_H
 #define LOAM_ENGINE_SHARE_H
