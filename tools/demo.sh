@@ -3,7 +3,6 @@
 set -eu
 loam=$1
 model=models/loam-nano.gguf
-chapter=tests/data/a-scandal-in-bohemia.txt
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 title() { printf '\n== %s\n' "$*"; }
@@ -19,11 +18,6 @@ python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/q
 
 title "The same logbook with an eighth of its KV in RAM and the rest on disk: killed while it is read, run again, opened again"
 python3 tools/demo_documents.py "$loam" "$model" "$place/logbook.txt" "$place/questions.jsonl" "$place/answers.jsonl" "$place"
-
-title "A chapter of a book read in and gone on with: loam run -m $model -f $chapter -c 32K -n 32"
-echo "(10 million parameters that have read little English: expect nonsense. Retrieval is what this model is for.)"
-"$loam" run -m "$model" -f "$chapter" -c 32K -n 32 --temp 0
-echo
 
 title "How fast: loam bench -m $model -p 512 -n 64 -r 3"
 "$loam" bench -m "$model" -p 512 -n 64 -r 3
