@@ -487,7 +487,7 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
     struct error why;
     if (sequence->writes && document_flush(written_document(sequence), &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
-    if (sequence->backing.store == NULL) return STATUS_OK;
+    if (sequence->backing.store == NULL) return STATUS_OK; /* kv_sequence_keep_in_ram */
     if (sequence->write_failed != STATUS_OK && error != NULL) *error = sequence->write_failure;
     return sequence->write_failed;
 }

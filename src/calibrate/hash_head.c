@@ -243,18 +243,18 @@ static void top(const struct caught_run *run, const float *scores, size_t count,
         .scores = scores, .count = count, .k = k, .indices = indices, .scratch = scratch});
 }
 
-/* Softmax weights of tokens [0, position] for a query, and their sum; scores: [position + 1], out. */
+/* Softmax weights of tokens [0, position] for a query, not yet divided by their sum, which it returns. */
 static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position,
-                    float *scores) {
+                    float *weights) {
     float scale = h->samples->model->config.attention_scale, most = -INFINITY;
     double sum = 0;
     for (size_t i = 0; i <= position; i++) {
-        scores[i] = scale * dot(q, keys + i * h->dimension, h->dimension);
-        most = scores[i] > most ? scores[i] : most;
+        weights[i] = scale * dot(q, keys + i * h->dimension, h->dimension);
+        most = weights[i] > most ? weights[i] : most;
     }
     for (size_t i = 0; i <= position; i++) {
-        scores[i] = expf(scores[i] - most);
-        sum += (double)scores[i];
+        weights[i] = expf(weights[i] - most);
+        sum += (double)weights[i];
     }
     return sum;
 }

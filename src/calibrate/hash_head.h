@@ -51,8 +51,8 @@ void hash_head_draw(struct hash_head *head, struct random *random, struct hash_p
 /* What the best by codes hold, of the tokens before the query's window of `recent` and behind `sinks`; means over the
  * loaded windows' sampled queries. */
 struct hash_caught {
-    double
-        recall; /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group */
+    /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group. */
+    double recall;
     /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean over
      * the group.  Answers follow the few tokens that have the mass; of the k of recall most have next to none. */
     double mass;

@@ -15,7 +15,7 @@
  *   choice  the last quarter of the training windows is kept aside; weights are what caught most attention mass there,
  *           of every p without training and of each epoch of training from the best p, and of the published recipe.
  *           Mass, not recall: a head that retrieves needs few of its top k, and by recall two calibrations of the
- *           bundled model that are equally good differed by ten points of what it finds (docs/calibration.md).
+ *           bundled model that are equally good differed by six points of what it finds (docs/calibration.md).
  */
 #ifndef LOAM_CALIBRATE_HASH_LEARN_H
 #define LOAM_CALIBRATE_HASH_LEARN_H
