@@ -213,6 +213,9 @@ static void pages_in_both_forms(void **state) {
     assert_int_equal(second.reused, second.prompt - 1);
     assert_true(share_of_run(&measured) == share);
     assert_false(measured);
+    struct outcome rows = RUN(deep_path, text_path, "--kv-disk", folder("rows"), "--preset", "leoam", "--set",
+                              "select=exact"); /* reads keys as rows: not compressed, nor refused */
+    expect_code(&rows, 0, "");
     struct process_result shown = LOAM("show", "1", "--kv-disk", store);
     char line[40];
     snprintf(line, sizeof line, "in 4 bits    %.2f", share);
