@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "attention/dense.h"
+#include "attention/head_shares.h"
 #include "attention/select_internal.h"
 #include "attention/tree_density.h"
 #include "platform/clock.h"
@@ -18,11 +19,13 @@ struct select {
     uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
     size_t layer_weights, weights_bytes;
     uint32_t weights_digest;
+    double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
     struct tree_density *densities;     /* owned, [layer]; NULL: no tree */
     struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
     struct select_item *chosen;         /* owned, [row_capacity] */
+    uint64_t *picks;                    /* owned, [row_capacity][kv_head_count]: of chosen */
     size_t *dense_items, *chosen_items; /* owned, [row_capacity]: the operation's item each is of */
     uint32_t *lists;                    /* owned; rows of choices made apart; NULL until there are some */
     size_t lists_capacity;              /* entries */
@@ -31,6 +34,7 @@ struct select {
     void *observer_context;
     uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
     size_t event_stride;
+    size_t *event_counts; /* owned, [kv_head_count] */
 };
 
 /* ---- methods and options ---- */
@@ -86,7 +90,8 @@ struct select_options select_options_default(void) {
                                    .norms = true};
 }
 
-const char *const select_option_names = "sinks, recent, dense, page, bits, norms, columns, leaf, rank, scan";
+const char *const select_option_names =
+    "sinks, recent, dense, page, bits, norms, columns, leaf, rank, heads, scan";
 
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
     size_t *target = NULL;
@@ -107,12 +112,16 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
 
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words) {
-    *words = strcmp(name, "rank") == 0 ? "bound or meanstd" : NULL;
-    if (*words == NULL) return false;
-    if (strcmp(word, "bound") == 0)
+    bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
+    *words = rank ? "bound or meanstd" : heads ? "even or importance" : NULL;
+    if (rank && strcmp(word, "bound") == 0)
         options->rank = TREE_BOUND;
-    else if (strcmp(word, "meanstd") == 0)
+    else if (rank && strcmp(word, "meanstd") == 0)
         options->rank = TREE_MEAN_DEVIATION;
+    else if (heads && strcmp(word, "even") == 0)
+        options->heads = SELECT_HEADS_EVEN;
+    else if (heads && strcmp(word, "importance") == 0)
+        options->heads = SELECT_HEADS_IMPORTANCE;
     else
         return false;
     return true;
@@ -191,6 +200,8 @@ enum status select_options_kept_most(const struct select_options *options, const
     uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(options->method->recent_share * (double)keep);
     uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
+    if (options->heads == SELECT_HEADS_IMPORTANCE)
+        keep = head_share_keep(keep, context_size, HEAD_SHARE_MOST) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
     if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
@@ -234,18 +245,51 @@ static enum status load_weights(struct select *select, const struct select_calib
     return status;
 }
 
+/* A KV head's importance is that of the most important of its query heads, who share its choice. */
+static double kv_head_importance(const struct select_shape *shape, const float *layer, size_t kv_head) {
+    size_t group = shape->head_count / shape->kv_head_count;
+    double most = 0;
+    for (size_t i = 0; i < group; i++) most = fmax(most, (double)layer[kv_head * group + i]);
+    return most;
+}
+
+static enum status load_shares(struct select *select, const struct select_calibration *calibration,
+                               struct error *error) {
+    size_t heads = select->shape.kv_head_count, layers = select->shape.layer_count;
+    size_t first = select->options.dense_layers;
+    if (select->options.heads != SELECT_HEADS_IMPORTANCE || first >= layers) return STATUS_OK;
+    if (calibration == NULL || calibration->head_importance == NULL) {
+        if (select->fallback == NULL)
+            select->fallback =
+                "heads=importance: no calibration of this model was found; every head keeps as much";
+        return STATUS_OK;
+    }
+    select->head_shares = calloc(layers * heads, sizeof *select->head_shares);
+    if (select->head_shares == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    for (size_t layer = first; layer < layers; layer++)
+        for (size_t head = 0; head < heads; head++)
+            select->head_shares[layer * heads + head] = kv_head_importance(
+                &select->shape, calibration->head_importance + layer * select->shape.head_count, head);
+    head_shares_divide(select->head_shares + first * heads, (layers - first) * heads);
+    return STATUS_OK;
+}
+
 static enum status init(struct select *select, const struct select_calibration *calibration,
                         struct error *error) {
     TRY(make_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
+    TRY(load_shares(select, calibration, error));
     select->dense = calloc(select->row_capacity, sizeof *select->dense);
     select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
+    select->picks = calloc(select->row_capacity * select->shape.kv_head_count, sizeof *select->picks);
     bool has_tree = select->layout.kind == METADATA_TREE;
     if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
     select->dense_items = calloc(select->row_capacity, sizeof *select->dense_items);
     select->chosen_items = calloc(select->row_capacity, sizeof *select->chosen_items);
-    if (select->dense == NULL || select->chosen == NULL || select->dense_items == NULL ||
-        select->chosen_items == NULL || (has_tree && select->densities == NULL))
+    select->event_counts = calloc(select->shape.kv_head_count, sizeof *select->event_counts);
+    if (select->dense == NULL || select->chosen == NULL || select->picks == NULL ||
+        select->event_counts == NULL || select->dense_items == NULL || select->chosen_items == NULL ||
+        (has_tree && select->densities == NULL))
         return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
     return STATUS_OK;
 }
@@ -273,12 +317,15 @@ void select_destroy(struct select *select) {
         select->device->operations->release(select->device, MEMORY_DEVICE, select->weights,
                                             select->weights_bytes);
     free(select->densities);
+    free(select->head_shares);
     free(select->dense);
     free(select->chosen);
+    free(select->picks);
     free(select->dense_items);
     free(select->chosen_items);
     free(select->lists);
     free(select->event_rows);
+    free(select->event_counts);
     free(select);
 }
 
@@ -336,9 +383,10 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
                                              .item_count = item_count});
 }
 
-/* The row's candidates and how many of them it may pick; false: it sees all, by the dense path. */
+/* The row's candidates, and how many of them its KV heads may pick where all keep as much; false: it sees all, by the
+ * dense path. */
 static bool plan_row(const struct select *select, const struct select_rule *rule, uint64_t position,
-                     struct select_item *item) {
+                     struct select_item *item, uint64_t *pick_count) {
     const struct select_options *options = &select->options;
     uint64_t visible = position + 1, keep = keep_tokens(rule->keep, visible);
     if (rule->dense || (keep >= visible && !options->gather_all)) return false;
@@ -356,15 +404,35 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
         item->candidate_begin = item->candidate_end = 0;
     }
     uint64_t candidates = item->candidate_end - item->candidate_begin, window = visible - candidates;
-    item->pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
-    ASSERT(item->pick_count <= candidates);
+    *pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
+    ASSERT(*pick_count <= candidates);
+    return true;
+}
+
+/* The same with what each KV head of a layer picks, [kv_head_count]. */
+static bool plan_heads(const struct select *select, const struct select_rule *rule, size_t layer_index,
+                       uint64_t position, struct select_item *item, uint64_t *picks) {
+    uint64_t even, visible = position + 1, keep = keep_tokens(rule->keep, visible);
+    if (!plan_row(select, rule, position, item, &even)) return false;
+    uint64_t unit = select->layout.unit_tokens;
+    uint64_t window = visible - (item->candidate_end - item->candidate_begin);
+    item->picks = picks;
+    for (size_t head = 0; head < select->shape.kv_head_count; head++) {
+        picks[head] = even;
+        if (select->head_shares == NULL || rule->window_only || keep >= visible) continue;
+        uint64_t own = head_share_keep(keep, visible,
+                                       select->head_shares[layer_index * select->shape.kv_head_count + head]);
+        picks[head] = own > window ? (own - window) / unit * unit : window == 0 ? unit : 0;
+    }
     return true;
 }
 
 uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
                                  uint64_t position) {
     struct select_item item = {0};
-    return plan_row(select, rule, position, &item) ? select_item_kept(&item) : position + 1;
+    uint64_t picks;
+    if (!plan_row(select, rule, position, &item, &picks)) return position + 1;
+    return position + 1 - (item.candidate_end - item.candidate_begin) + picks;
 }
 
 uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
@@ -373,18 +441,21 @@ uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
 }
 
 /* A tree counts for itself what it evaluated. */
-static void count_chosen(struct select *select, const struct select_item *item, uint64_t heads) {
+static void count_chosen(struct select *select, const struct select_item *item, size_t head_first,
+                         size_t head_count) {
     uint64_t candidates = item->candidate_end - item->candidate_begin;
-    bool scored = item->pick_count > 0 && item->pick_count < candidates;
-    select->statistics.kept += select_item_kept(item) * heads;
-    if (scored && select->layout.kind != METADATA_TREE)
-        select->statistics.evaluated += candidates / select->layout.unit_tokens * heads;
+    for (size_t head = head_first; head < head_first + head_count; head++) {
+        uint64_t picks = select_item_picks(item, head);
+        select->statistics.kept += select_item_kept(item, head);
+        if (picks > 0 && picks < candidates && select->layout.kind != METADATA_TREE)
+            select->statistics.evaluated += candidates / select->layout.unit_tokens;
+    }
 }
 
 /* Splits the operation's rows into those that choose and those that do not. */
-static void plan_rows(struct select *select, const struct attend_operation *operation,
+static void plan_rows(struct select *select, size_t layer_index, const struct attend_operation *operation,
                       const struct select_rule *const *rules, size_t *dense_count, size_t *chosen_count) {
-    uint64_t heads = operation->kv_head_count;
+    size_t heads = operation->kv_head_count;
     *dense_count = *chosen_count = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
@@ -393,10 +464,11 @@ static void plan_rows(struct select *select, const struct attend_operation *oper
             uint64_t position = item->position_first + row;
             struct select_item chosen = {.view = item->view, .row = item->row_first + row};
             select->statistics.visible += (position + 1) * heads;
-            if (plan_row(select, rules[i], position, &chosen)) {
+            if (plan_heads(select, rules[i], layer_index, position, &chosen,
+                           select->picks + *chosen_count * heads)) {
                 select->chosen_items[*chosen_count] = i;
                 select->chosen[(*chosen_count)++] = chosen;
-                count_chosen(select, &chosen, heads);
+                count_chosen(select, &chosen, 0, heads);
                 continue;
             }
             select->statistics.kept += (position + 1) * heads;
@@ -411,7 +483,7 @@ static void plan_rows(struct select *select, const struct attend_operation *oper
 
 static void observe(struct select *select, struct stream *stream, size_t layer_index,
                     struct attend_selected_operation *operation, const struct select_item *item) {
-    size_t heads = select->shape.kv_head_count, kept = (size_t)select_item_kept(item);
+    size_t heads = select->shape.kv_head_count, kept = (size_t)select_item_kept_most(item, heads);
     if (kept > select->event_stride) {
         free(select->event_rows);
         select->event_stride = kept + kept / 2;
@@ -421,6 +493,8 @@ static void observe(struct select *select, struct stream *stream, size_t layer_i
     operation->chosen = select->event_rows;
     operation->chosen_stride = select->event_stride;
     select->device->operations->attend_selected(stream, operation);
+    for (size_t head = 0; head < heads; head++)
+        select->event_counts[head] = (size_t)select_item_kept(item, head);
     struct error error;
     if (select->device->operations->stream_synchronize(stream, &error) != STATUS_OK) return;
     select->observer(select->observer_context,
@@ -430,7 +504,7 @@ static void observe(struct select *select, struct stream *stream, size_t layer_i
                                             .q = operation->q + item->row * operation->q_stride,
                                             .view = item->view,
                                             .rows = select->event_rows,
-                                            .row_count = kept,
+                                            .row_counts = select->event_counts,
                                             .row_stride = select->event_stride});
 }
 
@@ -497,10 +571,12 @@ enum status select_reserve_lists(struct select *select, size_t row_count, uint64
 static enum status choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
                           struct select_choice *choice, struct error *error) {
-    plan_rows(select, operation, rules, &choice->dense_count, &choice->chosen_count);
+    size_t heads = operation->kv_head_count;
+    plan_rows(select, layer_index, operation, rules, &choice->dense_count, &choice->chosen_count);
     for (size_t i = 0; i < choice->chosen_count; i++)
-        choice->row_stride = max_size(choice->row_stride, (size_t)select_item_kept(&choice->chosen[i]));
-    size_t entries = choice->chosen_count * operation->kv_head_count * choice->row_stride;
+        choice->row_stride =
+            max_size(choice->row_stride, (size_t)select_item_kept_most(&choice->chosen[i], heads));
+    size_t entries = choice->chosen_count * heads * choice->row_stride;
     if (entries > select->lists_capacity)
         return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", entries,
                          select->lists_capacity);
@@ -555,6 +631,7 @@ static struct attend_selected_operation selected_heads(struct select *select, si
     selected.mass_weight = 0;
     selected.items = item;
     selected.item_count = 1;
+    if (item->picks != NULL) item->picks += kv_head_first;
     item->view.chunks += kv_head_first * item->view.chunk_stride;
     if (item->view.packed != NULL) item->view.packed += kv_head_first * item->view.chunk_stride;
     if (item->view.metadata != NULL) item->view.metadata += kv_head_first * item->view.chunk_stride;
@@ -580,12 +657,12 @@ bool select_attend_heads(struct select *select, struct stream *stream, size_t la
     struct select_item chosen = {.view = item->view, .row = item->row_first};
     ASSERT(operation->item_count == 1 && item->row_count == 1 && operation->window == 0);
     select->statistics.visible += (item->position_first + 1) * kv_head_count;
-    if (!plan_row(select, rule, item->position_first, &chosen)) {
+    if (!plan_heads(select, rule, layer_index, item->position_first, &chosen, select->picks)) {
         select->statistics.kept += (item->position_first + 1) * kv_head_count;
         return false;
     }
     chosen.view.packed = NULL; /* all of them are rows */
-    count_chosen(select, &chosen, kv_head_count);
+    count_chosen(select, &chosen, kv_head_first, kv_head_count);
     struct attend_selected_operation selected =
         selected_heads(select, layer_index, operation, &chosen, kv_head_first, kv_head_count);
     attend_chosen(select, stream, layer_index, &selected, false);
@@ -603,7 +680,7 @@ void select_attend(struct select *select, struct stream *stream, size_t layer_in
         return;
     }
     size_t dense_count, chosen_count;
-    plan_rows(select, operation, rules, &dense_count, &chosen_count);
+    plan_rows(select, layer_index, operation, rules, &dense_count, &chosen_count);
     if (dense_count > 0) {
         struct attend_operation dense = *operation;
         dense.items = select->dense;

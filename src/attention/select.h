@@ -11,7 +11,8 @@
  *   2  Metadata depend on the stored KV only (h2o's mass apart), so building them again changes nothing: after
  *      truncation, in any blocks, when the method is changed.
  *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.
- *   4  At most keep tokens are attended, unless the window alone is more.
+ *   4  At most keep tokens are attended, unless the window alone is more: by every KV head, or on average over the
+ *      heads and layers that choose where keep is divided by importance.
  *
  * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
  * another.  Save and size need no method: metadata are bytes beside the chunk.  Thread: the engine's.
@@ -41,6 +42,7 @@ struct select_calibration {
      * has.  NULL: there is none; the function may be NULL, too. */
     const uint16_t *(*find)(void *context, const char *kind, size_t layer_index, size_t *columns);
     void *context;
+    const float *head_importance; /* [layer_count][head_count], 0..1; NULL: there is none */
 };
 
 struct select_method {
@@ -76,6 +78,9 @@ static inline struct select_keep select_keep_all(void) { return (struct select_k
 enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) STATUS_CHECKED;
 const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes);
 
+/* How keep is divided among the KV heads of all layers that choose: head_shares.h. */
+enum select_heads { SELECT_HEADS_EVEN, SELECT_HEADS_IMPORTANCE };
+
 /* Defaults: select_options_default.  On the command line all but method and keep are --set NAME=NUMBER. */
 struct select_options {
     const struct select_method *method;
@@ -87,7 +92,8 @@ struct select_options {
     size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
     size_t leaf;          /* tree: tokens of a leaf */
     enum tree_rank rank;  /* tree: what leaves are ranked by */
-    bool norms;           /* hash: scores times |k| */
+    enum select_heads heads;
+    bool norms; /* hash: scores times |k| */
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -96,8 +102,8 @@ struct select_options {
 struct select_options select_options_default(void);
 /* Sets the number NAME ("sinks", "bits" ...).  false: no such name. */
 bool select_option_set(struct select_options *options, const char *name, uint64_t value);
-/* The same for "rank", whose values are words.  false: no such name, or no such word; *words: those it takes, NULL: no
- * such name. */
+/* The same for "rank" and "heads", whose values are words.  false: no such name, or no such word; *words: those it
+ * takes, NULL: no such name. */
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words);
 extern const char *const select_option_names; /* "sinks, recent, ..." */
@@ -155,7 +161,7 @@ struct select_choice {
     const size_t *chosen_items;
     size_t chosen_count;
     const uint32_t
-        *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept rows each, ascending */
+        *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept of the head rows, ascending */
     size_t row_stride;
 };
 /* Memory for the lists of such choices, once: of so many rows of an operation, each of at most kept_most. */
@@ -183,7 +189,8 @@ bool select_layer_chooses(const struct select *select, size_t layer_index);
 
 /* The method wants select_watch_prefill with every row of a prompt. */
 bool select_watches_prefill(const struct select *select);
-/* Tokens that a row at position attends to in a layer that selects, by the options. */
+/* Tokens that a KV head of a row at position attends to in a layer that selects, by the options; where keep is divided
+ * by importance, what it would be evenly, which is at least their mean. */
 uint64_t select_kept_tokens(const struct select *select, uint64_t position);
 uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
                                  uint64_t position);
@@ -200,8 +207,9 @@ struct select_event {
     uint64_t position;
     const float *q; /* [head_count][k_dimension], post-RoPE */
     struct kv_view view;
-    const uint32_t *rows; /* [kv_head_count][row_stride]: row_count rows attended to, ascending */
-    size_t row_count, row_stride;
+    const uint32_t *rows;     /* [kv_head_count][row_stride]: those attended to, ascending */
+    const size_t *row_counts; /* [kv_head_count] */
+    size_t row_stride;
 };
 typedef void select_observer(void *context, const struct select_event *event);
 void select_set_observer(struct select *select, select_observer *observer, void *context); /* NULL: none */

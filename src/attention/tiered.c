@@ -366,8 +366,9 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
                                struct error *error) {
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
-        entries += tiered->kv_head_count * min_size((size_t)select_item_kept(&choice->chosen[i]),
-                                                    kv_chunks_of(choice->chosen[i].position + 1));
+        for (size_t head = 0; head < tiered->kv_head_count; head++)
+            entries += min_size((size_t)select_item_kept(&choice->chosen[i], head),
+                                kv_chunks_of(choice->chosen[i].position + 1));
     if (entries > tiered->chunks_capacity)
         return error_set(error, STATUS_MEMORY,
                          "tiered attention: lists of %zu chunks, there is memory for %zu", entries,
@@ -380,7 +381,7 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
             job->bring.stays = !tiered->part.is_last;
             bring_rows(jobs, &job->bring,
                        choice->rows + (i * tiered->kv_head_count + head) * choice->row_stride,
-                       (size_t)select_item_kept(&choice->chosen[i]));
+                       (size_t)select_item_kept(&choice->chosen[i], head));
         }
     return STATUS_OK;
 }

@@ -177,18 +177,32 @@ struct metadata_operation {
 };
 
 /* One row that attends to a part of what it sees: to rows [0, candidate_begin) and [candidate_end, position], and
- * to the pick_count rows of [candidate_begin, candidate_end) that score highest, per KV head. */
+ * per KV head to the rows of [candidate_begin, candidate_end) that score highest, as many as `picks` says. */
 struct select_item {
     struct kv_view view;
     size_t row; /* of q and out */
     uint64_t position;
-    /* Multiples of the layout's unit_tokens where rows are scored (0 < pick_count < their number). */
+    /* Multiples of the layout's unit_tokens where rows are scored (0 < picks < their number). */
     uint64_t candidate_begin, candidate_end;
-    uint64_t pick_count; /* a multiple of unit_tokens */
+    const uint64_t *picks; /* [kv_head_count], multiples of unit_tokens, host memory; NULL: none */
 };
 
-static inline uint64_t select_item_kept(const struct select_item *item) {
-    return item->position + 1 - (item->candidate_end - item->candidate_begin) + item->pick_count;
+static inline uint64_t select_item_picks(const struct select_item *item, size_t kv_head) {
+    return item->picks != NULL ? item->picks[kv_head] : 0;
+}
+
+static inline uint64_t select_item_kept(const struct select_item *item, size_t kv_head) {
+    return item->position + 1 - (item->candidate_end - item->candidate_begin) +
+           select_item_picks(item, kv_head);
+}
+
+static inline uint64_t select_item_kept_most(const struct select_item *item, size_t kv_head_count) {
+    uint64_t most = 0;
+    for (size_t head = 0; head < kv_head_count; head++) {
+        uint64_t kept = select_item_kept(item, head);
+        if (kept > most) most = kept;
+    }
+    return most;
 }
 
 /* Time of a device's parts of attend_selected, added up. */
@@ -223,11 +237,11 @@ struct attend_selected_operation {
     const struct select_item *items;
     size_t item_count;
     /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the
-     * first select_item_kept(item) entries, none above the item's position; NULL: choose. */
+     * first select_item_kept(item, KV head) entries, none above the item's position; NULL: choose. */
     const uint32_t *given;
     /* Out, host memory: lists of the same shape, what lies behind the kept rows left as it is; or NULL */
     uint32_t *chosen;
-    size_t chosen_stride;       /* entries from a list to the next; at least select_item_kept of every item */
+    size_t chosen_stride;       /* entries from a list to the next; at least select_item_kept of every head */
     struct select_times *times; /* added to; or NULL */
 };
 

@@ -91,12 +91,15 @@ static enum status make_select(struct engine *engine, const struct select_option
     struct calibration *file = NULL;
     char *path = NULL; /* where the file would be */
     enum status status = STATUS_OK;
-    if (options->method->weights != NULL) {
+    if (options->method->weights != NULL || options->heads == SELECT_HEADS_IMPORTANCE) {
         TRY(calibration_path(engine->model->gguf.path, &path, error));
         status = calibration_open(&file, engine->model, NULL, error);
     }
     const struct select_calibration calibration = {
-        .path = path, .find = file != NULL ? calibration_find : NULL, .context = file};
+        .path = path,
+        .find = file != NULL ? calibration_find : NULL,
+        .context = file,
+        .head_importance = file != NULL ? calibration_head_importance(file) : NULL};
     if (status == STATUS_OK)
         status = select_create(&engine->select, engine->model->device, &shape, options, &calibration,
                                max_size(engine->batch_size, engine->sequence_capacity), error);

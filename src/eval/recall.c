@@ -97,27 +97,27 @@ static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size
 }
 
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
-                     const uint32_t *rows, struct recall_cell *cell) {
+                     const uint32_t *rows, size_t row_count, struct recall_cell *cell) {
     size_t visible = (size_t)step->position + 1;
     float most = scores[0];
     for (size_t i = 1; i < visible; i++) most = scores[i] > most ? scores[i] : most;
     double all = 0, caught = 0;
     for (size_t i = 0; i < visible; i++) all += exp((double)scores[i] - (double)most);
-    for (size_t i = 0; i < step->row_count; i++) {
+    for (size_t i = 0; i < row_count; i++) {
         ASSERT(rows[i] < visible && (i == 0 || rows[i] > rows[i - 1]));
         caught += exp((double)scores[rows[i]] - (double)most);
     }
     recall->top_k.select(&(struct top_k_args){.scores = scores,
                                               .count = visible,
-                                              .k = step->row_count,
+                                              .k = row_count,
                                               .indices = recall->best,
                                               .scratch = recall->scratch});
-    size_t best_count = min_size(step->row_count, visible);
+    size_t best_count = min_size(row_count, visible);
     double mass = fmin(caught / all, 1);
     cell->mass += mass;
     if (cell->count == 0 || mass < cell->mass_least) cell->mass_least = mass;
-    cell->top += (double)in_both(rows, step->row_count, recall->best, best_count) / (double)best_count;
-    cell->kept += (double)step->row_count / (double)visible;
+    cell->top += (double)in_both(rows, row_count, recall->best, best_count) / (double)best_count;
+    cell->kept += (double)row_count / (double)visible;
     cell->count++;
 }
 
@@ -125,13 +125,13 @@ void recall_add(void *context, const struct select_event *step) {
     struct recall *recall = context;
     const struct recall_shape *shape = &recall->shape;
     size_t group = shape->head_count / shape->kv_head_count;
-    ASSERT(step->layer_index < shape->layer_count && step->position < recall->row_capacity &&
-           step->row_count > 0);
+    ASSERT(step->layer_index < shape->layer_count && step->position < recall->row_capacity);
     for (size_t kv_head = 0; kv_head < shape->kv_head_count; kv_head++) {
+        ASSERT(step->row_counts[kv_head] > 0);
         score_rows(recall, step, kv_head, group);
         for (size_t g = 0; g < group; g++)
             add_head(recall, step, recall->scores + g * recall->row_capacity,
-                     step->rows + kv_head * step->row_stride,
+                     step->rows + kv_head * step->row_stride, step->row_counts[kv_head],
                      &recall->cells[step->layer_index * shape->head_count + kv_head * group + g]);
     }
 }

@@ -45,6 +45,7 @@ struct select_case {
     float *q; /* [row_count][heads][k_dimension] */
     struct sequence_case sequences[ROWS_MOST];
     struct select_item items[ROWS_MOST];
+    uint64_t picks[ROWS_MOST][3]; /* of each KV head of an item: half the time as many as the first */
     float scale;
     bool is_long; /* scores are cut into several units */
     double worst;
@@ -148,10 +149,14 @@ static void item_init(struct select_case *c, size_t row) {
     item->candidate_begin = sinks;
     item->candidate_end = end;
     uint64_t units = (end - sinks) / unit;
-    bool extreme = random_below(&c->random, 4) == 0;
-    item->pick_count =
-        (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
-    if (c->layout.kind == METADATA_NONE && item->pick_count < end - sinks) item->pick_count = 0;
+    item->picks = c->picks[row];
+    for (size_t head = 0; head < c->kv_heads; head++) {
+        bool extreme = random_below(&c->random, 4) == 0, like_first = head > 0 && random_below(&c->random, 2);
+        uint64_t picks =
+            (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
+        if (c->layout.kind == METADATA_NONE && picks < end - sinks) picks = 0;
+        c->picks[row][head] = like_first ? c->picks[row][0] : picks;
+    }
 }
 
 static void case_init(struct select_case *c, const struct fixture *fixture, uint64_t seed,
@@ -341,11 +346,12 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
            count = 0;
     float *scores = calloc(units + 1, sizeof *scores);
     struct ranked *ranked = calloc(units + 1, sizeof *ranked);
-    if (item->pick_count > 0 && c->layout.kind != METADATA_NONE) score_all(c, kernels, item, head, scores);
+    if (select_item_picks(item, head) > 0 && c->layout.kind != METADATA_NONE)
+        score_all(c, kernels, item, head, scores);
     for (size_t i = 0; i < units; i++) ranked[i] = (struct ranked){scores[i], (uint32_t)i};
     qsort(ranked, units, sizeof *ranked, by_rank);
     for (uint64_t t = 0; t < item->candidate_begin; t++) rows[count++] = (uint32_t)t;
-    for (size_t i = 0; i < item->pick_count / unit; i++)
+    for (size_t i = 0; i < select_item_picks(item, head) / unit; i++)
         for (size_t t = 0; t < unit; t++)
             rows[count++] = (uint32_t)(item->candidate_begin + ranked[i].index * unit + t);
     for (uint64_t t = item->candidate_end; t <= item->position; t++) rows[count++] = (uint32_t)t;
@@ -388,7 +394,7 @@ static void check_item(struct select_case *c, const struct kernels *kernels, siz
     for (size_t head = 0; head < c->kv_heads; head++) {
         const uint32_t *found = chosen + (row * c->kv_heads + head) * stride;
         size_t count = expected_rows(c, kernels, item, head, rows);
-        assert_int_equal(count, select_item_kept(item));
+        assert_int_equal(count, select_item_kept(item, head));
         for (size_t i = 0; i < count; i++)
             if (found[i] != rows[i])
                 fail_msg("seed %llu, kind %d, row %zu, head %zu: number %zu of %zu is token %u, expected %u",
@@ -409,7 +415,8 @@ static double check_case(const struct fixture *fixture, uint64_t seed, enum meta
     struct select_case c;
     case_init(&c, fixture, seed, kind);
     uint64_t stride = 0;
-    for (size_t i = 0; i < c.row_count; i++) stride = max_size(stride, select_item_kept(&c.items[i]));
+    for (size_t i = 0; i < c.row_count; i++)
+        stride = max_size(stride, select_item_kept_most(&c.items[i], c.kv_heads));
     size_t out_size = c.row_count * c.kv_heads * c.group * c.kv.v_dimension;
     size_t chosen_size = c.row_count * c.kv_heads * stride;
     float *out = calloc(out_size, sizeof *out), *first = calloc(out_size, sizeof *first);
@@ -460,7 +467,8 @@ static void all_rows_are_dense_attention(void **state) {
         struct attend_item items[ROWS_MOST];
         build(&c, &fixture, 0);
         for (size_t i = 0; i < c.row_count; i++) {
-            c.items[i].pick_count = c.items[i].candidate_end - c.items[i].candidate_begin;
+            for (size_t head = 0; head < c.kv_heads; head++)
+                c.picks[i][head] = c.items[i].candidate_end - c.items[i].candidate_begin;
             items[i] = (struct attend_item){.view = c.items[i].view,
                                             .row_first = i,
                                             .row_count = 1,
@@ -493,7 +501,7 @@ static void mass_is_what_was_received(void **state) {
         struct select_case c;
         case_init(&c, &fixture, seed, METADATA_MASS);
         const struct select_item *item = &c.items[0];
-        size_t stride = select_item_kept(item);
+        size_t stride = select_item_kept_most(item, c.kv_heads);
         uint32_t *chosen = calloc(c.kv_heads * stride, sizeof *chosen);
         build(&c, &fixture, 2);
         struct attend_selected_operation operation = whole_operation(&c);
@@ -504,17 +512,17 @@ static void mass_is_what_was_received(void **state) {
         launch(&fixture, 2, &operation);
         for (size_t head = 0; head < c.kv_heads; head++) {
             double total = 0;
-            size_t next = 0;
+            size_t next = 0, kept = select_item_kept(item, head);
             for (uint64_t t = 0; t < c.sequences[0].length; t++) {
                 const float *block = item->view.metadata[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS];
-                bool was_chosen = next < stride && chosen[head * stride + next] == t;
+                bool was_chosen = next < kept && chosen[head * stride + next] == t;
                 if (was_chosen)
                     next++;
                 else
                     assert_true(block[t % KV_CHUNK_TOKENS] == 0);
                 total += (double)block[t % KV_CHUNK_TOKENS];
             }
-            assert_int_equal(next, stride);
+            assert_int_equal(next, kept);
             assert_true(fabs(total - 16.0 * (double)c.group) < 1e-3 * (double)c.group);
         }
         free(chosen);
@@ -566,7 +574,7 @@ static void chunks_of_lists(struct parts *p) {
         const uint32_t *list = p->chosen + entry * p->stride;
         void *const *from = item->view.chunks + entry % c->kv_heads * CHUNKS_MOST;
         void **to = p->chunks + entry * CHUNKS_MOST;
-        size_t next = 0, kept = select_item_kept(item);
+        size_t next = 0, kept = select_item_kept(item, entry % c->kv_heads);
         for (size_t i = 0; i < CHUNKS_MOST; i++) {
             if (next == kept || list[next] / KV_CHUNK_TOKENS != i) continue;
             to[i] = aligned_alloc(64, c->kv.chunk_bytes);
@@ -588,7 +596,8 @@ static void parts_init(struct parts *p, const struct fixture *fixture, uint64_t 
     struct select_case *c = &p->c;
     case_init(c, fixture, seed, kind);
     p->entries = c->row_count * c->kv_heads;
-    for (size_t i = 0; i < c->row_count; i++) p->stride = max_size(p->stride, select_item_kept(&c->items[i]));
+    for (size_t i = 0; i < c->row_count; i++)
+        p->stride = max_size(p->stride, select_item_kept_most(&c->items[i], c->kv_heads));
     p->stride += random_below(&c->random, 20);
     p->mass_weight = kind == METADATA_MASS && seed % 3 != 0 ? 2 : 0;
     p->out_size = p->entries * c->group * c->kv.v_dimension;
@@ -647,6 +656,7 @@ static void attend_by_heads(struct parts *p, struct attend_selected_operation op
             struct select_item *item = &p->items[i];
             *item = c->items[entry / c->kv_heads];
             item->row = entry;
+            if (item->picks != NULL) item->picks += entry % c->kv_heads;
             item->view.chunks = p->chunks + entry * CHUNKS_MOST;
             item->view.metadata =
                 p->mass_weight > 0 ? item->view.metadata + entry % c->kv_heads * CHUNKS_MOST : NULL;

@@ -9,12 +9,10 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "calibrate/calibrate.h"
 #include "engine/engine.h"
 #include "engine/logits.h"
-#include "model/calibration.h"
+#include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
-#include "tensor/half.h"
 
 enum { PROMPT = 400, CONTEXT = 512, METHODS = 8 };
 
@@ -26,7 +24,7 @@ struct rig {
     struct device *device;
     struct model *model;
     struct engine *engine;
-    char *calibration; /* owned: the path of lowrank's */
+    char *calibration; /* owned: the path of lowrank's, and of heads=importance */
     int32_t tokens[PROMPT];
     size_t width;
     struct error error;
@@ -46,35 +44,6 @@ static struct select_options small(const struct select_method *method, uint64_t 
     return select;
 }
 
-/* Beside the model: skewing matrices of random numbers, and nothing else that counts.  They say nothing about its keys,
- * which does where it does not matter what is found. */
-static void write_calibration(struct rig *rig) {
-    const struct model_config *config = &rig->model->config;
-    size_t columns = config->kv_head_count * config->k_dimension * config->k_dimension;
-    size_t halves = config->layer_count * columns;
-    uint16_t *skew = calloc(halves, sizeof *skew);
-    float *zeros = calloc(config->layer_count * config->head_count * CALIBRATE_QUANTILES, sizeof *zeros);
-    struct random random;
-    random_init(&random, 7);
-    for (size_t i = 0; i < halves; i++) skew[i] = float_to_half((float)random_normal(&random));
-    const struct calibration_result result = {.layer_count = config->layer_count,
-                                              .head_count = config->head_count,
-                                              .kv_head_count = config->kv_head_count,
-                                              .k_dimension = config->k_dimension,
-                                              .skew = skew,
-                                              .skew_kept = zeros,
-                                              .similarity = zeros,
-                                              .similarity_quantiles = zeros,
-                                              .importance = zeros,
-                                              .alone = zeros,
-                                              .sensitivity = zeros,
-                                              .importance_source = "none"};
-    assert_ok(calibration_path(rig->model->gguf.path, &rig->calibration, &rig->error), rig->error);
-    assert_ok(calibration_write(&result, rig->model, rig->calibration, &rig->error), rig->error);
-    free(zeros);
-    free(skew);
-}
-
 static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select,
                             size_t layer_count) {
     struct random random;
@@ -83,7 +52,7 @@ static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, stru
     tiny.layer_count = layer_count;
     const struct device_options device = {.thread_count = threads, .mask = mask};
     tiny_model_load(&tiny, "select", &device, &rig->device, &rig->model);
-    write_calibration(rig);
+    rig->calibration = tiny_calibration_write(rig->model);
     assert_ok(engine_create(&rig->engine, rig->model, &options, &rig->error), rig->error);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
@@ -159,7 +128,7 @@ static void everything_equals_full(void **state) {
 struct watch {
     const struct select_options *options;
     size_t kv_heads, events;
-    uint64_t keep;
+    uint64_t keep, kept;
 };
 
 static void check_event(void *context, const struct select_event *event) {
@@ -170,16 +139,17 @@ static void check_event(void *context, const struct select_event *event) {
     if (watch->options->method == &select_tree) unit = watch->options->leaf;
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
-    assert_true(event->row_count <= visible);
-    assert_true(event->row_count <= (watch->keep > window ? watch->keep : window));
-    /* no more is left unused than a page */
-    if (watch->keep < visible) assert_true(event->row_count + unit > watch->keep);
     for (size_t head = 0; head < watch->kv_heads; head++) {
         const uint32_t *rows = event->rows + head * event->row_stride;
-        for (size_t i = 1; i < event->row_count; i++) assert_true(rows[i] > rows[i - 1]);
+        const size_t row_count = event->row_counts[head];
+        assert_true(row_count <= visible);
+        assert_true(row_count <= (watch->keep > window ? watch->keep : window));
+        /* no more is left unused than a page */
+        if (watch->keep < visible) assert_true(row_count + unit > watch->keep);
+        for (size_t i = 1; i < row_count; i++) assert_true(rows[i] > rows[i - 1]);
         for (size_t i = 0; i < sinks && i < visible; i++) assert_int_equal(rows[i], i);
         for (size_t i = 0; i < recent && i < visible; i++)
-            assert_int_equal(rows[event->row_count - 1 - i], visible - 1 - i);
+            assert_int_equal(rows[row_count - 1 - i], visible - 1 - i);
     }
     watch->events++;
 }
@@ -195,7 +165,7 @@ static void budgets_hold_at_every_edge(void **state) {
         struct sequence *sequence = filled(&rig, 252);
         for (size_t k = 0; k < sizeof keeps / sizeof keeps[0]; k++) {
             select.keep.tokens = keeps[k];
-            struct watch watch = {&select, rig.model->config.kv_head_count, 0, keeps[k]};
+            struct watch watch = {&select, rig.model->config.kv_head_count, 0, keeps[k], 0};
             sequence_truncate(sequence, 252);
             assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
             select_set_observer(engine_select(rig.engine), check_event, &watch);
@@ -208,6 +178,84 @@ static void budgets_hold_at_every_edge(void **state) {
         sequence_destroy(sequence);
         rig_close(&rig);
     }
+}
+
+/* What tiny_calibration_write says is important: the first KV head of the first layer, half as much that of the second.
+ * The shares are 0.2 + 0.8 a / 0.375, the largest cut to 2, and what is cut off divided again. */
+static const double expected_shares[2][2] = {{2, 0.24}, {1.52, 0.24}};
+
+static void check_shares(void *context, const struct select_event *event) {
+    struct watch *watch = context;
+    const struct select_options *options = watch->options;
+    const bool pages = options->method == &select_quest || options->method == &select_meanstd;
+    const double visible = (double)event->position + 1;
+    uint64_t unit = pages ? options->page : options->method == &select_tree ? options->leaf : 1;
+    uint64_t recent = options->recent, sinks = (options->sinks + unit - 1) / unit * unit;
+    if (options->method->recent_share * (double)watch->keep > (double)recent)
+        recent = (uint64_t)(options->method->recent_share * (double)watch->keep);
+    uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
+    for (size_t head = 0; head < watch->kv_heads; head++) {
+        double gone = pow(1 - (double)watch->keep / visible, expected_shares[event->layer_index][head]);
+        uint64_t own = (uint64_t)(visible * (1 - gone)),
+                 picks = own > window ? (own - window) / unit * unit : 0;
+        if (options->method == &select_window) picks = 0, window = watch->keep;
+        if (event->row_counts[head] != window + picks)
+            fail_msg("select=%s, layer %zu, KV head %zu: %zu rows of %g, expected %llu",
+                     options->method->name, event->layer_index, head, event->row_counts[head], visible,
+                     (unsigned long long)(window + picks));
+        watch->kept += event->row_counts[head];
+    }
+    watch->events++;
+}
+
+/* heads=importance: each KV head has its share, all together at most what they would have evenly, and no more than
+ * memory is planned for. */
+static void heads_keep_by_importance(void **state) {
+    (void)state;
+    enum { LENGTH = 300, KEEP = 150, STEPS = 5, LAYERS = 2 };
+    for (size_t m = 0; m < METHODS; m++) {
+        struct select_options select = small(methods[m], KEEP);
+        select.heads = SELECT_HEADS_IMPORTANCE;
+        struct rig rig = {0};
+        rig_open(&rig, cpu_features(), 2, select);
+        const size_t kv_heads = rig.model->config.kv_head_count;
+        const struct select_shape shape = {LAYERS, rig.model->config.head_count, kv_heads,
+                                           rig.model->config.k_dimension};
+        struct sequence *sequence = filled(&rig, LENGTH);
+        struct watch watch = {&select, kv_heads, 0, KEEP, 0};
+        select_set_observer(engine_select(rig.engine), check_shares, &watch);
+        for (size_t i = 0; i < STEPS; i++) step(&rig, sequence, LENGTH + i);
+        assert_int_equal(watch.events, LAYERS * STEPS);
+        assert_true(watch.kept <= watch.events * kv_heads * KEEP);
+        assert_int_equal(select_statistics(engine_select(rig.engine)).kept, watch.kept);
+        uint64_t most;
+        assert_ok(select_options_kept_most(&select, &shape, LENGTH + STEPS, &most, &rig.error), rig.error);
+        if (methods[m] != &select_window)
+            assert_true(most > KEEP && watch.kept < watch.events * kv_heads * most);
+        const char *fallback =
+            select_fallback(engine_select(rig.engine)); /* of hash, which has no codes there */
+        assert_true(fallback == NULL || strstr(fallback, "heads=") == NULL);
+        sequence_destroy(sequence);
+        rig_close(&rig);
+    }
+}
+
+/* Without a calibration every head keeps as much, and that is said. */
+static void importance_needs_a_calibration(void **state) {
+    (void)state;
+    struct select_options select = small(&select_quest, 100);
+    struct rig rig = {0};
+    rig_open(&rig, cpu_features(), 1, select);
+    float *expected = decode(&rig, 300, 4);
+    unlink(rig.calibration);
+    select.heads = SELECT_HEADS_IMPORTANCE;
+    assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+    float *found = decode(&rig, 300, 4);
+    assert_memory_equal(found, expected, 4 * rig.width * sizeof *found);
+    assert_non_null(strstr(select_fallback(engine_select(rig.engine)), "heads=importance"));
+    free(expected);
+    free(found);
+    rig_close(&rig);
 }
 
 /* ---- company ---- */
@@ -317,7 +365,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
 /* The one method whose metadata remember what was asked: tokens of the answer earn their place, too. */
 static void latest_heavy(void *context, const struct select_event *event) {
     uint32_t *latest = context;
-    for (size_t i = 0; i < event->row_count; i++)
+    for (size_t i = 0; i < event->row_counts[0]; i++)
         if (event->rows[i] + 30 <= event->position && event->rows[i] > *latest) *latest = event->rows[i];
 }
 
@@ -504,6 +552,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_equals_full),
         cmocka_unit_test(budgets_hold_at_every_edge),
+        cmocka_unit_test(heads_keep_by_importance),
+        cmocka_unit_test(importance_needs_a_calibration),
         cmocka_unit_test(a_batch_equals_each_alone),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(truncation_and_rebuilding_change_nothing),

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "cache/kv_cache.h"
 #include "engine/engine.h"
+#include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 
 enum { DEEP = 6, PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 6, BLOCK = 96 };
@@ -29,21 +30,29 @@ enum form { ROWS, Q4, MIXED };
 struct rig {
     struct device *device;
     struct model *model;
+    char *calibration;                         /* owned: its path */
     int32_t tokens[SEQUENCES][PROMPT + STEPS]; /* of each sequence its own */
     size_t width;
     struct error error;
 };
 
-static void rig_open_deep(struct rig *rig, const char *architecture, cpu_mask mask, size_t layer_count) {
+static void rig_open_sized(struct rig *rig, const char *architecture, cpu_mask mask, size_t layer_count,
+                           size_t kv_head_count) {
     struct random random;
     struct tiny_model tiny = tiny_model_default(architecture);
     tiny.head_dimension = 32; /* what q8 needs */
     tiny.layer_count = layer_count;
+    tiny.kv_head_count = kv_head_count;
     const struct device_options device = {.thread_count = 1, .mask = mask};
     tiny_model_load(&tiny, "tiered", &device, &rig->device, &rig->model);
+    rig->calibration = tiny_calibration_write(rig->model);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
     for (size_t s = 0; s < SEQUENCES; s++) tiny_model_tokens(&tiny, &random, rig->tokens[s], PROMPT + STEPS);
+}
+
+static void rig_open_deep(struct rig *rig, const char *architecture, cpu_mask mask, size_t layer_count) {
+    rig_open_sized(rig, architecture, mask, layer_count, 2);
 }
 
 static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
@@ -51,6 +60,8 @@ static void rig_open(struct rig *rig, const char *architecture, cpu_mask mask) {
 }
 
 static void rig_close(struct rig *rig) {
+    unlink(rig->calibration);
+    free(rig->calibration);
     model_destroy(rig->model);
     device_destroy(rig->device);
 }
@@ -123,14 +134,17 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
     for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
-        rig_open_deep(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama",
-                      round % 2 == 0 ? cpu_features() : 0, q4 ? 4 : 2);
+        /* heads that keep different numbers of rows, some of them at a time */
+        const bool divided = random_below(&random, 3) > 0;
+        rig_open_sized(&rig, random_below(&random, 3) == 0 ? "qwen3" : "llama",
+                       round % 2 == 0 ? cpu_features() : 0, q4 ? 4 : 2, divided ? 4 : 2);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&ample, SCRATCH_MEMORY);
         struct engine_options options = options_of(
             methods[round % (q4 ? METHODS : METHODS + 1)],
             q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
                                                                                               : KV_Q8);
+        if (divided) options.select.heads = SELECT_HEADS_IMPORTANCE;
         set_form(&options, form);
         if (form == MIXED)
             for (size_t i = 0; i < DEEP; i++)
@@ -152,7 +166,8 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         options.looks_ahead = random_below(&random, 2) == 0;
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
-        options.host_bytes = least + random_below(&random, 3) * random_below(&random, q4 ? 50000 : 400000);
+        options.host_bytes =
+            least + (divided ? 0 : random_below(&random, 3) * random_below(&random, q4 ? 50000 : 400000));
         engine = make_engine(&rig, &options);
         float *found = decode(&rig, engine, lengths, count);
         assert_memory_equal(found, expected, STEPS * count * rig.width * sizeof *found);

@@ -31,8 +31,9 @@ static const size_t BATCH_BYTES = 64 << 20; /* of lists and scores; more rows wa
 /* ---- units ---- */
 
 static bool is_scored(const struct attend_selected_operation *operation, const struct select_item *item) {
-    return operation->given == NULL && item->pick_count > 0 &&
-           item->pick_count < item->candidate_end - item->candidate_begin;
+    for (size_t head = 0; head < operation->kv_head_count; head++)
+        if (operation->given == NULL && cpu_head_is_scored(item, head)) return true;
+    return false;
 }
 
 static bool wants_mass(const struct attend_selected_operation *operation) {
@@ -114,8 +115,8 @@ static void score_keys(const struct select_run *run, size_t row, size_t head, ui
 
 /* Whether so many of the candidates' chunks will be attended that a line of each is worth its while: 128 pages of
  * 512 chunks were (score 0.4 ms of a step more, gather 0.65 less), of 2048 they were not (1.7 more, 0.75 less). */
-static bool asks_for_pages(const struct select_run *run, const struct select_item *item) {
-    uint64_t picks = item->pick_count / run->operation->layout->unit_tokens;
+static bool asks_for_pages(const struct select_run *run, const struct select_item *item, size_t head) {
+    uint64_t picks = select_item_picks(item, head) / run->operation->layout->unit_tokens;
     return !only_chooses(run->operation) &&
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
@@ -126,7 +127,7 @@ static void score_tokens(const struct select_run *run, size_t row, size_t head, 
     const struct metadata_layout *layout = run->operation->layout;
     const struct select_item *item = run->rows[row].item;
     const void *const *blocks = head_metadata(item, head);
-    const void *const *then = asks_for_pages(run, item)
+    const void *const *then = asks_for_pages(run, item, head)
                                   ? (const void *const *)item->view.chunks + head * item->view.chunk_stride
                                   : NULL;
     switch (layout->kind) {
@@ -187,6 +188,7 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
     const struct select_row *r = &run->rows[row];
     size_t head = (unit - r->score_first) / r->score_count, part = (unit - r->score_first) % r->score_count;
+    if (!cpu_head_is_scored(r->item, head)) return;
     if (run->operation->layout->kind == METADATA_TREE) {
         cpu_tree_score(run, row, head, part, scratch);
         return;
@@ -205,12 +207,12 @@ static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t 
 
 static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t heads = run->operation->kv_head_count, page = run->operation->layout->unit_tokens;
-    const struct select_row *row = &run->rows[unit / heads];
-    const struct select_item *item = row->item;
+    const struct select_item *item = run->rows[unit / heads].item;
+    const uint64_t pick_count = select_item_picks(item, unit % heads);
     uint32_t *list = run->lists + unit * run->list_stride;
     size_t count = list_range(list, 0, 0, item->candidate_begin);
-    if (row->score_count > 0) {
-        size_t picks = item->pick_count / page;
+    if (cpu_head_is_scored(item, unit % heads)) {
+        size_t picks = pick_count / page;
         if (tree_is_searched(run->operation))
             cpu_tree_search(run, unit / heads, unit % heads, list + count, scratch);
         else
@@ -226,11 +228,11 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
             for (size_t t = 0; t < page; t++) list[count + (i - 1) * page + t] = first + (uint32_t)t;
         }
         count += picks * page;
-    } else if (item->pick_count > 0) {
+    } else if (pick_count > 0) {
         count = list_range(list, count, item->candidate_begin, item->candidate_end);
     }
     count = list_range(list, count, item->candidate_end, item->position + 1);
-    ASSERT(count == row->kept);
+    ASSERT(count == select_item_kept(item, unit % heads));
     if (run->operation->chosen != NULL) {
         size_t at = (size_t)(item - run->operation->items) * heads + unit % heads;
         memcpy(run->operation->chosen + at * run->operation->chosen_stride, list, count * sizeof *list);
@@ -255,13 +257,19 @@ struct attend_part {
     const uint32_t *list; /* from begin on */
 };
 
+static struct cpu_ranges head_ranges(const struct select_row *row, size_t head) {
+    return cpu_ranges_of(select_item_kept(row->item, head));
+}
+
 static struct attend_part attend_part_of(const struct select_run *run, size_t unit) {
     struct attend_part part = {0};
     while (part.row + 1 < run->row_count && run->rows[part.row + 1].attend_first <= unit) part.row++;
     const struct select_row *r = &run->rows[part.row];
-    part.head = (unit - r->attend_first) / r->ranges.count;
-    part.begin = (unit - r->attend_first) % r->ranges.count * r->ranges.rows;
-    part.count = min_size(r->ranges.rows, r->kept - part.begin);
+    struct cpu_ranges ranges = head_ranges(r, 0);
+    for (unit -= r->attend_first; unit >= ranges.count; ranges = head_ranges(r, ++part.head))
+        unit -= ranges.count;
+    part.begin = unit * ranges.rows;
+    part.count = min_size(ranges.rows, select_item_kept(r->item, part.head) - part.begin);
     part.list = head_list(run, part.row, part.head) + part.begin;
     return part;
 }
@@ -336,7 +344,8 @@ static void attend_unit(const struct select_run *run, size_t unit, size_t then, 
 /* Adds what the row's attention gave to each token to the token's mass. */
 static void add_mass(struct select_run *run, size_t row, size_t head, const float *m, const float *s,
                      float *step_mass) {
-    size_t unit = row * run->operation->kv_head_count + head, count = run->rows[row].kept;
+    size_t unit = row * run->operation->kv_head_count + head;
+    size_t count = select_item_kept(run->rows[row].item, head);
     float scaled[GROUP_MOST];
     for (size_t i = 0; i < run->group; i++) scaled[i] = s[i] / run->operation->mass_weight;
     memset(step_mass, 0, count * sizeof *step_mass);
@@ -360,8 +369,10 @@ static void finish_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t row = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
     const struct select_row *r = &run->rows[row];
     size_t group = run->group, dimension = run->kv->v_dimension;
-    float *target = run->partials + (r->attend_first + head * r->ranges.count) * run->partial_stride;
-    for (size_t range = 1; range < r->ranges.count; range++)
+    size_t first = r->attend_first;
+    for (size_t before = 0; before < head; before++) first += head_ranges(r, before).count;
+    float *target = run->partials + first * run->partial_stride;
+    for (size_t range = 1; range < head_ranges(r, head).count; range++)
         merge_partial(run, target, target + range * run->partial_stride);
     if (run->row_scores != NULL) add_mass(run, row, head, target, target + group, (float *)(void *)scratch);
     if (operation->out == NULL) return;
@@ -436,10 +447,8 @@ static void select_task(void *context, const struct pool_worker *worker) {
 static void plan_row(struct select_run *run, const struct select_item *item) {
     size_t heads = run->operation->kv_head_count;
     uint64_t candidates = item->candidate_end - item->candidate_begin;
-    struct select_row row = {.item = item, .kept = select_item_kept(item)};
-    ASSERT(item->candidate_begin <= item->candidate_end && item->candidate_end <= item->position + 1 &&
-           item->pick_count <= candidates);
-    row.ranges = cpu_ranges_of(row.kept);
+    struct select_row row = {.item = item};
+    ASSERT(item->candidate_begin <= item->candidate_end && item->candidate_end <= item->position + 1);
     row.score_first = run->units[PHASE_SCORE];
     row.attend_first = run->units[PHASE_ATTEND];
     if (is_scored(run->operation, item)) {
@@ -451,8 +460,11 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
         run->score_stride = max_size(run->score_stride, align_up(scores, 16));
         run->units[PHASE_SCORE] += row.score_count * heads;
     }
-    if (!only_chooses(run->operation)) run->units[PHASE_ATTEND] += row.ranges.count * heads;
-    run->list_stride = max_size(run->list_stride, align_up(row.kept, 16));
+    for (size_t head = 0; head < heads; head++) {
+        ASSERT(select_item_picks(item, head) <= candidates);
+        if (!only_chooses(run->operation)) run->units[PHASE_ATTEND] += head_ranges(&row, head).count;
+    }
+    run->list_stride = max_size(run->list_stride, align_up(select_item_kept_most(item, heads), 16));
     run->rows[run->row_count++] = row;
 }
 
@@ -472,12 +484,13 @@ static size_t unit_scratch(const struct select_run *run) {
     if (layout->kind == METADATA_KEYS) bytes = max_size(bytes, score_keys_scratch(kernels, run->kv));
     if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
-    for (size_t i = 0; i < run->row_count; i++) {
-        const struct select_item *item = run->rows[i].item;
-        if (run->rows[i].score_count > 0)
+    for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
+        const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
+        size_t head = i % run->operation->kv_head_count;
+        if (run->rows[i / run->operation->kv_head_count].score_count > 0)
             bytes = max_size(bytes, kernels->top_k.scratch_bytes(
                                         (item->candidate_end - item->candidate_begin) / layout->unit_tokens,
-                                        item->pick_count / layout->unit_tokens));
+                                        select_item_picks(item, head) / layout->unit_tokens));
     }
     return align_up(bytes, 64);
 }
@@ -524,7 +537,8 @@ static size_t item_bytes(const struct attend_selected_operation *operation, cons
     uint64_t scores = is_scored(operation, item)
                           ? (item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens
                           : 0;
-    return (size_t)(select_item_kept(item) + scores) * operation->kv_head_count * sizeof(float);
+    return (size_t)(select_item_kept_most(item, operation->kv_head_count) + scores) *
+           operation->kv_head_count * sizeof(float);
 }
 
 enum { ROWS_MOST = 64 };

@@ -13,10 +13,8 @@ enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_ATTEND, PHAS
 
 struct select_row {
     const struct select_item *item;
-    uint64_t kept;
-    struct cpu_ranges ranges;
     size_t score_first, score_count; /* units of one KV head, the first of head 0 */
-    size_t attend_first;             /* also the index of the first partial */
+    size_t attend_first;             /* of head 0; also the index of the first partial */
 };
 
 struct select_run {
@@ -40,6 +38,12 @@ struct select_run {
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
     uint64_t ended_ns[PHASE_COUNT];
 };
+
+/* Whether a KV head has a choice to make: some of the candidates, but not all. */
+static inline bool cpu_head_is_scored(const struct select_item *item, size_t kv_head) {
+    uint64_t picks = select_item_picks(item, kv_head);
+    return picks > 0 && picks < item->candidate_end - item->candidate_begin;
+}
 
 static inline const void *const *head_metadata(const struct select_item *item, size_t kv_head) {
     return (const void *const *)(item->view.metadata + kv_head * item->view.chunk_stride);
@@ -66,7 +70,7 @@ size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
 size_t cpu_tree_scores(const struct attend_selected_operation *operation, const struct select_item *item);
 /* One score unit of a row's KV head. */
 void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch);
-/* The item's best leaves, pick_count / unit_tokens of them, ascending, as indices from the sequence's start. */
+/* The KV head's best leaves, picks / unit_tokens of them, ascending, as indices from the sequence's start. */
 void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
                      uint8_t *scratch);
 /* Adds what was counted to the operation's; scores of leaves alone count as one evaluation each. */

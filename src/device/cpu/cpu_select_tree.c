@@ -68,20 +68,20 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
                      uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
     const float *query = query_in(run, row, kv_head, &scratch);
-    tree_search(
-        &run->device->kernels.score, &run->device->kernels.top_k,
-        &(struct tree_search_args){.layout = layout_of(run),
-                                   .blocks = head_metadata(item, kv_head),
-                                   .token_begin = item->candidate_begin,
-                                   .token_end = item->candidate_end,
-                                   .k = (size_t)(item->pick_count / run->operation->layout->unit_tokens),
-                                   .query = query,
-                                   .group = run->group,
-                                   .start = run->operation->tree_start,
-                                   .start_scores = scores_of(run, row, kv_head),
-                                   .indices = indices,
-                                   .counts = &run->tree_counts[row * run->operation->kv_head_count + kv_head],
-                                   .scratch = scratch});
+    tree_search(&run->device->kernels.score, &run->device->kernels.top_k,
+                &(struct tree_search_args){
+                    .layout = layout_of(run),
+                    .blocks = head_metadata(item, kv_head),
+                    .token_begin = item->candidate_begin,
+                    .token_end = item->candidate_end,
+                    .k = (size_t)(select_item_picks(item, kv_head) / run->operation->layout->unit_tokens),
+                    .query = query,
+                    .group = run->group,
+                    .start = run->operation->tree_start,
+                    .start_scores = scores_of(run, row, kv_head),
+                    .indices = indices,
+                    .counts = &run->tree_counts[row * run->operation->kv_head_count + kv_head],
+                    .scratch = scratch});
 }
 
 void cpu_tree_count(const struct select_run *run) {
@@ -92,7 +92,7 @@ void cpu_tree_count(const struct select_run *run) {
     for (size_t i = 0; i < run->row_count * heads; i++) {
         const struct select_row *row = &run->rows[i / heads];
         struct tree_counts *counts = &run->tree_counts[i];
-        if (!tree_is_searched(operation) && row->score_count > 0) {
+        if (!tree_is_searched(operation) && cpu_head_is_scored(row->item, i % heads)) {
             counts->searches = 1;
             counts->tokens = row->item->candidate_end - row->item->candidate_begin;
             counts->leaves = counts->tokens / tree_tokens(leaf);

@@ -1,0 +1,43 @@
+#include "model/tiny_calibration.h"
+
+#include <stdlib.h>
+
+#include "base/random.h"
+#include "calibrate/calibrate.h"
+#include "model/calibration.h"
+#include "tensor/half.h"
+#include "testing.h"
+
+char *tiny_calibration_write(const struct model *model) {
+    const struct model_config *config = &model->config;
+    size_t columns = config->kv_head_count * config->k_dimension * config->k_dimension;
+    size_t halves = config->layer_count * columns, heads = config->layer_count * config->head_count;
+    uint16_t *skew = calloc(halves, sizeof *skew);
+    float *zeros = calloc(heads * CALIBRATE_QUANTILES, sizeof *zeros);
+    float *importance = calloc(heads, sizeof *importance);
+    struct random random;
+    struct error error;
+    char *path;
+    random_init(&random, 7);
+    for (size_t i = 0; i < halves; i++) skew[i] = float_to_half((float)random_normal(&random));
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        importance[layer * config->head_count] = layer % 2 == 0 ? 1 : 0.5F;
+    const struct calibration_result result = {.layer_count = config->layer_count,
+                                              .head_count = config->head_count,
+                                              .kv_head_count = config->kv_head_count,
+                                              .k_dimension = config->k_dimension,
+                                              .skew = skew,
+                                              .skew_kept = zeros,
+                                              .similarity = zeros,
+                                              .similarity_quantiles = zeros,
+                                              .importance = importance,
+                                              .alone = zeros,
+                                              .sensitivity = zeros,
+                                              .importance_source = "none"};
+    assert_ok(calibration_path(model->gguf.path, &path, &error), error);
+    assert_ok(calibration_write(&result, model, path, &error), error);
+    free(zeros);
+    free(importance);
+    free(skew);
+    return path;
+}
