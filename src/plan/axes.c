@@ -83,6 +83,7 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
     axes->select = select_options_default();
     bool names_codec = false, compresses = false;
     axes->q4_pages = axes->mixes_pages = false;
+    if (strcmp(axes->preset, "leoam") == 0) axes->select.heads = SELECT_HEADS_IMPORTANCE;
     if (axes->on_disk && strcmp(axes->preset, "leoam") == 0) {
         /* Whole chunks are what is read, and finer metadata would take the budget; layers that read everything would
          * take the disk. */
