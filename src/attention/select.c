@@ -56,17 +56,30 @@ enum status select_layout_none(struct metadata_layout *layout, const struct sele
     return STATUS_OK;
 }
 
+enum { PAGE_DEFAULT = 16 }; /* of methods that rank pages */
+
+static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
+    if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
+                     options->method->name, page);
+}
+
+enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+                                 struct error *error) {
+    layout->unit_tokens = options->page > 1 ? options->page : 1;
+    return options->page > 1 ? check_page(options, options->page, error) : STATUS_OK;
+}
+
 enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) {
-    if (options->page != 8 && options->page != 16 && options->page != 32 && options->page != 64)
-        return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
-                         options->method->name, options->page);
+    size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
+    TRY(check_page(options, page, error));
     layout->kind = METADATA_ABSTRACT;
     layout->abstract_kind = kind;
     layout->aggregate = SCORE_MAX;
-    layout->unit_tokens = options->page;
-    abstract_layout_init(&layout->abstract, options->page, shape->k_dimension, kind == ABSTRACT_MIN_MAX,
+    layout->unit_tokens = page;
+    abstract_layout_init(&layout->abstract, page, shape->k_dimension, kind == ABSTRACT_MIN_MAX,
                          kind == ABSTRACT_MEAN_DEVIATION);
     layout->bytes = layout->abstract.bytes;
     return STATUS_OK;
@@ -84,7 +97,6 @@ struct select_options select_options_default(void) {
                                    .sinks = 4,
                                    .recent = 64,
                                    .dense_layers = 2,
-                                   .page = 16,
                                    .bits = 128,
                                    .leaf = 8,
                                    .norms = true};
@@ -334,7 +346,8 @@ size_t select_metadata_bytes(const struct select *select) { return select->layou
 
 void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
-    size_t parameter = select->layout.kind == METADATA_HASH ? options->bits : select->layout.unit_tokens;
+    size_t parameter = metadata_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens;
+    if (select->layout.kind == METADATA_HASH) parameter = options->bits;
     if (select->layout.kind == METADATA_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == METADATA_TREE && options->rank == TREE_MEAN_DEVIATION;
     snprintf(kind, SELECT_KIND_BYTES, "%s%s.%zu.%zu-%08" PRIx32, options->method->name,
@@ -448,7 +461,8 @@ static void count_chosen(struct select *select, const struct select_item *item, 
         uint64_t picks = select_item_picks(item, head);
         select->statistics.kept += select_item_kept(item, head);
         if (picks > 0 && picks < candidates && select->layout.kind != METADATA_TREE)
-            select->statistics.evaluated += candidates / select->layout.unit_tokens;
+            select->statistics.evaluated +=
+                candidates / (metadata_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens);
     }
 }
 

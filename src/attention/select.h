@@ -87,7 +87,7 @@ struct select_options {
     struct select_keep keep;
     size_t sinks, recent; /* the window */
     size_t dense_layers;  /* layers below this attend to everything */
-    size_t page;          /* quest, meanstd: tokens of a page */
+    size_t page;          /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
     size_t bits;          /* hash: of a code */
     size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
     size_t leaf;          /* tree: tokens of a leaf */

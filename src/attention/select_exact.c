@@ -5,10 +5,10 @@
 
 static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
-    (void)shape, (void)options, (void)error;
+    (void)shape;
     layout->kind = METADATA_KEYS;
     layout->aggregate = SCORE_MAX;
-    return STATUS_OK;
+    return select_layout_tokens(layout, options, error);
 }
 
 const struct select_method select_exact = {.name = "exact",

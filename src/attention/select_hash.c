@@ -23,7 +23,7 @@ static enum status layout(struct metadata_layout *layout, const struct select_sh
     hash_layout_init(&layout->hash, options->bits);
     layout->bytes = layout->hash.bytes;
     layout->use_norms = options->norms;
-    return STATUS_OK;
+    return select_layout_tokens(layout, options, error);
 }
 
 /* basis[count][dimension]: orthonormal rows by Gram-Schmidt, twice for the rounding.  count <= dimension. */

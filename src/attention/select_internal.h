@@ -14,6 +14,9 @@ enum { SELECT_WATCH_INTERVAL = 16 }; /* of a prompt's queries, one in so many is
 /* No metadata. */
 enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
                                const struct select_options *options, struct error *error) STATUS_CHECKED;
+/* A score per token, of which `page` are picked together if that is given. */
+enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+                                 struct error *error) STATUS_CHECKED;
 /* An abstract of one kind per page. */
 enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,

@@ -21,7 +21,7 @@ static enum status layout(struct metadata_layout *layout, const struct select_sh
     layout->kind = METADATA_PARTIAL;
     layout->bytes = KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t);
     layout->aggregate = SCORE_MAX;
-    return STATUS_OK;
+    return select_layout_tokens(layout, options, error);
 }
 
 /* The file has all columns of the skewing matrix, the most important first. */

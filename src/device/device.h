@@ -153,8 +153,10 @@ enum metadata_kind {
 
 struct metadata_layout {
     enum metadata_kind kind;
-    size_t bytes;       /* of a chunk's block, a multiple of 64; 0 for METADATA_NONE */
-    size_t unit_tokens; /* tokens that share a score: 1, or those of a page */
+    size_t bytes; /* of a chunk's block, a multiple of 64; 0 for METADATA_NONE */
+    size_t
+        unit_tokens; /* tokens that are picked together: 1, or those of a page, which has the score of its best token
+                         * where tokens are scored (metadata_scores_tokens) */
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
@@ -163,6 +165,12 @@ struct metadata_layout {
     size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
     enum score_aggregate aggregate; /* METADATA_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
 };
+
+/* Whether scores are of single tokens, whatever is picked together. */
+static inline bool metadata_scores_tokens(const struct metadata_layout *layout) {
+    return layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL ||
+           layout->kind == METADATA_MASS || layout->kind == METADATA_KEYS;
+}
 
 /* Builds the metadata of each item's rows [position_first, position_first + row_count) from the keys as they
  * are stored, so that building again gives the same; METADATA_MASS starts at 0.  METADATA_TREE: a run's node is built

@@ -92,12 +92,15 @@ static void layout_init(struct select_case *c, enum metadata_kind kind) {
     } else if (kind == METADATA_HASH) {
         hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
         layout->use_norms = random_below(&c->random, 2);
+        if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
         layout->bytes = layout->hash.bytes;
     } else if (kind == METADATA_PARTIAL) {
         c->columns = layout->columns = pick(&c->random, columns, 3);
         layout->bytes = align_up(KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t), 64);
+        if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
     } else if (kind == METADATA_KEYS) {
         layout->aggregate = random_below(&c->random, 2) ? SCORE_MAX : SCORE_SUM;
+        if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
     } else if (kind == METADATA_MASS) {
         layout->bytes = KV_CHUNK_TOKENS * sizeof(float);
     } else if (kind == METADATA_TREE) {
@@ -344,11 +347,15 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
                             const struct select_item *item, size_t head, uint32_t *rows) {
     size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
            count = 0;
-    float *scores = calloc(units + 1, sizeof *scores);
+    size_t scored = metadata_scores_tokens(&c->layout) ? unit : 1; /* scores of a unit */
+    float *scores = calloc(units * scored + 1, sizeof *scores);
     struct ranked *ranked = calloc(units + 1, sizeof *ranked);
     if (select_item_picks(item, head) > 0 && c->layout.kind != METADATA_NONE)
         score_all(c, kernels, item, head, scores);
-    for (size_t i = 0; i < units; i++) ranked[i] = (struct ranked){scores[i], (uint32_t)i};
+    for (size_t i = 0; i < units; i++) {
+        ranked[i] = (struct ranked){scores[i * scored], (uint32_t)i};
+        for (size_t t = 1; t < scored; t++) ranked[i].score = fmaxf(ranked[i].score, scores[i * scored + t]);
+    }
     qsort(ranked, units, sizeof *ranked, by_rank);
     for (uint64_t t = 0; t < item->candidate_begin; t++) rows[count++] = (uint32_t)t;
     for (size_t i = 0; i < select_item_picks(item, head) / unit; i++)

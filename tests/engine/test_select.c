@@ -131,12 +131,18 @@ struct watch {
     uint64_t keep, kept;
 };
 
+static uint64_t unit_of(const struct select_options *options) {
+    const struct select_method *method = options->method;
+    bool pages = method == &select_quest || method == &select_meanstd;
+    bool tokens = method == &select_hash || method == &select_lowrank || method == &select_exact;
+    if (method == &select_tree) return options->leaf;
+    if (options->page > 0 && (pages || tokens)) return options->page;
+    return pages ? 16 : 1;
+}
+
 static void check_event(void *context, const struct select_event *event) {
     struct watch *watch = context;
-    uint64_t visible = event->position + 1, unit = 1;
-    if (watch->options->method == &select_quest || watch->options->method == &select_meanstd)
-        unit = watch->options->page;
-    if (watch->options->method == &select_tree) unit = watch->options->leaf;
+    uint64_t visible = event->position + 1, unit = unit_of(watch->options);
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
     for (size_t head = 0; head < watch->kv_heads; head++) {
@@ -158,8 +164,9 @@ static void budgets_hold_at_every_edge(void **state) {
     (void)state;
     static const uint64_t keeps[] = {1,   19,  20,  21,  35,  36,  63,  64, 65,
                                      127, 128, 129, 200, 255, 256, 257, 300};
-    for (size_t m = 0; m < METHODS; m++) {
-        struct select_options select = small(methods[m], 100);
+    for (size_t round = 0; round < 2 * METHODS; round++) {
+        struct select_options select = small(methods[round % METHODS], 100);
+        if (round >= METHODS) select.page = 8;
         struct rig rig = {0};
         rig_open(&rig, cpu_features(), 2, select);
         struct sequence *sequence = filled(&rig, 252);
@@ -187,9 +194,8 @@ static const double expected_shares[2][2] = {{2, 0.24}, {1.52, 0.24}};
 static void check_shares(void *context, const struct select_event *event) {
     struct watch *watch = context;
     const struct select_options *options = watch->options;
-    const bool pages = options->method == &select_quest || options->method == &select_meanstd;
     const double visible = (double)event->position + 1;
-    uint64_t unit = pages ? options->page : options->method == &select_tree ? options->leaf : 1;
+    uint64_t unit = unit_of(options);
     uint64_t recent = options->recent, sinks = (options->sinks + unit - 1) / unit * unit;
     if (options->method->recent_share * (double)watch->keep > (double)recent)
         recent = (uint64_t)(options->method->recent_share * (double)watch->keep);
@@ -216,6 +222,7 @@ static void heads_keep_by_importance(void **state) {
     for (size_t m = 0; m < METHODS; m++) {
         struct select_options select = small(methods[m], KEEP);
         select.heads = SELECT_HEADS_IMPORTANCE;
+        if (m % 2 == 1) select.page = 32;
         struct rig rig = {0};
         rig_open(&rig, cpu_features(), 2, select);
         const size_t kv_heads = rig.model->config.kv_head_count;

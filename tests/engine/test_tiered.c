@@ -144,6 +144,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
             methods[round % (q4 ? METHODS : METHODS + 1)],
             q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
                                                                                               : KV_Q8);
+        if (random_below(&random, 2) == 0) options.select.page = 8u << random_below(&random, 4);
         if (divided) options.select.heads = SELECT_HEADS_IMPORTANCE;
         set_form(&options, form);
         if (form == MIXED)

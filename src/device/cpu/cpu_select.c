@@ -121,7 +121,7 @@ static bool asks_for_pages(const struct select_run *run, const struct select_ite
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
 
-/* Scores of tokens [begin, end) of the sequence, one per unit_tokens. */
+/* Scores of tokens [begin, end) of the sequence, one per unit_tokens or token. */
 static void score_tokens(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
                          float *scores, uint8_t *scratch) {
     const struct metadata_layout *layout = run->operation->layout;
@@ -183,6 +183,19 @@ static void score_tokens(const struct select_run *run, size_t row, size_t head, 
     }
 }
 
+static bool scores_by_best_token(const struct metadata_layout *layout) {
+    return layout->unit_tokens > 1 && metadata_scores_tokens(layout);
+}
+
+/* A NaN is the best (top_k.h). */
+static void best_of_units(const float *scores, size_t count, size_t tokens, float *best) {
+    for (size_t i = 0; i < count; i++) {
+        best[i] = scores[i * tokens];
+        for (size_t t = 1; t < tokens; t++)
+            if (!(scores[i * tokens + t] <= best[i]) && best[i] == best[i]) best[i] = scores[i * tokens + t];
+    }
+}
+
 static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t row = 0;
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
@@ -195,9 +208,16 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     }
     uint64_t begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS, end = begin + SCORE_TOKENS;
     if (end > r->item->candidate_end) end = r->item->candidate_end;
+    const size_t unit_tokens = run->operation->layout->unit_tokens;
     float *scores = run->scores + (row * run->operation->kv_head_count + head) * run->score_stride +
-                    part * (SCORE_TOKENS / run->operation->layout->unit_tokens);
-    score_tokens(run, row, head, begin, end, scores, scratch);
+                    part * (SCORE_TOKENS / unit_tokens);
+    if (!scores_by_best_token(run->operation->layout)) {
+        score_tokens(run, row, head, begin, end, scores, scratch);
+        return;
+    }
+    float *of_tokens = (float *)(void *)scratch;
+    score_tokens(run, row, head, begin, end, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
+    best_of_units(of_tokens, (size_t)(end - begin) / unit_tokens, unit_tokens, scores);
 }
 
 static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
@@ -482,6 +502,7 @@ static size_t unit_scratch(const struct select_run *run) {
     if (layout->kind == METADATA_PARTIAL)
         bytes = max_size(bytes, kernels->score.scratch_bytes(layout->columns));
     if (layout->kind == METADATA_KEYS) bytes = max_size(bytes, score_keys_scratch(kernels, run->kv));
+    if (scores_by_best_token(layout)) bytes += SCORE_TOKENS * sizeof(float);
     if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
