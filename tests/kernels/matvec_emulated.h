@@ -5,5 +5,6 @@
 #include "kernels/matvec/matvec.h"
 
 void emulated_matvec_init_q8_avx512(struct matvec_kernels *kernels);
+void emulated_matvec_init_q4_0_avx512(struct matvec_kernels *kernels);
 
 #endif

@@ -31,6 +31,7 @@ static size_t variants_make(struct variant variants[VARIANTS_MOST]) {
         variants[count].name = "avx512 emulated";
         matvec_kernels_init(&variants[count].kernels, CPU_AVX2);
         emulated_matvec_init_q8_avx512(&variants[count].kernels);
+        emulated_matvec_init_q4_0_avx512(&variants[count].kernels);
         count++;
     }
 #endif

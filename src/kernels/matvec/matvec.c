@@ -14,7 +14,10 @@ void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask) {
         matvec_init_q8_32_avx2(kernels);
         matvec_init_q8_256_avx2(kernels);
     }
-    if (mask & CPU_AVX512) matvec_init_q8_avx512(kernels);
+    if (mask & CPU_AVX512) {
+        matvec_init_q8_avx512(kernels);
+        matvec_init_q4_0_avx512(kernels);
+    }
 #elif defined(__aarch64__)
     if (mask & CPU_NEON) {
         matvec_init_plain_neon(kernels);

@@ -58,6 +58,7 @@ void matvec_init_plain_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_avx512(struct matvec_kernels *kernels);
+void matvec_init_q4_0_avx512(struct matvec_kernels *kernels);
 void matvec_init_plain_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_dotprod(struct matvec_kernels *kernels); /* after the NEON ones */

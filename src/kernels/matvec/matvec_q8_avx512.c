@@ -6,6 +6,7 @@
  * keep 16-bit products and multiply them by the scales while adding pairs (VPDPWSSD).
  *
  * Bound: memory, the row once.  About 0.35 instructions per byte of Q4_0, 0.21 of Q6_K and Q8_0. */
+#define ROWS_512
 #include <string.h>
 
 #include "kernels/matvec/matvec_internal.h"
@@ -38,39 +39,6 @@ INLINE __m512i fold_four(const __m512i sum[4]) {
 INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256i offset, __m256 d, const struct input_q8_32 *x) {
     __m256 scale = _mm256_mul_ps(d, _mm256_loadu_ps(x->scale));
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(dot, offset)), scale, acc);
-}
-
-/* The four pairs of blocks [A | B] in columns, as the input's `turned` has them, low nibbles below the high ones. */
-INLINE void q4_0_codes(const uint8_t *w, __m512i codes[4]) {
-    const size_t stride = sizeof(struct block_q4_0);
-    __m256i r[4];
-    UNROLL for (size_t pair = 0; pair < 4; pair++) {
-        const uint8_t *a = w + 2 * pair * stride + 2;
-        r[pair] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(a)), load_128(a + stride), 1);
-    }
-    __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
-    __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
-    r[0] = _mm256_unpacklo_epi64(a, c), r[1] = _mm256_unpackhi_epi64(a, c);
-    r[2] = _mm256_unpacklo_epi64(b, d), r[3] = _mm256_unpackhi_epi64(b, d);
-    UNROLL for (size_t k = 0; k < 4; k++) {
-        codes[k] = _mm512_and_si512(join_256(r[k], _mm256_srli_epi16(r[k], 4)), _mm512_set1_epi8(15));
-    }
-}
-
-INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    __m512i codes[4];
-    q4_0_codes(w, codes);
-    __m256 d = _mm256_cvtph_ps(gather_halves(w, sizeof(struct block_q4_0)));
-    UNROLL for (size_t i = 0; i < n; i++) {
-        const int8_t *turned = input_32(x[i])->turned;
-        __m512i sum = _mm512_setzero_si512();
-        UNROLL for (size_t k = 0; k < 4; k++) {
-            __m512i values = join_256(load_256(turned + 32 * k), load_256(turned + 128 + 32 * k));
-            sum = _mm512_dpbusd_epi32(sum, codes[k], values);
-        }
-        __m256i dot = _mm256_add_epi32(low_256(sum), high_256(sum));
-        acc[i] = add_blocks(acc[i], dot, load_256(input_32(x[i])->sum8), d, input_32(x[i]));
-    }
 }
 
 /* A pair of blocks is [A | B] in the order of the file. */
@@ -227,14 +195,12 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 
 #define KIND_256(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), 4})
 
 static void run_q8_0(const struct matvec_args *args) { rows_run(args, q8_0_group, KIND_32(block_q8_0)); }
-static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group, KIND_32(block_q4_0)); }
 static void run_q4_k(const struct matvec_args *args) { rows_run(args, q4_k_group, KIND_256(block_q4_k)); }
 static void run_q5_k(const struct matvec_args *args) { rows_run(args, q5_k_group, KIND_256(block_q5_k)); }
 static void run_q6_k(const struct matvec_args *args) { rows_run(args, q6_k_group, KIND_256(block_q6_k)); }
 
 void matvec_init_q8_avx512(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q8_0] = run_q8_0;
-    kernels->run[TENSOR_Q4_0] = run_q4_0;
     kernels->run[TENSOR_Q4_K] = run_q4_k;
     kernels->run[TENSOR_Q5_K] = run_q5_k;
     kernels->run[TENSOR_Q6_K] = run_q6_k;

@@ -1,0 +1,90 @@
+/* matvec for Q4_0 on AVX-512 with VNNI.
+ *
+ * Mapping: as in matvec_q8_avx512.c by groups of 8 blocks, but blocks are not turned into lanes: a permutation of
+ * words takes the nibbles of four blocks, 16 bytes each, out of what lies around them; one VPDPBUSD of their low nibbles
+ * and one of their high ones leave four sums in each 128 bits, which start at -8 · (sum of the input).  Two such registers
+ * are added to pairs of lanes and scaled as floats, so nothing more is added across lanes before the end of a row.
+ * What is made of the input (its halves of blocks, starts and scales) is made once for the rows that take turns.
+ *
+ * Bound: memory, the row once.  0.2 instructions per byte, where turned blocks took 0.35. */
+#define ROWS_512
+#include <string.h>
+
+#include "kernels/matvec/matvec_internal.h"
+#include "kernels/matvec/rows_inline.h"
+#include "kernels/vector.h"
+
+enum { GROUP_BLOCKS = 8, BLOCK_WORDS = 9, REGISTER_WORDS = 32, LAST_FROM = 40 };
+
+typedef __m512 row_vector;
+INLINE row_vector row_zero(void) { return _mm512_setzero_ps(); }
+INLINE float row_sum(row_vector a, row_vector b) {
+    __m512 all = _mm512_add_ps(a, b);
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+#include "kernels/matvec/rows_loop.h"
+
+/* A group's 72 words are loaded from words 0, 32 and 40 on; the indices are into two of these, those of the second from
+ * REGISTER_WORDS on. */
+#define NIBBLES(word) word, word + 1, word + 2, word + 3, word + 4, word + 5, word + 6, word + 7
+#define SCALES(block) BLOCK_WORDS *block, BLOCK_WORDS *block, BLOCK_WORDS *block + 36, BLOCK_WORDS *block + 36
+/* 0 and 32: the nibbles of blocks 0 .. 3. */
+static const _Alignas(64) uint16_t words_first[] = {NIBBLES(1), NIBBLES(10), NIBBLES(19), NIBBLES(28)};
+/* 40 and 32: those of blocks 4 .. 7. */
+static const _Alignas(64) uint16_t words_last[] = {NIBBLES(37), NIBBLES(6), NIBBLES(15), NIBBLES(24)};
+/* 0 and 32: the scales of blocks j, j, 4 + j, 4 + j for each j, as the lanes of the sums lie. */
+static const _Alignas(64) uint16_t words_scales[REGISTER_WORDS] = {SCALES(0), SCALES(1), SCALES(2), SCALES(3)};
+/* Where the input has the numbers of these blocks, of blocks 0 .. 3 and of 4 .. 7 (input_block_place). */
+static const _Alignas(64) uint32_t places[] = {0, 0, 2, 2, 4, 4, 6, 6, 1, 1, 3, 3, 5, 5, 7, 7};
+static const _Alignas(64) uint32_t places_first[] = {0, 0, 0, 0, 4, 4, 4, 4, 1, 1, 1, 1, 5, 5, 5, 5};
+static const _Alignas(64) uint32_t places_last[] = {2, 2, 2, 2, 6, 6, 6, 6, 3, 3, 3, 3, 7, 7, 7, 7};
+
+INLINE __m512i words_from(const uint8_t *w, size_t word) { return _mm512_loadu_si512(w + 2 * word); }
+
+/* What the sums of four blocks, from block 0 or 4 on, start at: half in each pair of lanes, so that neither grows far from
+ * zero. */
+INLINE __m512i start_of(const struct input_q8_32 *x, size_t block) {
+    const __m512i index = _mm512_load_si512(block == 0 ? places_first : places_last);
+    __m256i half = _mm256_srai_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x->sum8), 1);
+    __m512i start = _mm512_maskz_permutexvar_epi32(0x5555, index, _mm512_castsi256_si512(half));
+    return _mm512_sub_epi32(_mm512_setzero_si512(), start);
+}
+
+/* sum + codes · x of four blocks from `block` on: 64 bytes of nibbles, the low ones before the high ones. */
+INLINE __m512i add_products(__m512i sum, __m512i nibbles, const struct input_q8_32 *x, size_t block) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    __m512i a = _mm512_loadu_si512(x->q + 32 * block), b = _mm512_loadu_si512(x->q + 32 * block + 64);
+    sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(nibbles, mask), _mm512_shuffle_i32x4(a, b, 0x88));
+    __m512i high = _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), mask);
+    return _mm512_dpbusd_epi32(sum, high, _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+
+INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m512 *acc) {
+    const __m512i begin = words_from(w, 0), middle = words_from(w, REGISTER_WORDS);
+    const __m512i first = _mm512_permutex2var_epi16(begin, _mm512_load_si512(words_first), middle);
+    const __m512i last =
+        _mm512_permutex2var_epi16(words_from(w, LAST_FROM), _mm512_load_si512(words_last), middle);
+    const __m512i halves = _mm512_permutex2var_epi16(begin, _mm512_load_si512(words_scales), middle);
+    const __m512 scale = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    UNROLL for (size_t i = 0; i < n; i++) {
+        const struct input_q8_32 *in = x[i];
+        __m512 a = _mm512_castsi512_ps(add_products(start_of(in, 0), first, in, 0));
+        __m512 b = _mm512_castsi512_ps(add_products(start_of(in, 4), last, in, 4));
+        __m512i sum = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                                       _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+        __m512 of_input = _mm512_permutexvar_ps(_mm512_load_si512(places),
+                                                _mm512_castps256_ps512(_mm256_loadu_ps(in->scale)));
+        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, of_input), acc[i]);
+    }
+}
+
+static void run_q4_0(const struct matvec_args *args) {
+    const struct row_kind kind = {sizeof(struct block_q4_0), GROUP_BLOCKS, sizeof(struct input_q8_32), 4};
+    rows_run(args, q4_0_group, kind);
+}
+
+void matvec_init_q4_0_avx512(struct matvec_kernels *kernels) { kernels->run[TENSOR_Q4_0] = run_q4_0; }
