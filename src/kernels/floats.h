@@ -155,6 +155,25 @@ FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
     return floats8_sum4(floats_fold(a), floats_fold(b), floats_fold(c), floats_fold(d));
 }
 
+/* Lane i: the sum of x[i]. */
+FLOATS_INLINE floats floats_sum16(const floats x[16]) {
+    floats pair[8], four[4], half[2];
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 8; i++) /* each 128 bits: a b a b */
+        pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]),
+                                _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 4; i++) /* a b c d */
+        four[i] = _mm512_add_ps(_mm512_shuffle_ps(pair[2 * i], pair[2 * i + 1], 0x44),
+                                _mm512_shuffle_ps(pair[2 * i], pair[2 * i + 1], 0xee));
+    FLOATS_UNROLL
+    for (size_t i = 0; i < 2; i++)
+        half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0x44),
+                                _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88),
+                         _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+}
+
 #else
 
 enum { FLOATS = 8 };
@@ -233,6 +252,20 @@ FLOATS_INLINE floats floats_keep(floats x) {
  * scores[i / row_count * stride + i % row_count]. */
 FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, const size_t row_count,
                                      float *scores, const size_t stride) {
+#if defined(FLOATS_512)
+    if (count % 16 == 0 && row_count % 4 == 0) {
+        FLOATS_UNROLL
+        for (size_t i = 0; i < count; i += 16) {
+            floats all = floats_sum16(sum + i);
+#define FOUR_STORE(n) \
+    _mm_storeu_ps(scores + (i + 4 * (n)) / row_count * stride + (i + 4 * (n)) % row_count, \
+                  _mm512_extractf32x4_ps(all, n))
+            FOUR_STORE(0), FOUR_STORE(1), FOUR_STORE(2), FOUR_STORE(3);
+#undef FOUR_STORE
+        }
+        return;
+    }
+#endif
     FLOATS_UNROLL
     for (size_t i = 0; i < count; i += 4) {
         float *first = scores + i / row_count * stride + i % row_count;

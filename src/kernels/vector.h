@@ -45,6 +45,9 @@ static inline simde__m512 vector_from_halves(__m256i x) {
     _mm256_set_m128i(_mm256_cvtps_ph(vector_part(x, 1), rounding), \
                      _mm256_cvtps_ph(vector_part(x, 0), rounding))
 
+#undef _mm512_shuffle_f32x4 /* no alias */
+#define _mm512_shuffle_f32x4(a, b, lanes) simde_mm512_shuffle_f32x4(a, b, lanes)
+
 static inline __m256i vector_integers(simde__m512i x, int part) {
     __m256i parts[2];
     memcpy(parts, &x, sizeof parts);

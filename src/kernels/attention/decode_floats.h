@@ -16,6 +16,7 @@
  * of the scores, the softmax and the prefetches.  See bench/kernels.
  */
 #include <math.h>
+#include <stdbool.h>
 
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
@@ -24,8 +25,8 @@
 #include "tensor/half.h"
 
 enum {
-    DECODE_ROWS = 32,
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
+    DECODE_ROWS = DECODE_WIDE ? 64 : 32,
     LINE_BYTES = 64,
     DECODE_CHUNKS_AHEAD = 4
 };
@@ -39,10 +40,15 @@ struct decode_rows {
     const uint8_t *next; /* of the next step's memory, as many bytes as these rows have */
 };
 
-/* Asks for the lines that begin in [begin, end) of the next step. */
-FLOATS_INLINE void decode_ask(const uint8_t *next, size_t begin, size_t end) {
-    for (size_t at = (begin + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; at < end; at += LINE_BYTES)
-        floats_prefetch(next + at);
+/* Asks for the lines that begin in [begin, begin + bytes) of the next step. */
+FLOATS_INLINE void decode_ask(const uint8_t *next, size_t begin, const size_t bytes) {
+    const size_t first = align_up(begin, LINE_BYTES);
+    if (bytes % LINE_BYTES == 0) { /* as many wherever it begins: without a loop where bytes is a constant */
+        FLOATS_UNROLL
+        for (size_t at = 0; at < bytes; at += LINE_BYTES) floats_prefetch(next + first + at);
+        return;
+    }
+    for (size_t at = first; at < begin + bytes; at += LINE_BYTES) floats_prefetch(next + at);
 }
 
 FLOATS_INLINE const uint8_t *decode_row(const struct decode_rows *rows, size_t row) {
@@ -94,7 +100,7 @@ FLOATS_INLINE void score_heads(const enum kv_type type, const size_t row_count, 
     const uint8_t *base = decode_row(k, row);
     const float *scales = k->scales + row * (k->dimension / KV_SCALE_GROUP);
     for (size_t r = 0; r < KV_BLOCK_TOKENS; r += row_count) {
-        decode_ask(k->next, (row + r) * k->row_bytes, (row + r + row_count) * k->row_bytes);
+        decode_ask(k->next, (row + r) * k->row_bytes, row_count * k->row_bytes);
         score_tile(type, row_count, heads, k, base, scales, q, q_stride, scores + row + r);
         base += row_count * k->row_bytes;
         scales += row_count * (k->dimension / KV_SCALE_GROUP);
@@ -121,17 +127,20 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
     const size_t element_bytes = type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
+    const size_t tile_bytes = vectors * FLOATS * element_bytes; /* of a row */
+    const bool ask_by_row = tile_bytes % LINE_BYTES == 0;
     FLOATS_UNROLL
     for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
     for (size_t n = 0; n < vectors; n++)
         sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
     for (size_t row = row_begin; row < row_end;) {
         const uint8_t *base = decode_row(v, row);
-        const size_t ask = d * element_bytes * DECODE_ROWS + row * vectors * FLOATS * element_bytes;
-        decode_ask(v->next, ask, ask + KV_BLOCK_TOKENS * vectors * FLOATS * element_bytes);
+        const uint8_t *next = v->next + d * element_bytes * DECODE_ROWS;
+        if (!ask_by_row) decode_ask(next, row * tile_bytes, KV_BLOCK_TOKENS * tile_bytes);
         size_t block_end = row / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
         for (block_end = block_end < row_end ? block_end : row_end; row < block_end; row++) {
             const float *scales = v->scales + row * scale_count;
+            if (ask_by_row) decode_ask(next, row * tile_bytes, tile_bytes);
             floats weight[4];
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++)
@@ -267,7 +276,8 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
     for (size_t head = 0; head < args->group; head++)
         soften(args, head, row_begin, row_end, scratch.scores + head * DECODE_ROWS,
                scratch.s + head * FLOATS);
-    decode_ask(next, DECODE_ROWS * (k.row_bytes + v.row_bytes), DECODE_ROWS / KV_BLOCK_TOKENS * block_bytes);
+    decode_ask(next, DECODE_ROWS * (k.row_bytes + v.row_bytes),
+               DECODE_ROWS / KV_BLOCK_TOKENS * block_bytes - DECODE_ROWS * (k.row_bytes + v.row_bytes));
     value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
 }
 

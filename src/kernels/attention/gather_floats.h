@@ -24,7 +24,12 @@
 #include "kernels/floats.h"
 #include "tensor/half.h"
 
-enum { GATHER_ROWS = 16, GATHER_BATCH = 8, GATHER_LINE = 64 };
+enum {
+    GATHER_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
+    GATHER_ROWS = GATHER_WIDE ? 32 : 16,
+    GATHER_BATCH = 8,
+    GATHER_LINE = 64
+};
 
 /* The rows of a step, K or V. */
 struct gather_rows {
@@ -64,7 +69,7 @@ FLOATS_INLINE size_t gather_bytes(const enum kv_type type) {
 FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
                                      const struct gather_rows *k, const struct gather_ask ask, size_t row,
                                      const float *q, size_t q_stride, float *scores) {
-    floats sum[8];
+    floats sum[16];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
     const float *scales = k->scales + row * scale_count;
@@ -106,8 +111,8 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
                       scores + head * GATHER_ROWS)
     if (type == KV_Q8)
         for (size_t r = 0; r < GATHER_BATCH; r++) floats_prefetch(ask.next->halves[row + r]);
-    for (; head + 4 <= group; head += 4) SCORE_HEADS(4, 2);
-    for (; head + 2 <= group; head += 2) SCORE_HEADS(2, 4);
+    for (; head + 4 <= group; head += 4) SCORE_HEADS(4, GATHER_WIDE ? 4 : 2);
+    for (; head + 2 <= group; head += 2) SCORE_HEADS(2, GATHER_WIDE ? 8 : 4);
     for (; head < group; head++) SCORE_HEADS(1, 8);
 #undef SCORE_HEADS
 }
@@ -116,7 +121,7 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
 FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads, const size_t vectors,
                                      const struct gather_rows *v, const struct gather_ask ask, size_t d,
                                      size_t count, const float *weights, float *o, size_t o_stride) {
-    floats sum[8];
+    floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
     FLOATS_UNROLL
     for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
@@ -165,7 +170,7 @@ FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, con
                        o + head * o_stride, o_stride)
     if (type == KV_Q8)
         for (size_t r = 0; r < GATHER_ROWS; r++) floats_prefetch(ask.next->halves[r]);
-    for (; head + 4 <= group; head += 4) VALUE_HEADS(4, 2);
+    for (; head + 4 <= group; head += 4) VALUE_HEADS(4, GATHER_WIDE ? 4 : 2);
     for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
     for (; head < group; head++) VALUE_HEADS(1, 8);
 #undef VALUE_HEADS
@@ -268,16 +273,17 @@ FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct a
 }
 
 /* The step at index `first`: of the list, behind its end of what the caller goes on with, and behind that whatever
- * lies in the step already. */
-FLOATS_INLINE void gather_find(const struct gather_shape shape, const struct attention_gather_args *args,
+ * lies in the step already: then false. */
+FLOATS_INLINE bool gather_find(const struct gather_shape shape, const struct attention_gather_args *args,
                                size_t first, struct gather_step *step) {
     const bool own = first < args->row_count;
     const size_t begin = own ? first : first - args->row_count;
     const size_t count = own ? args->row_count : args->then_count;
-    if (begin >= count) return;
+    if (begin >= count) return false;
     step->count = count - begin < GATHER_ROWS ? count - begin : GATHER_ROWS;
     gather_place(shape, args->layout, own ? args->chunks : args->then_chunks,
                  (own ? args->rows : args->then_rows) + begin, step);
+    return true;
 }
 
 FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct attention_gather_args *args) {
@@ -297,10 +303,8 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         floats_store(scratch.s + head * FLOATS, floats_set(0));
         for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
     }
-    for (size_t i = 0; i < 3; i++) { /* so that each has rows, if only these */
-        gather_find(shape, args, 0, &steps[i]);
-        gather_find(shape, args, i * GATHER_ROWS, &steps[i]);
-    }
+    for (size_t i = 0; i < 3; i++) /* each has rows, if only these */
+        if (!gather_find(shape, args, i * GATHER_ROWS, &steps[i])) gather_find(shape, args, 0, &steps[i]);
     for (size_t first = 0, at = 0; first < args->row_count; first += GATHER_ROWS, at++) {
         struct gather_step *step = &steps[at % 3];
         gather_attend(shape, args, step, &steps[(at + 1) % 3], &steps[(at + 2) % 3], first, scratch);
