@@ -257,7 +257,7 @@ FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, cons
         FLOATS_UNROLL
         for (size_t i = 0; i < count; i += 16) {
             floats all = floats_sum16(sum + i);
-#define FOUR_STORE(n) \
+#define FOUR_STORE(n)                                                                      \
     _mm_storeu_ps(scores + (i + 4 * (n)) / row_count * stride + (i + 4 * (n)) % row_count, \
                   _mm512_extractf32x4_ps(all, n))
             FOUR_STORE(0), FOUR_STORE(1), FOUR_STORE(2), FOUR_STORE(3);

@@ -1,19 +1,21 @@
 /* Decode attention over `floats`; included by attention_decode_avx2.c, _avx512.c and _neon.c.
  *
- * Mapping: 32 rows (four blocks, contiguous memory) at a time; for each, the scores of all query heads
- * of the group, then the online softmax, then the weighted values, so that K and V come from memory
- * once; the lines of the next 32 rows are prefetched meanwhile, in order and as many as are read, because Zen 3
+ * Mapping: 32 rows (four blocks, contiguous memory; on AVX-512 64, a chunk) at a time; for each, the scores of all
+ * query heads of the group, then the online softmax, then the weighted values, so that K and V come from memory
+ * once; the lines of the next step are prefetched meanwhile, in order and as many as are read, because Zen 3
  * drops prefetches beyond 24 misses, and a line of a chunk further ahead, for its page
- * (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows
- * accumulate in registers, a K vector is converted once and used by each head, a query vector is loaded
- * once for its rows.  Values: 4 heads x 2 registers of the output accumulate over the 32 rows.
+ * (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows (AVX-512: 4) accumulate in registers, a K vector is
+ * converted once and used by each head, a query vector is loaded once for its rows.  Values: 4 heads x 2 (4) registers
+ * of the output accumulate over the rows of a step.
  * Bytes: row_end - row_begin rows of k_row_bytes + v_row_bytes (and scales).
  * Flops: 2 * group * (k_dimension + v_dimension) per row.
  * Bound: memory at small groups, multiply-adds at group 4 and above.  Core cycles per row with the rows
  * in L2, 2026-11-21, AMD EPYC (Zen 3, 2 cores), AVX2, dimension 64: f16 25, 36, 62, 119 at group 1, 2, 4,
  * 8 and q8 36, 50, 76, 145; dimension 128: f16 49, 66, 108, 205 and q8 75, 94, 134, 262.  Group 4 at
  * f16 is half of the multiply-add peak (32 and 64 cycles); the rest is the sums across registers
- * of the scores, the softmax and the prefetches.  See bench/kernels.
+ * of the scores, the softmax and the prefetches.  See bench/kernels.  AVX-512, 2026-11-22, AMD EPYC (Zen 5), group
+ * 4, f16, dimension 64: 25 cycles a row in L2 (16 of multiply-adds), 32 with steps of 32 rows and each four sums
+ * apart; two threads from memory 46 GB/s where plain reads gave 50 to 60 (bench/lab/avx512-zen5.md).
  */
 #include <math.h>
 #include <stdbool.h>

@@ -1,10 +1,10 @@
 /* Gather attention over `floats`; included by attention_gather_avx2.c, _avx512.c and _neon.c.
  *
- * Mapping: 16 selected rows at a time; while they are attended, the 32 behind them are prefetched, each line twice:
- * Zen 3 drops what it has no miss buffer left for, and then the second time brings it.  Rows of 64 to 512 bytes lie at
- * random, where the hardware's prefetchers see nothing; and a burst of prefetches would be dropped for the greater
- * part.  Scores: up to 4 heads x 2 rows accumulate in registers; the softmax is online; values: 4 heads x 2 registers
- * of the output over the rows.
+ * Mapping: 16 selected rows (AVX-512: 32) at a time; while they are attended, the two steps behind them are
+ * prefetched, each line twice: Zen 3 drops what it has no miss buffer left for, and then the second time brings it.
+ * Rows of 64 to 512 bytes lie at random, where the hardware's prefetchers see nothing; and a burst of prefetches
+ * would be dropped for the greater part.  Scores: up to 4 heads x 2 rows (4) accumulate in registers; the softmax is
+ * online; values: 4 heads x 2 (4) registers of the output over the rows.
  * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
  * kernel goes by whole blocks and is tuned for it.
  * Bytes: row_count rows of k_row_bytes + v_row_bytes (for q8 two lines of scales more).
@@ -13,7 +13,9 @@
  * AMD EPYC (Zen 3), 2026-11-21, group 4, f16, ns per row and thread: one thread, all rows 26 at dimension 64 and 44 at
  * 128, where decode took 25 and 49 (bench_selection.c); two threads in the engine, 2048 of 32K at dimension 64: 39
  * (51 while the page tables of the rows were cold: what scores the rows asks for a line of each chunk), where loads of
- * such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.
+ * such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.  AVX-512, AMD EPYC
+ * (Zen 5), 2026-11-22, one thread, 2112 rows: 9.0 in L2, 10.2 at random, and 1.2 more by ranges of 256 rows, as the engine
+ * calls it (bench/lab/avx512-zen5.md).
  */
 #include <math.h>
 #include <stdbool.h>

@@ -33,8 +33,8 @@ INLINE size_t row_streams(size_t input_count, size_t with_many) {
 
 /* How far ahead of its use a row's memory is asked for; the sources for AVX-512 define ROWS_512 first.  Rows lie one
  * after another, so this runs into the next row; past the last row it asks for what is not used, which is harmless.
- * Q4_0 of 8192 x 2048 on one Zen 5 core, share of plain reads in the same run (40 GB/s), 512 bytes to 4 KiB ahead: 0.78,
- * 0.86, at 2 KiB 0.92, 0.89 at 3 KiB, 0.76; two threads together 0.95 to 0.98 from 1 KiB to 2. */
+ * Q4_0 of 8192 x 2048 on one Zen 5 core, share of plain reads in the same run (40 GB/s): 512 bytes ahead 0.78, 1 KiB
+ * 0.86, 2 KiB 0.92, 3 KiB 0.89, 4 KiB 0.76; two threads 0.92 to 0.98 at 1 and 2 KiB. */
 #if defined(ROWS_512)
 enum { PREFETCH_AHEAD = 2048 };
 #else
