@@ -14,8 +14,8 @@
  * 128, where decode took 25 and 49 (bench_selection.c); two threads in the engine, 2048 of 32K at dimension 64: 39
  * (51 while the page tables of the rows were cold: what scores the rows asks for a line of each chunk), where loads of
  * such rows alone take 22 to 28 and the arithmetic 19.  What was tried: bench/lab/prefetches.md.  AVX-512, AMD EPYC
- * (Zen 5), 2026-11-22, one thread, 2112 rows: 9.0 in L2, 10.2 at random, and 1.2 more by ranges of 256 rows, as the engine
- * calls it (bench/lab/avx512-zen5.md).
+ * (Zen 5), 2026-11-22, one thread, 2112 rows: 9.0 in L2, 10.2 at random, and 1.2 more by ranges of 256 rows, as the
+ * engine calls it (bench/lab/avx512-zen5.md).
  */
 #include <math.h>
 #include <stdbool.h>

@@ -48,8 +48,8 @@ static const _Alignas(64) uint32_t places_last[] = {2, 2, 2, 2, 6, 6, 6, 6, 3, 3
 
 INLINE __m512i words_from(const uint8_t *w, size_t word) { return _mm512_loadu_si512(w + 2 * word); }
 
-/* What the sums of four blocks, from block 0 or 4 on, start at: half in each pair of lanes, so that neither grows far from
- * zero. */
+/* What the sums of four blocks, from block 0 or 4 on, start at: half in each pair of lanes, so that neither grows far
+ * from zero. */
 INLINE __m512i start_of(const struct input_q8_32 *x, size_t block) {
     const __m512i index = _mm512_load_si512(block == 0 ? places_first : places_last);
     __m256i half = _mm256_srai_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x->sum8), 1);
