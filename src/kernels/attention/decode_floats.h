@@ -1,6 +1,6 @@
 /* Decode attention over `floats`; included by attention_decode_avx2.c, _avx512.c and _neon.c.
  *
- * Mapping: 32 rows (four blocks, contiguous memory; on AVX-512 64, a chunk) at a time; for each, the scores of all
+ * Mapping: 32 rows (four blocks, contiguous memory; AVX-512: 64 if small) at a time; for each, the scores of all
  * query heads of the group, then the online softmax, then the weighted values, so that K and V come from memory
  * once; the lines of the next step are prefetched meanwhile, in order and as many as are read, because Zen 3
  * drops prefetches beyond 24 misses, and a line of a chunk further ahead, for its page
@@ -28,7 +28,9 @@
 
 enum {
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
-    DECODE_ROWS = DECODE_WIDE ? 64 : 32,
+    DECODE_ROWS = 32,           /* of a step; AVX-512 takes up to DECODE_ROWS_MOST: decode_step_rows */
+    DECODE_ROWS_MOST = DECODE_WIDE ? 64 : 32,
+    DECODE_STEP_BYTES = 16 << 10,
     LINE_BYTES = 64,
     DECODE_CHUNKS_AHEAD = 4
 };
@@ -38,8 +40,9 @@ struct decode_rows {
     const uint8_t *base; /* row 0 of the first block */
     size_t block_bytes, row_bytes;
     size_t dimension;
-    const float *scales; /* Q8: [DECODE_ROWS][dimension / 32] */
+    const float *scales; /* Q8: [step_rows][dimension / 32] */
     const uint8_t *next; /* of the next step's memory, as many bytes as these rows have */
+    size_t step_rows;    /* also from one head's scores to the next one's */
 };
 
 /* Asks for the lines that begin in [begin, begin + bytes) of the next step. */
@@ -92,7 +95,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
             }
         }
     }
-    floats_sums_store(sum, heads * row_count, row_count, scores, DECODE_ROWS);
+    floats_sums_store(sum, heads * row_count, row_count, scores, k->step_rows);
 }
 
 /* The 8 rows of a block, from `row` on. */
@@ -113,7 +116,7 @@ FLOATS_INLINE void score_group(const enum kv_type type, size_t group, const stru
                                const float *q, size_t q_stride, float *scores) {
     size_t head = 0;
 #define SCORE_HEADS(heads, row_count) \
-    score_heads(type, row_count, heads, k, row, q + head * q_stride, q_stride, scores + head * DECODE_ROWS)
+    score_heads(type, row_count, heads, k, row, q + head * q_stride, q_stride, scores + head * k->step_rows)
     for (; head + 4 <= group && head + 5 != group; head += 4) /* 5 is 3 + 2 */
         SCORE_HEADS(4, DECODE_WIDE ? 4 : 2);
     for (; head + 3 <= group; head += 3) SCORE_HEADS(3, 4);
@@ -137,7 +140,7 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
         sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
     for (size_t row = row_begin; row < row_end;) {
         const uint8_t *base = decode_row(v, row);
-        const uint8_t *next = v->next + d * element_bytes * DECODE_ROWS;
+        const uint8_t *next = v->next + d * element_bytes * v->step_rows;
         if (!ask_by_row) decode_ask(next, row * tile_bytes, KV_BLOCK_TOKENS * tile_bytes);
         size_t block_end = row / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
         for (block_end = block_end < row_end ? block_end : row_end; row < block_end; row++) {
@@ -146,7 +149,7 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
             floats weight[4];
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++)
-                weight[head] = floats_set(weights[head * DECODE_ROWS + row]);
+                weight[head] = floats_set(weights[head * v->step_rows + row]);
             FLOATS_UNROLL
             for (size_t n = 0; n < vectors; n++) {
                 floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
@@ -179,8 +182,8 @@ FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const stru
                                size_t row_begin, size_t row_end, const float *weights, float *o,
                                size_t o_stride) {
     size_t head = 0;
-#define VALUE_HEADS(heads, vectors)                                                        \
-    value_heads(type, heads, vectors, v, row_begin, row_end, weights + head * DECODE_ROWS, \
+#define VALUE_HEADS(heads, vectors)                                                         \
+    value_heads(type, heads, vectors, v, row_begin, row_end, weights + head * v->step_rows, \
                 o + head * o_stride, o_stride)
     for (; head + 4 <= group && head + 5 != group; head += 4) VALUE_HEADS(4, DECODE_WIDE ? 4 : 2);
     for (; head + 3 <= group; head += 3) VALUE_HEADS(3, 4);
@@ -190,17 +193,17 @@ FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const stru
 }
 
 /* One head's online softmax over the scores of a step, of which [row_begin, row_end) count. */
-static void soften(const struct attention_decode_args *args, size_t head, size_t row_begin, size_t row_end,
-                   float *scores, float *s) {
-    enum { COUNT = DECODE_ROWS / FLOATS };
-    floats x[COUNT];
+FLOATS_INLINE void soften_rows(const size_t step_rows, const struct attention_decode_args *args, size_t head,
+                               size_t row_begin, size_t row_end, float *scores, float *s) {
+    const size_t count = step_rows / FLOATS;
+    floats x[DECODE_ROWS_MOST / FLOATS];
     floats m = floats_set(args->m[head]);
     int greater = 0;
     FLOATS_UNROLL
-    for (size_t i = 0; i < COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         x[i] = floats_multiply(floats_load(scores + i * FLOATS), floats_set(args->scale));
         if (args->softcap != 0) x[i] = floats_softcap(x[i], args->softcap);
-        if (row_end - row_begin != DECODE_ROWS) {
+        if (row_end - row_begin != step_rows) {
             floats lane = floats_add(floats_index(), floats_set((float)(i * FLOATS))),
                    no = floats_set(-INFINITY);
             x[i] = floats_if_less(lane, floats_set((float)row_begin), no, x[i]);
@@ -208,8 +211,18 @@ static void soften(const struct attention_decode_args *args, size_t head, size_t
         }
         greater |= floats_any_greater(x[i], m);
     }
-    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
+    softmax_step(x, count, greater, &args->m[head], s, args->o + head * args->o_stride,
                  args->layout->v_dimension, scores);
+}
+
+static void soften(const struct attention_decode_args *args, size_t head, size_t row_begin, size_t row_end,
+                   float *scores, float *s) {
+    soften_rows(DECODE_ROWS, args, head, row_begin, row_end, scores, s);
+}
+
+static void soften_most(const struct attention_decode_args *args, size_t head, size_t row_begin,
+                        size_t row_end, float *scores, float *s) {
+    soften_rows(DECODE_ROWS_MOST, args, head, row_begin, row_end, scores, s);
 }
 
 /* The scales of a block's 8 rows as floats, row by row. */
@@ -219,24 +232,24 @@ FLOATS_INLINE void scales_load(const uint8_t *halves, size_t dimension, float *s
 }
 
 struct decode_scratch {
-    float *scores;   /* [group][DECODE_ROWS] */
+    float *scores;   /* [group][DECODE_ROWS_MOST] */
     float *s;        /* [group][FLOATS] */
-    float *k_scales; /* [DECODE_ROWS][k_dimension / 32] */
+    float *k_scales; /* [DECODE_ROWS_MOST][k_dimension / 32] */
     float *v_scales;
 };
 
 static struct decode_scratch decode_scratch_in(void *memory, size_t group, const struct kv_layout *layout) {
     struct decode_scratch scratch = {.scores = memory};
-    scratch.s = scratch.scores + group * DECODE_ROWS;
+    scratch.s = scratch.scores + group * DECODE_ROWS_MOST;
     scratch.k_scales = scratch.s + group * FLOATS;
-    scratch.v_scales = scratch.k_scales + DECODE_ROWS * (layout->k_dimension / KV_SCALE_GROUP);
+    scratch.v_scales = scratch.k_scales + DECODE_ROWS_MOST * (layout->k_dimension / KV_SCALE_GROUP);
     return scratch;
 }
 
 static size_t decode_scratch_bytes(size_t group, const struct kv_layout *layout) {
     return sizeof(float) *
-           (group * (DECODE_ROWS + FLOATS) +
-            DECODE_ROWS * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
+           (group * (DECODE_ROWS_MOST + FLOATS) +
+            DECODE_ROWS_MOST * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
 }
 
 /* A row's dimension, bytes and type: constants where the caller knows them. */
@@ -249,21 +262,33 @@ FLOATS_INLINE size_t decode_row_bytes(const enum kv_type type, const size_t dime
     return type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
 }
 
-/* Rows [row_begin, row_end) of the DECODE_ROWS that start at `block`; those of the next step are at `next`. */
+/* 16 KiB ahead is what Zen 5 wants; steps of 64 rows of 512 bytes would push each other out of L1. */
+FLOATS_INLINE size_t decode_step_rows(const struct decode_shape shape) {
+    const size_t row_bytes =
+        decode_row_bytes(shape.k_type, shape.k_dimension) + decode_row_bytes(shape.v_type, shape.v_dimension);
+    return row_bytes * DECODE_ROWS_MOST <= DECODE_STEP_BYTES ? DECODE_ROWS_MOST : DECODE_ROWS;
+}
+
+/* Rows [row_begin, row_end) of the decode_step_rows that start at `block`; those of the next step are at `next`. */
 FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct attention_decode_args *args,
                                const uint8_t *block, const uint8_t *next, size_t row_begin, size_t row_end,
                                struct decode_scratch scratch) {
     const struct kv_layout *layout = args->layout;
-    const size_t block_bytes = layout->block_bytes;
+    const size_t block_bytes = layout->block_bytes, step_rows = decode_step_rows(shape);
     struct decode_rows k = {block,
                             block_bytes,
                             decode_row_bytes(shape.k_type, shape.k_dimension),
                             shape.k_dimension,
                             scratch.k_scales,
-                            next};
-    struct decode_rows v = {
-        block + layout->v_offset, block_bytes,      decode_row_bytes(shape.v_type, shape.v_dimension),
-        shape.v_dimension,        scratch.v_scales, next + DECODE_ROWS * k.row_bytes};
+                            next,
+                            step_rows};
+    struct decode_rows v = {block + layout->v_offset,
+                            block_bytes,
+                            decode_row_bytes(shape.v_type, shape.v_dimension),
+                            shape.v_dimension,
+                            scratch.v_scales,
+                            next + step_rows * k.row_bytes,
+                            step_rows};
     for (size_t b = row_begin / KV_BLOCK_TOKENS; b * KV_BLOCK_TOKENS < row_end; b++) {
         const uint8_t *here = block + b * block_bytes;
         const size_t row = b * KV_BLOCK_TOKENS;
@@ -276,10 +301,10 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
         score_group(shape.k_type, args->group, &k, row, args->q, args->q_stride, scratch.scores);
     }
     for (size_t head = 0; head < args->group; head++)
-        soften(args, head, row_begin, row_end, scratch.scores + head * DECODE_ROWS,
-               scratch.s + head * FLOATS);
-    decode_ask(next, DECODE_ROWS * (k.row_bytes + v.row_bytes),
-               DECODE_ROWS / KV_BLOCK_TOKENS * block_bytes - DECODE_ROWS * (k.row_bytes + v.row_bytes));
+        (step_rows == DECODE_ROWS ? soften : soften_most)(
+            args, head, row_begin, row_end, scratch.scores + head * step_rows, scratch.s + head * FLOATS);
+    decode_ask(next, step_rows * (k.row_bytes + v.row_bytes),
+               step_rows / KV_BLOCK_TOKENS * block_bytes - step_rows * (k.row_bytes + v.row_bytes));
     value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
 }
 
@@ -290,6 +315,7 @@ FLOATS_INLINE const uint8_t *decode_block(const struct attention_decode_args *ar
 }
 
 FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct attention_decode_args *args) {
+    const size_t step_rows = decode_step_rows(shape);
     struct decode_scratch scratch = decode_scratch_in(args->scratch, args->group, args->layout);
     for (size_t head = 0; head < args->group; head++) {
         args->m[head] = -INFINITY;
@@ -297,7 +323,7 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
         for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
     }
     for (uint64_t row = args->row_begin; row < args->row_end;) {
-        uint64_t first = row / DECODE_ROWS * DECODE_ROWS, after = first + DECODE_ROWS;
+        uint64_t first = row / step_rows * step_rows, after = first + step_rows;
         uint64_t end = after < args->row_end ? after : args->row_end;
         const uint8_t *block = decode_block(args, first);
         const uint64_t far = first / KV_CHUNK_TOKENS + DECODE_CHUNKS_AHEAD;
