@@ -13,11 +13,13 @@
 #define FLOATS_INLINE static inline __attribute__((always_inline))
 
 /* Before a loop whose count is a constant once inlined: unrolled early enough that an array of registers
- * stays in registers. */
+ * stays in registers.  _MAYBE: where it is a constant in some callers only, of which clang complains. */
 #if defined(__clang__)
 #define FLOATS_UNROLL _Pragma("unroll")
+#define FLOATS_UNROLL_MAYBE
 #else
-#define FLOATS_UNROLL _Pragma("GCC unroll 16")
+#define FLOATS_UNROLL       _Pragma("GCC unroll 16")
+#define FLOATS_UNROLL_MAYBE FLOATS_UNROLL
 #endif
 
 /* Into all caches; any address. */

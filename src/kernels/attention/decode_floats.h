@@ -49,7 +49,7 @@ struct decode_rows {
 FLOATS_INLINE void decode_ask(const uint8_t *next, size_t begin, const size_t bytes) {
     const size_t first = align_up(begin, LINE_BYTES);
     if (bytes % LINE_BYTES == 0) { /* as many wherever it begins: without a loop where bytes is a constant */
-        FLOATS_UNROLL
+        FLOATS_UNROLL_MAYBE
         for (size_t at = 0; at < bytes; at += LINE_BYTES) floats_prefetch(next + first + at);
         return;
     }
