@@ -92,10 +92,6 @@ enum status axes_read(struct axes *axes, const char *preset_name, const char *se
         compresses = axes->k_type == KV_F16 && axes->v_type == KV_F16;
         if (compresses) set_codec(axes, "dynamic");
     }
-    if (axes->on_disk && strcmp(axes->preset, "hata") == 0) { /* single tokens would be of nearly every chunk */
-        axes->select.page = KV_CHUNK_TOKENS;
-        axes->select.dense_layers = 0;
-    }
     axes->resident_layers = SIZE_MAX;
     if (set != NULL) TRY(read_set(axes, set, &names_codec, error));
     if (axes->q4_pages && !axes->on_disk)
