@@ -6,7 +6,7 @@
 
 #include "platform/clock.h"
 
-enum { PASSES = 8, LANES = 8 };
+enum { LANES = 8 };
 
 typedef uint64_t words __attribute__((vector_size(16))); /* a register on every machine we build for */
 
@@ -42,22 +42,31 @@ static void fill_share(void *context, const struct pool_worker *worker) {
     memset((void *)(uintptr_t)(reading->data + range.begin), 1, (range.end - range.begin) * sizeof(words));
 }
 
-enum status bandwidth_measure(struct pool *pool, double *bytes_per_second, struct error *error) {
-    static const size_t size_bytes = (size_t)512 << 20;
-    void *memory =
-        mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+static struct reading reading_of(const struct bandwidth *bandwidth) {
+    return (struct reading){.data = bandwidth->memory, .word_count = BANDWIDTH_PASS_BYTES / sizeof(words)};
+}
+
+enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, struct error *error) {
+    void *memory = mmap(NULL, BANDWIDTH_PASS_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with", size_bytes);
-    (void)madvise(memory, size_bytes, MADV_HUGEPAGE); /* a hint */
-    struct reading reading = {.data = memory, .word_count = size_bytes / sizeof(words)};
+        return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with",
+                            BANDWIDTH_PASS_BYTES);
+    (void)madvise(memory, BANDWIDTH_PASS_BYTES, MADV_HUGEPAGE); /* a hint */
+    bandwidth->memory = memory;
+    struct reading reading = reading_of(bandwidth);
     pool_run(pool, fill_share, &reading);
-    *bytes_per_second = 0;
-    for (int pass = 0; pass < PASSES; pass++) {
-        uint64_t began = clock_ns();
-        pool_run(pool, read_share, &reading);
-        double rate = (double)size_bytes * 1e9 / (double)(clock_ns() - began);
-        if (rate > *bytes_per_second) *bytes_per_second = rate;
-    }
-    munmap(memory, size_bytes);
     return STATUS_OK;
+}
+
+uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool) {
+    struct reading reading = reading_of(bandwidth);
+    uint64_t began = clock_ns();
+    pool_run(pool, read_share, &reading);
+    return clock_ns() - began;
+}
+
+void bandwidth_close(struct bandwidth *bandwidth) {
+    if (bandwidth->memory != NULL) munmap(bandwidth->memory, BANDWIDTH_PASS_BYTES);
+    bandwidth->memory = NULL;
 }

@@ -34,7 +34,7 @@ struct bench {
     struct random random;
     struct sequence *sequences[ENGINE_SEQUENCES_MOST];
     size_t sequence_count; /* created */
-    double bandwidth;
+    struct bandwidth bandwidth; /* open with --floor */
     char kernels[128];
     token_id *tokens; /* [longest prompt or depth] random ids */
     size_t token_capacity;
@@ -67,24 +67,26 @@ static enum status prefill(struct bench *bench, struct sequence *sequence, uint6
     return status;
 }
 
-static enum status decode(struct bench *bench, uint64_t step_count, size_t sequence_count,
+/* Adds the time of the plain reads, one between two steps, to *read_ns; NULL: none are made. */
+static enum status decode(struct bench *bench, uint64_t step_count, size_t sequence_count, uint64_t *read_ns,
                           struct error *error) {
     token_id tokens[ENGINE_SEQUENCES_MOST];
     for (uint64_t step = 0; step < step_count; step++) {
         for (size_t i = 0; i < sequence_count; i++) tokens[i] = random_token(bench);
         const float *logits;
         TRY(engine_step(bench->session.engine, bench->sequences, tokens, sequence_count, &logits, error));
+        if (read_ns != NULL) *read_ns += bandwidth_pass_ns(&bench->bandwidth, device_pool(bench->session.device));
         TRY(check_interrupt(error));
     }
     return STATUS_OK;
 }
 
 static enum status run_test_once(struct bench *bench, const struct bench_test *test, uint64_t prompt_count,
-                                 uint64_t generate_count, struct error *error) {
+                                 uint64_t generate_count, uint64_t *read_ns, struct error *error) {
     if (prompt_count > 0)
         for (size_t i = 0; i < test->sequence_count; i++)
             TRY(prefill(bench, bench->sequences[i], prompt_count, NULL, error));
-    return decode(bench, generate_count, test->sequence_count, error);
+    return decode(bench, generate_count, test->sequence_count, read_ns, error);
 }
 
 /* Every sequence of the test is depth tokens long afterwards. */
@@ -124,19 +126,24 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
         /* Touches weights and buffers as the test will: a block of prompt, a step. */
         TRY(run_test_once(bench, test, min_size(test->prompt_count, test->ubatch),
-                          test->generate_count > 0 ? 1 : 0, error));
+                          test->generate_count > 0 ? 1 : 0, NULL, error));
         TRY(set_depth(bench, test, error));
     }
     struct select *select = engine_select(bench->session.engine);
     if (select != NULL) select_reset_statistics(select);
     struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
+    const bool reads = bench->bandwidth.memory != NULL && bench_measures_floor(test);
     test->time = time(NULL);
     for (uint64_t r = 0; r < repetitions; r++) {
         if (r > 0) TRY(set_depth(bench, test, error));
-        uint64_t began = clock_ns();
-        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, error));
-        test->samples_ns[test->sample_count++] = clock_ns() - began;
+        uint64_t read_ns = 0, began = clock_ns();
+        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, reads ? &read_ns : NULL, error));
+        test->samples_ns[test->sample_count] = clock_ns() - began - read_ns;
+        if (reads)
+            test->read_rates[test->sample_count] =
+                (double)(test->generate_count * BANDWIDTH_PASS_BYTES) * 1e9 / (double)read_ns;
+        test->sample_count++;
         TRY(check_interrupt(error));
     }
     if (select != NULL) test->select = select_statistics(select);
@@ -256,8 +263,8 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
         .weight_bytes_per_token = model_step_bytes(&model->gguf),
     };
     model_type_text(&model->gguf, bench->model.type, sizeof bench->model.type);
-    if (bench->printer.has_floor)
-        TRY(bandwidth_measure(device_pool(bench->session.device), &bench->bandwidth, error));
+    if (bench->printer.has_floor && bench->bandwidth.memory == NULL)
+        TRY(bandwidth_open(&bench->bandwidth, device_pool(bench->session.device), error));
     return STATUS_OK;
 }
 
@@ -272,8 +279,7 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
     struct bench_test settings = {.plan = &bench->plan,
                                   .random_depth = option_flag(options, OPTION_FILL_RANDOM),
-                                  .threads = bench->session.thread_count,
-                                  .bandwidth = bench->bandwidth};
+                                  .threads = bench->session.thread_count};
     for (size_t k = 0; k < k_types->list_count; k++)
         for (size_t v = 0; v < v_types->list_count; v++)
             for (size_t b = 0; b < batches->list_count; b++)
@@ -324,6 +330,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         }
         destroy_sequences(bench);
         session_close(&bench->session);
+        bandwidth_close(&bench->bandwidth);
         status = trace_file_close(&bench->trace, status, error);
         plan_deinit(&bench->plan);
         free(bench->tokens);

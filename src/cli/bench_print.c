@@ -1,6 +1,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/bench_result.h"
@@ -62,11 +63,40 @@ static const char *test_name(const struct bench_test *test, char *buffer, size_t
     return buffer;
 }
 
-/* Share of the measured bandwidth that decoding reached; 0 where there is nothing to say (prefill). */
-static double floor_share(const struct bench_model *model, const struct bench_test *test) {
-    if (test->bandwidth <= 0 || test->generate_count == 0 || test->prompt_count > 0) return 0;
-    double steps_per_second = bench_statistics(test).mean_rate / (double)test->sequence_count;
-    return steps_per_second * (double)bench_step_bytes(model, test) / test->bandwidth;
+bool bench_measures_floor(const struct bench_test *test) {
+    return test->generate_count > 0 && test->prompt_count == 0;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Medians over the repetitions. */
+struct floor {
+    double bandwidth; /* bytes per second; 0: not measured */
+    double share;     /* of it that decoding reached */
+};
+
+static double median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, compare_doubles);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Of one repetition: a step beside the reads that were made between its steps. */
+static double sample_share(const struct bench_model *model, const struct bench_test *test, size_t index) {
+    double steps_per_second = bench_sample_rate(test, index) / (double)test->sequence_count;
+    return steps_per_second * (double)bench_step_bytes(model, test) / test->read_rates[index];
+}
+
+static struct floor floor_of(const struct bench_model *model, const struct bench_test *test) {
+    double rates[BENCH_SAMPLES_MOST], shares[BENCH_SAMPLES_MOST];
+    if (test->sample_count == 0 || test->read_rates[0] <= 0) return (struct floor){0};
+    for (size_t i = 0; i < test->sample_count; i++) {
+        rates[i] = test->read_rates[i];
+        shares[i] = sample_share(model, test, i);
+    }
+    return (struct floor){median(rates, test->sample_count), median(shares, test->sample_count)};
 }
 
 /* ---- the table ---- */
@@ -134,10 +164,10 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
     /* the plus-minus sign takes two bytes and one column */
     output_text(" %*s | %*s |", TEST_WIDTH, test_name(test, name, sizeof name), RATE_WIDTH + 1, rate);
     if (p->has_floor) {
-        double share = floor_share(model, test);
-        if (share > 0)
+        struct floor floor = floor_of(model, test);
+        if (floor.bandwidth > 0)
             output_text(" %9.1f | %5.1f GB/s | %6.1f %% |", (double)bench_step_bytes(model, test) * 1e-6,
-                        test->bandwidth * 1e-9, share * 100);
+                        floor.bandwidth * 1e-9, floor.share * 100);
         else
             output_text(" %9s | %10s | %8s |", "", "", "");
     }
@@ -146,12 +176,31 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
 
 /* ---- for scripts ---- */
 
-static json_t *samples_json(const struct bench_test *test, bool rates) {
+static json_t *times_json(const struct bench_test *test) {
     json_t *list = json_array();
     for (size_t i = 0; i < test->sample_count; i++)
-        json_array_append_new(list, rates ? json_real(bench_sample_rate(test, i))
-                                          : json_integer((json_int_t)test->samples_ns[i]));
+        json_array_append_new(list, json_integer((json_int_t)test->samples_ns[i]));
     return list;
+}
+
+static json_t *rates_json(const struct bench_test *test) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < test->sample_count; i++)
+        json_array_append_new(list, json_real(bench_sample_rate(test, i)));
+    return list;
+}
+
+/* Of each repetition; their medians are read_bandwidth and bandwidth_share. */
+static void add_floor(json_t *row, const struct bench_model *model, const struct bench_test *test) {
+    struct floor floor = floor_of(model, test);
+    bool measured = floor.bandwidth > 0;
+    json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
+    json_add(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
+    json_add(row, "bandwidth_share", measured ? json_real(floor.share) : json_null());
+    json_t *list = json_array();
+    for (size_t i = 0; measured && i < test->sample_count; i++)
+        json_array_append_new(list, json_real(sample_share(model, test, i)));
+    json_add(row, "samples_share", list);
 }
 
 /* What is read, and where the time of attention goes (seconds of all repetitions). */
@@ -193,8 +242,8 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);
     json_add_number(row, "avg_ts", s.mean_rate);
     json_add_number(row, "stddev_ts", s.deviation_rate);
-    json_add(row, "samples_ns", samples_json(test, false));
-    json_add(row, "samples_ts", samples_json(test, true));
+    json_add(row, "samples_ns", times_json(test));
+    json_add(row, "samples_ts", rates_json(test));
 }
 
 /* Of --kv-disk; sums over all repetitions. */
@@ -229,12 +278,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "kernels", json_string(model->kernels));
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
     add_tier(row, test);
-    if (p->has_floor) {
-        json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
-        json_add_number(row, "read_bandwidth", test->bandwidth);
-        double share = floor_share(model, test);
-        json_add(row, "bandwidth_share", share > 0 ? json_real(share) : json_null());
-    }
+    if (p->has_floor) add_floor(row, model, test);
     return row;
 }
 

@@ -36,7 +36,8 @@ struct bench_test {
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MOST];
-    double bandwidth; /* bytes per second, measured; 0: not asked for */
+    /* bytes per second that plain reads between the steps of a repetition got; 0: not asked for, or not only steps */
+    double read_rates[BENCH_SAMPLES_MOST];
 };
 
 struct bench_statistics {
@@ -45,6 +46,7 @@ struct bench_statistics {
 
 struct bench_statistics bench_statistics(const struct bench_test *test);
 double bench_sample_rate(const struct bench_test *test, size_t index);
+bool bench_measures_floor(const struct bench_test *test); /* decodes only: what prefill needs is no matter of memory */
 /* Bytes that a decode step must read: the weights once and, of every sequence at mid test, the KV that is attended
  * to and the metadata that are scored; per step. */
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test);

@@ -81,10 +81,22 @@ static void json_rows_add_up(void **state) {
             mean += json_number_value(json_array_get(json_object_get(row, "samples_ts"), s)) / 3;
         double avg = json_number_value(json_object_get(row, "avg_ts"));
         assert_true(avg > 0 && fabs(avg - mean) < 1e-3 * mean);
-        double bandwidth = json_number_value(json_object_get(row, "read_bandwidth"));
-        assert_true(bandwidth > 1e7 && bandwidth < 1e13);
-        json_t *share = json_object_get(row, "bandwidth_share");
-        assert_true(generates ? json_real_value(share) > 0 : json_is_null(share));
+        json_t *bandwidth = json_object_get(row, "read_bandwidth");
+        json_t *share = json_object_get(row, "bandwidth_share"), *shares = json_object_get(row, "samples_share");
+        assert_int_equal(json_array_size(shares), generates ? 3 : 0);
+        if (generates) { /* of each repetition by its own reads; the median of three is one of them */
+            assert_true(json_real_value(bandwidth) > 1e7 && json_real_value(bandwidth) < 1e13);
+            size_t below = 0, above = 0;
+            for (size_t s = 0; s < 3; s++) {
+                double sample = json_number_value(json_array_get(shares, s));
+                assert_true(sample > 0);
+                below += sample < json_real_value(share);
+                above += sample > json_real_value(share);
+            }
+            assert_true(below <= 1 && above <= 1);
+        } else {
+            assert_true(json_is_null(bandwidth) && json_is_null(share));
+        }
     }
     json_decref(rows);
 }
