@@ -16,7 +16,7 @@
 
 enum {
     RANGE_ROWS_LEAST = 256, /* at 64 elements in f16: 64 KiB of K and V, a few us */
-    RANGES_MOST = 256,      /* bounds the partials: longer sequences get longer ranges */
+    RANGES_MOST = 32, /* 8 KV heads: 256 units; longer ranges begin and are merged less often */
     DECODE_ROWS_MOST = 1,   /* items of more rows go to the prefill kernel */
     APPEND_ELEMENTS_ALONE = 8192,
 };
