@@ -342,6 +342,56 @@ enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
                      cache->tier->rows.count + cache->tier->packed.count);
 }
 
+/* Slots that chunks [chunk_first, chunk_end) of the layers that do not stay take, the last one of them as it grows. */
+static struct tier_share chunks_share(const struct kv_sequence *sequence, uint64_t chunk_first,
+                                      uint64_t chunk_end) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct tier_share share = {0, 0};
+    for (size_t layer = sequence->cache->tier->resident_layers; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            for (uint64_t chunk = chunk_first; chunk < chunk_end; chunk++)
+                if (chunk + 1 < chunk_end && kv_chunk_is_packed(sequence, layer, head, chunk))
+                    share.packed++;
+                else
+                    share.rows++;
+    return share;
+}
+
+static uint64_t chunks_on_disk(const struct kv_sequence *sequence) {
+    return sequence->source_count > 0 ? sequence->sources[sequence->source_count - 1].chunk_end : 0;
+}
+
+/* What is lacking for them, beside the layers that stay and a head's chunks from the disk. */
+static struct tier_share lacking(const struct kv_sequence *sequence, uint64_t token_count) {
+    const struct kv_tier *tier = sequence->cache->tier;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    uint64_t first = chunks_on_disk(sequence), sequences = max_size(config->sequence_capacity, 1);
+    struct tier_share needed = chunks_share(sequence, first, kv_chunks_of(token_count)),
+                      stays = layers_share(config, &tier->shares, tier->resident_layers);
+    needed.rows = needed.rows * sequences + stays.rows + first;
+    needed.packed = needed.packed * sequences + stays.packed + (config->q4_pages ? first : 0);
+    return (struct tier_share){needed.rows > tier->rows.count ? needed.rows - tier->rows.count : 0,
+                               needed.packed > tier->packed.count ? needed.packed - tier->packed.count : 0};
+}
+
+enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    if (tier == NULL || sequence->write_failed == STATUS_OK || sequence->backing.store != NULL)
+        return STATUS_OK;
+    for (;;) {
+        struct tier_share lack = lacking(sequence, token_count);
+        if (lack.rows == 0 && lack.packed == 0) return STATUS_OK;
+        if (tier->resident_layers == 0)
+            return error_set(error, sequence->write_failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
+                             "%s; and for the KV of %" PRIu64
+                             " tokens that the disk does not have --kv-host lacks at least %" PRIu64 " bytes",
+                             sequence->write_failure.message,
+                             token_count - chunks_on_disk(sequence) * KV_CHUNK_TOKENS,
+                             share_bytes(&sequence->cache->config, lack));
+        tier->resident_layers--;
+    }
+}
+
 void kv_tier_fail(struct kv_tier *tier, const struct error *error) {
     if (tier->failed != STATUS_OK) return;
     tier->failed = error->status;

@@ -104,9 +104,14 @@ struct kv_backing {
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
-/* It has no document, because of `why`: all of its KV is to be in RAM, and when RAM does not hold it that is the reason
- * (kv_tier_full).  Its caller has said so already: flushing it says nothing. */
+/* It has no document, or one that it only reads, because of `why`: what is computed is to be in RAM, and when RAM does
+ * not hold it that is the reason (kv_tier_full).  Its caller has said so already: flushing it says nothing. */
 void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why);
+/* Of such a sequence: whether RAM will hold what comes until it has token_count tokens, while any head's older chunks
+ * come from the disk; layers that are to stay in RAM make room.  The other sequences that there may be are taken to
+ * need as much.  Of any other sequence it says yes.  STATUS_IO or STATUS_MEMORY, as kv_tier_full. */
+enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
+    STATUS_CHECKED;
 /* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
  * it is saved or not.  Slots that nobody has used yet are divided anew. */
 enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,

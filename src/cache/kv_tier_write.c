@@ -15,7 +15,7 @@ void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backi
 }
 
 void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why) {
-    ASSERT(sequence->source_count == 0 && !sequence->writes);
+    ASSERT(!sequence->writes);
     sequence->backing = (struct kv_backing){0};
     sequence->write_failed = why->status;
     sequence->write_failure = *why;

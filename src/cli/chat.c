@@ -35,6 +35,7 @@ struct chat {
     struct message *messages; /* owned */
     size_t message_count, message_capacity;
     bool failed_memory;
+    bool found_damage; /* in a saved document */
 };
 
 /* ---- messages ---- */
@@ -87,6 +88,7 @@ static enum status make_engine(void *context, struct error *error) {
         .batch_size = session_batch_size(options),
         .segment_size = option_count(options, OPTION_SEGMENT),
         .remainder = (enum engine_remainder)option_count(options, OPTION_REMAINDER),
+        .found_damage = chat->found_damage,
         .k_type = chat->plan.k_type,
         .v_type = chat->plan.v_type,
         .select = chat->plan.select,
@@ -151,6 +153,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
     if (status == STATUS_DOCUMENT) {
         const struct error reason = *error;
+        chat->found_damage = true;
         status = generation_compute_again(g, &chat->answer, 1, &fresh, make_engine, chat, &reason, error);
         if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
     }

@@ -24,7 +24,8 @@ struct run {
     struct answer answers[ENGINE_SEQUENCES_MOST];
     size_t answer_count;
     uint64_t seed, kv_bytes_peak, reused_tokens;
-    char last_byte; /* written to standard output */
+    bool found_damage; /* in a saved document */
+    char last_byte;    /* written to standard output */
 };
 
 /* Text of an answer that must wait until those before it are printed. */
@@ -80,6 +81,7 @@ static enum status create_engine(struct run *run, struct error *error) {
         .batch_size = session_batch_size(run->options),
         .segment_size = option_count(run->options, OPTION_SEGMENT),
         .remainder = (enum engine_remainder)option_count(run->options, OPTION_REMAINDER),
+        .found_damage = run->found_damage,
         .k_type = run->plan.k_type,
         .v_type = run->plan.v_type,
         .select = run->plan.select,
@@ -97,6 +99,7 @@ static enum status create_engine(struct run *run, struct error *error) {
     if (run->plan.disk.directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
         run->generation.token_most >= 0)
         engine_options.context_size = wanted; /* metadata of what is never used would take the budget */
+    engine_options.wanted_tokens = wanted;
     TRY(plan_tiers(&run->plan, run->session.model, option_text(run->options, OPTION_FILE), &engine_options,
                    error));
     if (engine_options.context_size > run->session.model->config.context_length && !run->generation.quiet)
@@ -153,6 +156,7 @@ static enum status prefill(struct run *run, struct error *error) {
 static enum status make_engine(void *run, struct error *error) { return create_engine(run, error); }
 
 static enum status compute_again(struct run *run, const struct error *reason, struct error *error) {
+    run->found_damage = true;
     enum status status = generation_compute_again(&run->generation, run->answers, run->answer_count,
                                                   &run->prompt, make_engine, run, reason, error);
     run->reused_tokens = 0;
@@ -360,7 +364,9 @@ static enum status report(struct run *run, enum status status, struct error *err
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
     if (run->plan.disk.directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
-    print_timings(run);
+    /* What is refused before any work has no figures. */
+    if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.prefill_tokens > 0)
+        print_timings(run);
     if (status == STATUS_OK) status = check_saving(run, error);
     const char *path = option_text(run->options, OPTION_JSON_FILE);
     if (path != NULL) {

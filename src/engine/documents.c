@@ -1,5 +1,6 @@
 #include "engine/documents.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,10 @@ struct documents {
     struct store *store;       /* owned */
     struct kv_backing backing; /* name: owned */
     char *name;
+    bool is_read_only; /* the folder cannot be written: nothing is saved, and unwritable says why */
+    bool is_told;      /* and somebody was told */
+    bool ignores;      /* what it holds: damage was found, and cannot be flagged */
+    struct error unwritable;
     documents_choose *choose; /* NULL: pages are of one form, or the shares are given */
     void *choose_context;
 };
@@ -67,18 +72,39 @@ static enum status fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES],
     return STATUS_OK;
 }
 
+/* A folder that cannot be written, because of the file system it lies on, its permissions or its owner, can still be
+ * read. */
+static enum status open_store(struct documents *documents, struct store_options *options,
+                              struct error *error) {
+    struct error *why = &documents->unwritable, read;
+    enum status status = store_open(&documents->store, options, why);
+    bool cannot = why->os_error == EROFS || why->os_error == EACCES || why->os_error == EPERM;
+    if (status == STATUS_IO && cannot) {
+        options->read_only = documents->is_read_only = true;
+        if (store_open(&documents->store, options, &read) == STATUS_OK) {
+            why->status = STATUS_FULL; /* where RAM does not do without it, memory is what is lacking */
+            return STATUS_OK;
+        }
+        if (strcmp(read.message, why->message) != 0)
+            return error_set(error, read.status, "%s; nor can it be read: %s", why->message, read.message);
+    }
+    if (status != STATUS_OK && error != NULL) *error = *why;
+    return status;
+}
+
 enum status documents_open(struct documents **result, const struct engine_options *options,
                            const struct model *model, const struct kv_layout *layout, struct select *select,
                            uint64_t buffer_bytes, struct error *error) {
     struct documents *documents = calloc(1, sizeof *documents);
     *result = documents;
     if (documents == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
-    const struct store_options store_options = {.directory = options->disk_directory,
-                                                .limit_bytes = options->disk_bytes,
-                                                .staging_bytes = (size_t)buffer_bytes,
-                                                .faults = options->io_faults,
-                                                .sqlite_vfs = options->sqlite_vfs};
-    TRY(store_open(&documents->store, &store_options, error));
+    struct store_options store_options = {.directory = options->disk_directory,
+                                          .limit_bytes = options->disk_bytes,
+                                          .staging_bytes = (size_t)buffer_bytes,
+                                          .faults = options->io_faults,
+                                          .sqlite_vfs = options->sqlite_vfs};
+    TRY(open_store(documents, &store_options, error));
+    documents->ignores = documents->is_read_only && options->found_damage;
     struct kv_backing *backing = &documents->backing;
     documents->name = strdup(options->document_name != NULL ? options->document_name : "");
     if (documents->name == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
@@ -125,7 +151,8 @@ static enum status open_match(struct documents *documents, const struct store_ma
                               uint64_t token_capacity, struct document **document, bool *writable,
                               struct error *error) {
     const struct kv_backing *backing = &documents->backing;
-    *writable = match->prefix_tokens == match->token_count && same_metadata(&match->layout, &backing->layout);
+    *writable = match->prefix_tokens == match->token_count &&
+                same_metadata(&match->layout, &backing->layout) && !documents->is_read_only;
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
                                            &match->layout, DOCUMENT_APPEND, token_capacity, error);
@@ -160,6 +187,17 @@ static enum status find(struct documents *documents, const int32_t *tokens, uint
     return STATUS_OK;
 }
 
+/* What follows the document is in RAM. */
+static void only_read(struct documents *documents, struct kv_sequence *sequence, struct error *notice) {
+    struct error before = *notice;
+    const char *damage = before.message, *between = damage[0] != '\0' ? "; " : "";
+    kv_sequence_keep_in_ram(sequence, &documents->unwritable);
+    if (!documents->is_told)
+        (void)error_set(notice, STATUS_IO, "%s%snothing is saved, only read: %s", damage, between,
+                        documents->unwritable.message);
+    documents->is_told = true;
+}
+
 /* token_count: of the whole prompt.  *reused stays 0 when it fails, and when the document has grown since it was found
  * (another process went on with it): what may be taken of it, and how, is then another question. */
 static enum status use(struct documents *documents, struct kv_sequence *sequence,
@@ -174,6 +212,10 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
     }
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
     *reused = match->prefix_tokens;
+    if (documents->is_read_only) {
+        only_read(documents, sequence, notice);
+        return STATUS_OK;
+    }
     bool departs = match->prefix_tokens < match->token_count ||
                    !same_metadata(&match->layout, &documents->backing.layout);
     if (writable || !departs || match->prefix_tokens / COPIES_MOST > token_count - match->prefix_tokens)
@@ -199,6 +241,7 @@ static enum status create(struct documents *documents, struct kv_sequence *seque
     documents->choose = NULL;
     kv_sequence_set_backing(sequence, backing);
     if (shares->layer_count > 0) TRY(kv_sequence_set_shares(sequence, shares, error));
+    if (documents->is_read_only) return error_set(error, STATUS_FULL, "%s", documents->unwritable.message);
     return kv_sequence_create_document(sequence, token_capacity, error);
 }
 
@@ -208,7 +251,8 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     *reused = 0;
     notice->message[0] = '\0';
     kv_sequence_set_backing(sequence, &documents->backing);
-    for (size_t refusals = 0; refusals < REFUSALS_MOST; refusals++) {
+    size_t refusals = 0;
+    for (; refusals < REFUSALS_MOST && !documents->ignores; refusals++) {
         struct store_match match;
         enum status status = find(documents, tokens, token_count, &match, error);
         if (status == STATUS_OK && match.document == 0) break;
@@ -223,10 +267,16 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         if (status == STATUS_IO) break;
         /* it has been flagged and will not be found again */
     }
+    if (documents->is_read_only && refusals == 0 && !documents->ignores) /* not what was meant */
+        return error_set(error, STATUS_IO,
+                         "%s; and of what is saved there nothing begins like the prompt, by the same model",
+                         documents->unwritable.message);
     enum status status = create(documents, sequence, token_count, token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
     /* An answer is worth more than a saved document: RAM may hold it all. */
-    (void)error_set(notice, status, "not saved: %s", error->message);
+    const struct error damage = *notice;
+    (void)error_set(notice, status, "%s%snot saved: %s", damage.message,
+                    damage.message[0] != '\0' ? "; " : "", error->message);
     kv_sequence_keep_in_ram(sequence, error);
     return STATUS_OK;
 }
@@ -247,5 +297,7 @@ void documents_choose_with(struct documents *documents, documents_choose *choose
 
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
                                       uint64_t token_capacity, struct error *error) {
+    if (documents->is_read_only) /* on purpose, to go to the disk */
+        return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
     return create(documents, sequence, token_capacity, token_capacity, error);
 }

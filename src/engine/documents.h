@@ -12,6 +12,10 @@
  * Where pages are mixed, a document keeps the shares that it was made with: a search asks for the model and the kind of
  * pages, and whoever goes on with what it found takes that document's shares, whatever would be chosen today.
  *
+ * A folder that cannot be written is read: what follows a document of it is in RAM, if RAM holds it, and a prompt that
+ * none of them begins like is refused.  Where one was found damaged, which cannot be flagged there, the prompt is
+ * computed anew in RAM.
+ *
  * A document belongs to the bytes of the model file, the types of K and V, and the selection's metadata, weights
  * included.  Thread: the engine's.
  */
@@ -45,11 +49,13 @@ void documents_close(struct documents *documents); /* after the sequences; NULL 
 
 /* For an empty sequence.  *reused: how many of the tokens it now has.  A document that is damaged, or being written
  * by another process, costs time and is no error; nor is a folder without room for a new document, which is not
- * saved then and must fit in RAM.  *notice says why, empty if there was nothing. */
+ * saved then and must fit in RAM.  *notice says why, empty if there was nothing.  STATUS_IO: the folder can only be
+ * read, and there is nothing to be used. */
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
                              uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
                              struct error *notice, struct error *error) STATUS_CHECKED;
-/* For a sequence whose KV is not computed from tokens: it may go to the disk, and nobody will find it. */
+/* For a sequence whose KV is not computed from tokens: it may go to the disk, and nobody will find it.  STATUS_IO: it
+ * may not. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
                                       uint64_t token_capacity, struct error *error) STATUS_CHECKED;
 

@@ -58,6 +58,7 @@ struct engine {
     struct tiered *tiered;       /* owned; NULL: all KV is in memory */
     struct documents *documents; /* owned; NULL: nothing is saved */
     bool traced;                 /* the device's pool has our trace */
+    uint64_t wanted_tokens;      /* of struct engine_options */
     bool hides_reads;            /* behind the computation of the layer before */
     bool has_costs;
     struct share_costs costs; /* that shares were chosen by */
@@ -498,6 +499,7 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->batch_size = options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT;
     made->segment_size = segment_size_of(made, options);
     made->remainder = options->remainder;
+    made->wanted_tokens = options->wanted_tokens;
     enum status status = engine_init(made, options, error);
     if (status != STATUS_OK) {
         engine_destroy(made);
@@ -744,6 +746,12 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     TRY(attach(engine, sequence, request, error));
     size_t reused = fresh ? (size_t)sequence->reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
+    uint64_t after = sequence_length(sequence) + request->token_count - reused;
+    if (engine->wanted_tokens > after)
+        after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
+    enum status holds = kv_sequence_holds(sequence->kv, after, error);
+    if (holds != STATUS_OK) sequence->notice.message[0] = '\0'; /* said now */
+    TRY(holds);
     struct prefill_request selecting = *request;
     if (reused > 0 && remainder_selects(engine, sequence, request->token_count - reused)) {
         sequence->selected = request->token_count - reused;

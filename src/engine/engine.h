@@ -51,6 +51,10 @@ struct engine_options {
     size_t
         resident_layers; /* where KV is on disk: the first layers, that stay in RAM if host_bytes holds them */
     const char *document_name; /* of what is saved, for people */
+    /* Prompt and answer, where they are known: in a folder that cannot be written RAM is to hold so many, or the
+     * prompt is refused before it is computed.  0: as many as the prompt has. */
+    uint64_t wanted_tokens;
+    bool found_damage; /* by an engine before: where that cannot be flagged, nothing that is saved is used */
     struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
     enum engine_remainder remainder;
     const struct io_faults

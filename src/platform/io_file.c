@@ -27,15 +27,21 @@ struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uin
 
 /* Folders */
 
-static enum status folder_check(const struct io_folder *folder, struct error *error) {
+static enum status folder_check(struct io_folder *folder, bool to_write, struct error *error) {
     struct stat info;
     if (fstat(folder->fd, &info) != 0) return error_set_os(error, STATUS_IO, errno, "%s", folder->path);
-    if (info.st_uid != geteuid())
-        return error_set(error, STATUS_IO, "%s: the folder belongs to user %u, not to user %u", folder->path,
-                         (unsigned)info.st_uid, (unsigned)geteuid());
     if ((info.st_mode & 0022) != 0)
         return error_set(error, STATUS_IO, "%s: the folder is writable by others (mode %03o), expected 700",
                          folder->path, (unsigned)info.st_mode & 0777);
+    folder->owner = info.st_uid;
+    if (to_write && info.st_uid != geteuid()) {
+        enum status status = error_set(error, STATUS_IO, "%s: the folder belongs to user %u, not to user %u",
+                                       folder->path, (unsigned)info.st_uid, (unsigned)geteuid());
+        if (error != NULL) error->os_error = EPERM;
+        return status;
+    }
+    if (to_write && faccessat(folder->fd, ".", W_OK, AT_EACCESS) != 0)
+        return error_set_os(error, STATUS_IO, errno, "%s", folder->path);
     return STATUS_OK;
 }
 
@@ -52,7 +58,7 @@ enum status io_folder_open(struct io_folder *folder, const char *path, enum io_f
     enum status status;
     struct stat info;
     if (failed == 0)
-        status = folder_check(folder, error);
+        status = folder_check(folder, mode == IO_FOLDER_CREATE, error);
     else if (failed == ENOTDIR && lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
         status = error_set(error, STATUS_IO, "%s: a symbolic link, expected a folder", path);
     else
@@ -94,13 +100,13 @@ static int open_flags(enum io_file_mode mode) {
     return O_RDONLY;
 }
 
-static enum status file_check(const struct io_file *file, struct error *error) {
+static enum status file_check(const struct io_file *file, uint32_t owner, struct error *error) {
     struct stat info;
     if (fstat(file->fd, &info) != 0) return error_set_os(error, STATUS_IO, errno, "%s", file->path);
     if (!S_ISREG(info.st_mode)) return error_set(error, STATUS_IO, "%s: not a regular file", file->path);
-    if (info.st_uid != geteuid())
+    if (info.st_uid != owner)
         return error_set(error, STATUS_IO, "%s: the file belongs to user %u, not to user %u", file->path,
-                         (unsigned)info.st_uid, (unsigned)geteuid());
+                         (unsigned)info.st_uid, (unsigned)owner);
     return STATUS_OK;
 }
 
@@ -128,7 +134,7 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
     else if (failed != 0)
         status = error_set_os(error, STATUS_IO, failed, "%s", file->path);
     else
-        status = file_check(file, error);
+        status = file_check(file, folder->owner, error);
     if (status != STATUS_OK) io_file_close(file);
     return status;
 }

@@ -43,20 +43,20 @@ struct io_faults {
                               size_t bytes);
 };
 
-/* A folder that belongs to the user. */
 struct io_folder {
     int fd;
-    char *path;                     /* owned; as given, for messages */
+    uint32_t owner; /* the user whose files in it are opened; only to be read, it may be another */
+    char *path;     /* owned; as given, for messages */
     const struct io_faults *faults; /* borrowed; NULL outside tests */
 };
 
 enum io_folder_mode {
     IO_FOLDER_READ,
-    IO_FOLDER_CREATE
-}; /* CREATE: also make it (0700) when it is not there */
+    IO_FOLDER_CREATE /* to be written; made (0700) when it is not there */
+};
 
-/* STATUS_IO with one line: not there, a symbolic link, not a folder, of another user, or writable by
- * others than its owner.  Parents are not created. */
+/* STATUS_IO with one line: not there, a symbolic link, not a folder, or writable by others than its owner; to be
+ * written, also of another user (os_error EPERM) or not to be written in (EROFS, EACCES).  Parents are not created. */
 enum status io_folder_open(struct io_folder *folder, const char *path, enum io_folder_mode mode,
                            const struct io_faults *faults, struct error *error) STATUS_CHECKED;
 void io_folder_close(struct io_folder *folder); /* safe after a failed open */

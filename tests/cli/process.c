@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -62,6 +63,9 @@ static void child_prepare(const struct process_request *request, const int input
     dup2(complaints[1], 2);
     for (int fd = 3; fd < 64; fd++) close(fd);
     if (request->close_output) close(1);
+    if (request->user != 0 && geteuid() == 0 &&
+        (setgroups(0, NULL) != 0 || setgid(request->user) != 0 || setuid(request->user) != 0))
+        _exit(95);
     if (request->environment != NULL && putenv(strdup(request->environment)) != 0) _exit(99);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);

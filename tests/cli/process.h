@@ -25,6 +25,7 @@ struct process_request {
     const char *interrupt_after; /* it is sent when this text has come on standard output or error; "": any */
     unsigned interrupt_after_ms; /* ... and not before this time has passed */
     int interrupt_count;         /* that many SIGINTs, 100 ms apart */
+    unsigned user;               /* it runs as this user and group, where the test is root; 0: as the test */
     int hold_input;              /* standard input stays open after `input` */
     unsigned timeout_seconds;    /* 0: 60; under sanitizers ten times as much */
 };

@@ -51,8 +51,12 @@ static void test_folder_refused(void **state) {
     assert_int_equal(chmod(path, 0700), 0);
     if (geteuid() == 0) { /* only root can give a folder away */
         assert_int_equal(chown(path, 12345, 12345), 0);
-        assert_refused(io_folder_open(&folder, path, IO_FOLDER_READ, NULL, &error), &error,
+        assert_refused(io_folder_open(&folder, path, IO_FOLDER_CREATE, NULL, &error), &error,
                        "belongs to user 12345");
+        assert_int_equal(error.os_error, EPERM);
+        assert_ok(io_folder_open(&folder, path, IO_FOLDER_READ, NULL, &error), error);
+        assert_int_equal(folder.owner, 12345);
+        io_folder_close(&folder);
     }
     const char *deep = scratch_name(&scratch, "no/such");
     assert_refused(io_folder_open(&folder, deep, IO_FOLDER_CREATE, NULL, &error), &error, "No such file");

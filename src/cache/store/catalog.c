@@ -169,7 +169,7 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
 }
 
 /* Looked at, never opened: closing a descriptor of it would drop the locks of other connections in this process. */
-static enum status file_check(const struct io_folder *folder, const char *path, bool *present,
+static enum status file_check(const struct io_folder *folder, const char *path, bool to_write, bool *present,
                               struct error *error) {
     struct stat info;
     *present = fstatat(folder->fd, CATALOG_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0;
@@ -177,9 +177,12 @@ static enum status file_check(const struct io_folder *folder, const char *path, 
     if (!S_ISREG(info.st_mode))
         return error_set(error, STATUS_IO, "%s: %s", path,
                          S_ISLNK(info.st_mode) ? "a symbolic link, expected a file" : "not a regular file");
-    if (info.st_uid != geteuid())
+    if (info.st_uid != folder->owner)
         return error_set(error, STATUS_IO, "%s: the file belongs to user %u, not to user %u", path,
-                         (unsigned)info.st_uid, (unsigned)geteuid());
+                         (unsigned)info.st_uid, (unsigned)folder->owner);
+    /* SQLite would open it for reading, and say so only when something is written. */
+    if (to_write && faccessat(folder->fd, CATALOG_NAME, W_OK, AT_EACCESS) != 0)
+        return error_set_os(error, STATUS_IO, errno, "%s", path);
     return STATUS_OK;
 }
 
@@ -191,7 +194,7 @@ enum status catalog_open(struct catalog *catalog, const struct io_folder *folder
         return error_set(error, STATUS_MEMORY, "%s: out of memory", CATALOG_NAME);
     }
     bool present;
-    enum status status = file_check(folder, catalog->path, &present, error);
+    enum status status = file_check(folder, catalog->path, !read_only, &present, error);
     if (status == STATUS_OK && !present && read_only)
         status = error_set(error, STATUS_IO, "%s: there is no catalog of saved documents", catalog->path);
     if (status == STATUS_OK && !present) { /* SQLite would make it readable by others */

@@ -39,6 +39,12 @@ static enum status take_row(struct store *store, const struct store_layout *layo
     return STATUS_OK;
 }
 
+static bool was_refused(const struct store *store, uint64_t id) {
+    for (size_t i = 0; i < store->refused_count; i++)
+        if (store->refused[i] == id) return true;
+    return false;
+}
+
 static enum status find(struct store *store, const struct store_model *model,
                         const struct store_layout *layout, bool any_metadata, struct comparison ours,
                         struct store_match *match, struct error *error) {
@@ -57,6 +63,7 @@ static enum status find(struct store *store, const struct store_model *model,
         struct comparison comparison = ours;
         struct store_match better = {.document = ids[i]};
         bool fits;
+        if (was_refused(store, ids[i])) continue;
         status = catalog_see_tokens(&store->catalog, ids[i], compare, &comparison, error);
         /* Less than a chunk in common: another prefix with the same hash, or damage. */
         if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS ||

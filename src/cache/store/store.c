@@ -96,6 +96,7 @@ void store_close(struct store *store) {
     catalog_close(&store->catalog);
     io_folder_close(&store->folder);
     free(store->warning);
+    free(store->refused);
     free(store->vfs);
     free(store);
 }
@@ -107,7 +108,14 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error) {
      * same damage, so the failure to say so loses nothing. */
     char reason[STORE_TEXT_MOST];
     snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MOST - 1, error != NULL ? error->message : "damaged");
-    if (!store->options.read_only) (void)catalog_flag(&store->catalog, id, reason, NULL);
+    if (!store->options.read_only) {
+        (void)catalog_flag(&store->catalog, id, reason, NULL);
+        return STATUS_DOCUMENT;
+    }
+    uint64_t *refused = realloc(store->refused, (store->refused_count + 1) * sizeof *refused);
+    if (refused == NULL) return STATUS_DOCUMENT;
+    store->refused = refused;
+    refused[store->refused_count++] = id;
     return STATUS_DOCUMENT;
 }
 

@@ -64,7 +64,9 @@ enum {
 struct store_options {
     const char *directory;
     uint64_t limit_bytes; /* of everything in the folder; 0: none */
-    bool read_only;       /* nothing is written, not even flags of damage */
+    /* Nothing is written, not even flags of damage: what is refused is not found again as long as it is open.  The
+     * folder may be another user's, if nobody but its owner may write in it; its files are that user's then. */
+    bool read_only;
     size_t staging_bytes; /* of the write-behind buffers; 0: 8 MiB; at least two buffers are made */
     enum io_backend backend;
     const struct io_faults *faults; /* tests; NULL */
@@ -72,7 +74,8 @@ struct store_options {
 };
 
 /* Makes the folder (0700) and the catalog when they are not there, and gives back what writers that were
- * killed had left behind (invariant 8). */
+ * killed had left behind (invariant 8).  A folder or catalog that cannot be written, but perhaps read: STATUS_IO with
+ * os_error EROFS, EACCES or EPERM. */
 enum status store_open(struct store **store, const struct store_options *options, struct error *error)
     STATUS_CHECKED;
 void store_close(struct store *store); /* after its documents; NULL is allowed */

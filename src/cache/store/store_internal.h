@@ -159,6 +159,8 @@ struct store {
     size_t document_count;        /* open */
     size_t writing_count;         /* of these, for writing */
     char *warning;                /* owned; of store_warning; NULL: none */
+    uint64_t *refused;            /* owned; [refused_count]: found damaged where the catalog cannot say so */
+    size_t refused_count;
 };
 
 /* Bytes on their own cache line would cost a gigabyte; a byte per page will do: written by the writer's
