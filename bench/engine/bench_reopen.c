@@ -1,13 +1,22 @@
-/* How long a saved document takes to answer: its KV is made up and saved, then everything is opened anew, from the
- * model file on, and one prompt, the document and some tokens more, is answered with its first token.
+/* How long a saved document takes to answer, beside the prefill that it saves: its KV is made up and saved, then
+ * everything is opened anew, from the model file on, and one prompt, the document and some tokens more, is answered
+ * with its first token.
  *
  *     bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list] [-r rounds]
- *                            [-c remainder] [-t threads] [-o 0|1]
+ *                            [-c remainder] [-t threads] [-o 0|1] [-p 0|1] [-x codec]
  *
  * DIR is made, and is to be removed afterwards; -o 1 opens what is there.  q: tokens behind the document, by comma;
- * remainder as of --remainder.  Before each opening DIR's files leave the page cache; the model file stays in it.
+ * remainder as of --remainder; x: f16, q4 or dynamic, of pages, the last as leoam has it.  Before each opening DIR's
+ * files leave the page cache; the model file stays in it.
+ *
+ * The prefill: -p 1 computes the document and prints the seconds that took (prefill_basis "measured").  Else it is
+ * estimated, before anything is opened: blocks of 256 tokens are computed behind made-up KV in RAM at depths of 0, a
+ * quarter and half of the document, the best of three, a line is laid through their times per token, and that is
+ * summed over all of it ("estimated"; the first line has the points).  Attention to everything before is what grows,
+ * and grows linearly.
+ *
  * CSV on standard output: seconds to load the model, to make the engine (the folder's catalog, the fingerprint of
- * the model), to find and open the document and answer, of these until the first token computed. */
+ * the model), to find and open the document and answer, of these until the first token computed, and the prefill's. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,13 +30,18 @@
 #include "engine/engine.h"
 #include "platform/clock.h"
 
-enum { QUESTIONS_MOST = 16, TAIL_MOST = 512 };
+enum { QUESTIONS_MOST = 16, TAIL_MOST = 512, POINTS = 3, POINT_TOKENS = 256, POINT_ROUNDS = 3 };
 
 struct request {
-    const char *model, *folder, *select;
+    const char *model, *folder, *select, *codec;
     size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MOST], question_count;
     enum engine_remainder remainder;
-    bool only_open;
+    bool only_open, computes;
+};
+
+struct prefill {
+    double seconds;
+    const char *basis;
 };
 
 static void check(enum status status, const struct error *error) {
@@ -38,7 +52,8 @@ static void check(enum status status, const struct error *error) {
 
 static void usage(void) {
     fprintf(stderr, "bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list]\n"
-                    "             [-r rounds] [-c dense|select|auto] [-t threads] [-o 0|1]\n");
+                    "             [-r rounds] [-c dense|select|auto] [-t threads] [-o 0|1] [-p 0|1]\n"
+                    "             [-x f16|q4|dynamic]\n");
     exit(2);
 }
 
@@ -49,6 +64,7 @@ static enum engine_remainder remainder_of(const char *word) {
 
 static struct request request_read(int argc, char **argv) {
     struct request request = {.select = "tree",
+                              .codec = "f16",
                               .depth = 100000,
                               .host_mib = 256,
                               .keep = 2048,
@@ -73,6 +89,8 @@ static struct request request_read(int argc, char **argv) {
         case 's': request.select = value; break;
         case 'c': request.remainder = remainder_of(value); break;
         case 'o': request.only_open = number != 0; break;
+        case 'p': request.computes = number != 0; break;
+        case 'x': request.codec = value; break;
         case 'q':
             request.question_count = 0;
             for (char *text = strtok(value, ","); text != NULL && request.question_count < QUESTIONS_MOST;
@@ -82,6 +100,9 @@ static struct request request_read(int argc, char **argv) {
         default: usage();
         }
     }
+    bool known = strcmp(request.codec, "f16") == 0 || strcmp(request.codec, "q4") == 0 ||
+                 strcmp(request.codec, "dynamic") == 0;
+    if (!known || (request.only_open && request.computes)) usage();
     return request;
 }
 
@@ -93,14 +114,19 @@ struct opened {
     double model_seconds, engine_seconds;
 };
 
-static void open_all(struct opened *opened, const struct request *request) {
+static void open_model(struct opened *opened, const struct request *request) {
     struct error error;
     double began = clock_seconds();
     const struct device_options device_options = {.thread_count = request->threads, .mask = cpu_features()};
     check(device_cpu_create(&opened->device, &device_options, &error), &error);
     check(model_load(&opened->model, request->model, opened->device, &error), &error);
     opened->model_seconds = clock_seconds() - began;
-    began = clock_seconds();
+}
+
+static void open_all(struct opened *opened, const struct request *request) {
+    struct error error;
+    open_model(opened, request);
+    double began = clock_seconds();
     struct engine_options options = {.context_size = request->depth + TAIL_MOST,
                                      .sequence_capacity = 1,
                                      .k_type = KV_F16,
@@ -108,7 +134,9 @@ static void open_all(struct opened *opened, const struct request *request) {
                                      .select = select_options_default(),
                                      .host_bytes = (uint64_t)request->host_mib << 20,
                                      .disk_directory = request->folder,
-                                     .document_name = "made up",
+                                     .document_name = request->computes ? "random tokens" : "made up",
+                                     .q4_pages = strcmp(request->codec, "f16") != 0,
+                                     .mixes_pages = strcmp(request->codec, "dynamic") == 0,
                                      .remainder = request->remainder};
     options.select.method = select_method_find(request->select);
     if (options.select.method == NULL) usage();
@@ -152,21 +180,94 @@ static int32_t *make_tokens(const struct request *request, size_t vocabulary_siz
     return tokens;
 }
 
-static void fill(const struct request *request) {
+/* Seconds that the document took, until it was durable. */
+static double fill(const struct request *request) {
     struct opened opened;
     struct error error;
     open_all(&opened, request);
     int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, 1);
+    const struct prefill_request prompt = {.tokens = tokens, .token_count = request->depth};
     double began = clock_seconds();
-    check(engine_fill_document(opened.engine, opened.sequence, tokens, request->depth, 1, &error), &error);
+    if (request->computes) {
+        check(engine_prefill(opened.engine, opened.sequence, &prompt, NULL, &error), &error);
+        check(sequence_flush(opened.sequence, &error), &error);
+    } else {
+        check(engine_fill_document(opened.engine, opened.sequence, tokens, request->depth, 1, &error),
+              &error);
+    }
+    double seconds = clock_seconds() - began;
     struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);
     fprintf(stderr, "%zu tokens, %.2f GB written in %.1f s\n", request->depth,
-            (double)tier.write_bytes * 1e-9, clock_seconds() - began);
+            (double)tier.write_bytes * 1e-9, seconds);
     free(tokens);
     close_all(&opened);
+    return seconds;
 }
 
-static void measure(const struct request *request, size_t question) {
+/* Seconds per token of a block behind so much made-up KV, the best of some: what else the machine does only adds. */
+static double seconds_at(struct opened *opened, const int32_t *tokens, uint64_t depth) {
+    struct error error;
+    const struct prefill_request prompt = {.tokens = tokens, .token_count = POINT_TOKENS};
+    uint64_t length = sequence_length(opened->sequence);
+    check(engine_fill_random(opened->engine, opened->sequence, depth - length, 1, &error), &error);
+    double best = 0;
+    for (int round = 0; round < POINT_ROUNDS; round++) {
+        double began = clock_seconds();
+        check(engine_prefill(opened->engine, opened->sequence, &prompt, NULL, &error), &error);
+        double seconds = clock_seconds() - began;
+        if (round == 0 || seconds < best) best = seconds;
+        sequence_truncate(opened->sequence, depth);
+    }
+    return best / POINT_TOKENS;
+}
+
+/* The line of least squares through the points, summed over the document's tokens. */
+static double sum_of_line(const double *x, const double *y, double tokens) {
+    double mean_x = 0, mean_y = 0, products = 0, squares = 0;
+    for (size_t i = 0; i < POINTS; i++) {
+        mean_x += x[i] / POINTS;
+        mean_y += y[i] / POINTS;
+    }
+    for (size_t i = 0; i < POINTS; i++) {
+        products += (x[i] - mean_x) * (y[i] - mean_y);
+        squares += (x[i] - mean_x) * (x[i] - mean_x);
+    }
+    double slope = products / squares;
+    printf("; %.3f ms + %.3g us per 1,000 tokens of depth\n", (mean_y - slope * mean_x) * 1e3, slope * 1e9);
+    return tokens * (mean_y - slope * mean_x) + slope * tokens * tokens / 2;
+}
+
+static struct prefill estimate(const struct request *request) {
+    struct opened opened;
+    struct error error;
+    double x[POINTS], y[POINTS];
+    if (request->depth < POINT_TOKENS * 4) return (struct prefill){0, "too short to be estimated"};
+    open_model(&opened, request);
+    const struct engine_options options = {.context_size = request->depth / 2 + POINT_TOKENS,
+                                           .sequence_capacity = 1,
+                                           .k_type = KV_F16,
+                                           .v_type = KV_F16,
+                                           .select = select_options_default()};
+    check(engine_create(&opened.engine, opened.model, &options, &error), &error);
+    check(sequence_create(&opened.sequence, opened.engine, &error), &error);
+    int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, 1);
+    printf(
+        "# prefill estimated from seconds per token of blocks of %d behind made-up KV in RAM (best of %d):",
+        POINT_TOKENS, POINT_ROUNDS);
+    for (size_t i = 0; i < POINTS; i++) {
+        uint64_t depth = request->depth / 4 * i;
+        x[i] = (double)depth + POINT_TOKENS / 2.0;
+        y[i] = seconds_at(&opened, tokens, depth);
+        printf("%s %.6f at %llu", i > 0 ? "," : "", y[i], (unsigned long long)depth);
+    }
+    struct prefill prefill = {sum_of_line(x, y, (double)request->depth), "estimated"};
+    fflush(stdout);
+    free(tokens);
+    close_all(&opened);
+    return prefill;
+}
+
+static void measure(const struct request *request, const struct prefill *prefill, size_t question) {
     struct opened opened;
     struct error error;
     const float *logits;
@@ -179,11 +280,12 @@ static void measure(const struct request *request, size_t question) {
     double answer = clock_seconds() - began;
     struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);
     static const char *const words[] = {"dense", "select", "auto"};
-    printf("%zu,%zu,%zu,%s,%zu,%s,%llu,%.3f,%.3f,%.3f,%.3f,%llu,%llu\n", request->depth, question,
-           request->host_mib, request->select, request->keep, words[request->remainder],
+    printf("%zu,%zu,%zu,%s,%zu,%s,%s,%llu,%.3f,%.3f,%.3f,%.3f,%llu,%llu,%.1f,%s\n", request->depth, question,
+           request->host_mib, request->select, request->keep, words[request->remainder], request->codec,
            (unsigned long long)sequence_reused_tokens(opened.sequence), opened.model_seconds,
            opened.engine_seconds, answer, opened.model_seconds + opened.engine_seconds + answer,
-           (unsigned long long)tier.read_bytes, (unsigned long long)tier.host_bytes);
+           (unsigned long long)tier.read_bytes, (unsigned long long)tier.host_bytes, prefill->seconds,
+           prefill->basis);
     fflush(stdout);
     free(tokens);
     close_all(&opened);
@@ -191,10 +293,14 @@ static void measure(const struct request *request, size_t question) {
 
 int main(int argc, char **argv) {
     struct request request = request_read(argc, argv);
-    if (!request.only_open) fill(&request);
-    printf("depth,question,host_mib,select,keep,remainder,reused,model_s,engine_s,answer_s,total_s,read_"
-           "bytes,host_bytes\n");
+    struct prefill prefill = {0};
+    if (!request.computes) prefill = estimate(&request);
+    double filled = request.only_open ? 0 : fill(&request);
+    if (request.computes) prefill = (struct prefill){filled, "measured"};
+    printf(
+        "depth,question,host_mib,select,keep,remainder,codec,reused,model_s,engine_s,answer_s,total_s,read_"
+        "bytes,host_bytes,prefill_s,prefill_basis\n");
     for (size_t round = 0; round < request.rounds; round++)
-        for (size_t i = 0; i < request.question_count; i++) measure(&request, request.questions[i]);
+        for (size_t i = 0; i < request.question_count; i++) measure(&request, &prefill, request.questions[i]);
     return 0;
 }
