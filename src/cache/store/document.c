@@ -403,9 +403,12 @@ static enum status metadata_check(struct document *document, size_t layer, size_
     struct checksum found = checksum_of(entry, geometry->metadata_bytes);
     if (checksum_equal(&found, expected)) return STATUS_OK;
     struct error why;
-    (void)error_set(
-        &why, STATUS_DOCUMENT, "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64 ")",
-        document->metadata.path, metadata_offset(geometry, layer, head, chunk), layer, head, chunk);
+    char found_text[33], expected_text[33];
+    (void)error_set(&why, STATUS_DOCUMENT,
+                    "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64
+                    "): found checksum %s, expected %s",
+                    document->metadata.path, metadata_offset(geometry, layer, head, chunk), layer, head,
+                    chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
     if (error != NULL) *error = why;
     return store_flag(document->store, document->id, &why);
 }
