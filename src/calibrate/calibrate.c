@@ -100,11 +100,30 @@ static enum status collect(struct calibration_run *run, const int32_t *tokens, s
                            error);
 }
 
+static bool is_idle(const struct samples *s, size_t layer, size_t head) {
+    for (size_t i = 0; i < s->options.window_count * s->query_count; i++) {
+        const float *q = samples_query(s, layer, i / s->query_count, i % s->query_count, head);
+        for (size_t d = 0; d < s->model->config.k_dimension; d++)
+            if (q[d] != 0) return false;
+    }
+    return true;
+}
+
+bool calibration_kv_head_is_idle(const struct calibration_result *result, size_t layer, size_t kv_head) {
+    size_t group = result->head_count / result->kv_head_count;
+    const bool *idle = result->idle + layer * result->head_count + kv_head * group;
+    for (size_t i = 0; i < group; i++)
+        if (!idle[i]) return false;
+    return true;
+}
+
 static void take_similarity(struct calibration_run *run) {
     const struct samples *s = &run->samples;
     size_t heads = run->result->layer_count * run->result->head_count;
     for (size_t i = 0; i < heads; i++) {
         const uint64_t *bins = s->similarity + i * SIMILARITY_BINS;
+        run->result->idle[i] = is_idle(s, i / run->result->head_count, i % run->result->head_count);
+        if (run->result->idle[i]) continue; /* no angles */
         run->result->similarity[i] = (float)(s->similarity_sum[i] / (double)s->similarity_count);
         for (size_t j = 0; j < CALIBRATE_QUANTILES; j++) {
             double wanted = calibrate_quantiles[j] * (double)s->similarity_count, before = 0;
@@ -214,11 +233,12 @@ static bool allocate(struct calibration_result *r) {
     r->skew_kept = calloc(kv_heads, sizeof(float));
     r->similarity = calloc(heads, sizeof(float));
     r->similarity_quantiles = calloc(heads * CALIBRATE_QUANTILES, sizeof(float));
+    r->idle = calloc(heads, sizeof *r->idle);
     r->importance = calloc(heads, sizeof(float));
     r->alone = calloc(heads, sizeof(float));
     r->sensitivity = calloc(r->layer_count * STUDY_ROUNDINGS, sizeof(float));
     return there && r->skew != NULL && r->skew_kept != NULL && r->similarity != NULL &&
-           r->similarity_quantiles != NULL && r->importance != NULL && r->alone != NULL &&
+           r->similarity_quantiles != NULL && r->idle != NULL && r->importance != NULL && r->alone != NULL &&
            r->sensitivity != NULL;
 }
 
@@ -231,6 +251,7 @@ void calibration_result_deinit(struct calibration_result *result) {
     free(result->skew_kept);
     free(result->similarity);
     free(result->similarity_quantiles);
+    free(result->idle);
     free(result->importance);
     free(result->alone);
     free(result->sensitivity);

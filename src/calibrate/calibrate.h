@@ -59,13 +59,18 @@ struct calibration_result {
     float *skew_kept;                                  /* [layer][kv_head] */
     float *similarity;                                 /* [layer][head] */
     float *similarity_quantiles;                       /* [layer][head][CALIBRATE_QUANTILES] */
-    float *importance, *alone;                         /* [layer][head] */
-    float *sensitivity;                                /* [layer][STUDY_ROUNDINGS] */
+    /* [layer][head]: its queries are zero, so that it attends to everything alike.  Any k tokens are its true top k then,
+     * whatever is learned; its similarity and quantiles are 0. */
+    bool *idle;
+    float *importance, *alone;     /* [layer][head] */
+    float *sensitivity;            /* [layer][STUDY_ROUNDINGS] */
     const char *importance_source; /* "layer-local surrogate", or the file they came from */
 };
 
 enum status calibrate_run(struct calibration_result *result, struct model *model, const int32_t *tokens,
                           const struct calibrate_options *options, struct error *error) STATUS_CHECKED;
+/* A KV head all of whose query heads are idle; its skew_kept is 0. */
+bool calibration_kv_head_is_idle(const struct calibration_result *result, size_t layer, size_t kv_head);
 void calibration_result_deinit(struct calibration_result *result); /* safe on a zeroed one */
 
 /* Replaces importance by the scores of a DuoAttention file: a line per layer, a column per KV head (or per query head),

@@ -107,28 +107,72 @@ static enum status check_heads(const struct calibrate *c, struct error *error) {
 
 /* ---- after ---- */
 
-static double mean_of(const float *values, size_t count, size_t stride) {
+static double mean_of(const float *values, size_t count) {
     double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += (double)values[i * stride];
+    for (size_t i = 0; i < count; i++) sum += (double)values[i];
     return sum / (double)count;
 }
 
+/* Means over heads that are not idle: these find everything whatever their codes. */
+static void print_mean(const char *label, const double sums[3], size_t count) {
+    if (count == 0)
+        output_text("%5s     idle\n", label);
+    else
+        output_text("%5s   %6.3f     %6.3f   %6.3f\n", label, sums[0] / (double)count,
+                    sums[1] / (double)count, sums[2] / (double)count);
+}
+
 static void print_recalls(const struct calibration_result *r, size_t which) {
-    double sums[3] = {0};
+    double all[3] = {0};
+    size_t all_count = 0;
     output_text("\nRecall of the true top %.0f%% by hash codes of %zu bits, held-out windows\n",
                 100 * r->options.keep, r->options.bits[which]);
     output_text("layer   random  published  learned\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
-        double mean[3] = {0};
+        double sums[3] = {0};
+        size_t count = 0;
+        char label[24];
         for (size_t head = 0; head < r->kv_head_count; head++) {
             const struct hash_learned *l = &r->learned[which][layer * r->kv_head_count + head];
-            mean[0] += l->random, mean[1] += l->published, mean[2] += l->learned;
+            if (calibration_kv_head_is_idle(r, layer, head)) continue;
+            sums[0] += l->random, sums[1] += l->published, sums[2] += l->learned, count++;
         }
-        for (size_t i = 0; i < 3; i++) sums[i] += mean[i] /= (double)r->kv_head_count;
-        output_text("%5zu   %6.3f     %6.3f   %6.3f\n", layer, mean[0], mean[1], mean[2]);
+        for (size_t i = 0; i < 3; i++) all[i] += sums[i];
+        all_count += count;
+        snprintf(label, sizeof label, "%zu", layer);
+        print_mean(label, sums, count);
     }
-    double layers = (double)r->layer_count;
-    output_text(" mean   %6.3f     %6.3f   %6.3f\n", sums[0] / layers, sums[1] / layers, sums[2] / layers);
+    print_mean("mean", all, all_count);
+}
+
+static void print_idle(const struct calibration_result *r) {
+    size_t count = 0;
+    for (size_t i = 0; i < r->layer_count * r->head_count; i++)
+        if (r->idle[i])
+            output_text("%s %zu.%zu",
+                        count++ == 0 ? "\nIdle heads, whose queries are zero, in no mean of recall, "
+                                       "similarity and skew:"
+                                     : ",",
+                        i / r->head_count, i % r->head_count);
+    if (count > 0) output_text("\n");
+}
+
+/* Over the query heads (or KV heads) of a layer that are not idle; 0 where all are. */
+static double mean_similarity(const struct calibration_result *r, size_t layer) {
+    double sum = 0;
+    size_t count = 0;
+    for (size_t i = layer * r->head_count; i < (layer + 1) * r->head_count; i++)
+        if (!r->idle[i]) sum += (double)r->similarity[i], count++;
+    return count > 0 ? sum / (double)count : 0;
+}
+
+static double mean_skew(const struct calibration_result *r, size_t layer) {
+    double sum = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < r->kv_head_count; i++)
+        if (!calibration_kv_head_is_idle(r, layer, i))
+            sum += (double)r->skew_kept[layer * r->kv_head_count + i], count++;
+    return count > 0 ? sum / (double)count : 0;
 }
 
 static void print_layers(const struct calibration_result *r) {
@@ -140,10 +184,9 @@ static void print_layers(const struct calibration_result *r) {
     for (size_t layer = 0; layer < r->layer_count; layer++) {
         const float *s = r->sensitivity + layer * STUDY_ROUNDINGS;
         output_text("%5zu  %10.3f  %10.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
-                    mean_of(r->importance + layer * r->head_count, r->head_count, 1),
-                    mean_of(r->similarity + layer * r->head_count, r->head_count, 1), (double)s[STUDY_K8],
-                    (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4],
-                    mean_of(r->skew_kept + layer * r->kv_head_count, r->kv_head_count, 1));
+                    mean_of(r->importance + layer * r->head_count, r->head_count), mean_similarity(r, layer),
+                    (double)s[STUDY_K8], (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4],
+                    mean_skew(r, layer));
     }
     output_text("\nImportance of each head\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
@@ -207,6 +250,7 @@ enum status calibrate_command(const struct options *options, struct error *error
     if (status == STATUS_OK) {
         for (size_t i = 0; i < c->result.options.bits_count; i++) print_recalls(&c->result, i);
         print_layers(&c->result);
+        print_idle(&c->result);
     }
     calibration_result_deinit(&c->result);
     free(c->windows);

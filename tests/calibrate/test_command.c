@@ -1,6 +1,7 @@
 /* loam calibrate on the bundled model, as a user runs it. */
 #include "testing.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,46 @@ static void write_heads(const char *path, const struct shape *shape, char *said,
     write_file(path, text);
 }
 
+/* Means over KV heads of hash_recall_<bits>: of random hyperplanes and of the weights in the file; how many heads they
+ * are of.  Heads that attend to everything alike (skew_kept 0) find all of any top k, and are left out. */
+static size_t mean_recalls(const struct gguf *gguf, const char *name, double *of_random, double *of_learned) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name),
+                             *kept = gguf_find_tensor(gguf, "skew_kept");
+    assert_true(tensor != NULL && kept != NULL);
+    assert_int_equal(tensor->type, TENSOR_F32);
+    assert_int_equal(tensor->dimensions[0], 3); /* random, published, learned */
+    size_t rows = (size_t)tensor->size_bytes / (3 * sizeof(float)), count = 0;
+    assert_int_equal(kept->size_bytes, rows * sizeof(float));
+    double random = 0, learned = 0;
+    for (size_t i = 0; i < rows; i++) {
+        float row[3], share;
+        memcpy(row, tensor->data + i * sizeof row, sizeof row);
+        memcpy(&share, kept->data + i * sizeof share, sizeof share);
+        if (share == 0) continue;
+        random += (double)row[0], learned += (double)row[2], count++;
+    }
+    assert_true(count > 3);
+    *of_random = random / (double)count, *of_learned = learned / (double)count;
+    return rows - count;
+}
+
+/* loam-nano has three heads without queries, two of them all of their KV head's: named, and in no mean. */
+static void check_idle(const char *path, const char *output) {
+    struct gguf gguf = {0};
+    struct error error;
+    double of_random, of_learned;
+    double told[3];
+    assert_ok(gguf_open(&gguf, path, &error), error);
+    assert_int_equal(mean_recalls(&gguf, "hash_recall_32", &of_random, &of_learned), 1);
+    gguf_close(&gguf);
+    const char *line = strstr(output, "\n mean ");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, " mean %lf %lf %lf", &told[0], &told[1], &told[2]), 3);
+    if (fabs(told[0] - of_random) > 6e-4 || fabs(told[2] - of_learned) > 6e-4)
+        fail_msg("means %.4f, %.4f, but told: %s", of_random, of_learned, line);
+    if (strstr(output, "skew: 8.1, 8.2, 8.3\n") == NULL) fail_msg("no idle heads in: %s", output);
+}
+
 static void a_file_is_made(void **state) {
     (void)state;
     char path[200], heads[200], said[512], tensor[40];
@@ -75,6 +116,7 @@ static void a_file_is_made(void **state) {
     if (r.code != 0) fail_msg("%s", r.complaints);
     assert_non_null(strstr(r.output, "hash codes of 32 bits"));
     if (strstr(r.output, said) == NULL) fail_msg("no '%s' in: %s", said, r.output);
+    check_idle(path, r.output);
     assert_non_null(strstr(r.complaints, "4 windows of 512 tokens, 1 of them held out"));
     process_deinit(&r);
     r = LOAM("inspect", path);
@@ -128,23 +170,6 @@ static void mistakes_are_told_first(void **state) {
     check_refused(2, "calibrate", (const char *const[]){"calibrate", MODEL, NULL});
 }
 
-/* Means over layers and KV heads of hash_recall_<bits>: of random hyperplanes and of the weights in the file. */
-static void mean_recalls(const struct gguf *gguf, const char *name, double *of_random, double *of_learned) {
-    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
-    assert_non_null(tensor);
-    assert_int_equal(tensor->type, TENSOR_F32);
-    assert_int_equal(tensor->dimensions[0], 3); /* random, published, learned */
-    size_t rows = (size_t)tensor->size_bytes / (3 * sizeof(float));
-    assert_true(rows > 3);
-    *of_random = *of_learned = 0;
-    for (size_t i = 0; i < rows; i++) {
-        float row[3];
-        memcpy(row, tensor->data + i * sizeof row, sizeof row);
-        *of_random += (double)row[0] / (double)rows;
-        *of_learned += (double)row[2] / (double)rows;
-    }
-}
-
 /* The bundled model's own: small, found beside it without being named, made for these very bytes, and its codes find
  * more than random hyperplanes of as many bits on text they were not learned from. */
 static void the_committed_one_serves(void **state) {
@@ -160,7 +185,7 @@ static void the_committed_one_serves(void **state) {
     static const char *const names[] = {"hash_recall_128", "hash_recall_256"};
     for (size_t i = 0; i < 2; i++) {
         double of_random, of_learned;
-        mean_recalls(&gguf, names[i], &of_random, &of_learned);
+        assert_int_equal(mean_recalls(&gguf, names[i], &of_random, &of_learned), 1);
         print_message("%s: random %.3f, learned %.3f\n", names[i], of_random, of_learned);
         assert_true(of_random > 0.1 && of_learned < 1 && of_learned > of_random + 0.02);
     }
