@@ -59,8 +59,8 @@ struct calibration_result {
     float *skew_kept;                                  /* [layer][kv_head] */
     float *similarity;                                 /* [layer][head] */
     float *similarity_quantiles;                       /* [layer][head][CALIBRATE_QUANTILES] */
-    /* [layer][head]: its queries are zero, so that it attends to everything alike.  Any k tokens are its true top k then,
-     * whatever is learned; its similarity and quantiles are 0. */
+    /* [layer][head]: its queries are zero, so that it attends to everything alike.  Any k tokens are its true top k
+     * then, whatever is learned; its similarity and quantiles are 0. */
     bool *idle;
     float *importance, *alone;     /* [layer][head] */
     float *sensitivity;            /* [layer][STUDY_ROUNDINGS] */

@@ -41,8 +41,8 @@ static void draw_turn(struct rig *rig) {
 }
 
 /* What tells keys apart for the queries lies in 16 directions of a basis that is none of the coordinates: a topic's
- * centre and noise.  In 16 others keys have three times as much of what no query asks for, and all of them the same mean
- * in one more: there random hyperplanes spend their bits. */
+ * centre and noise.  In 16 others keys have three times as much of what no query asks for, and all of them the same
+ * mean in one more: there random hyperplanes spend their bits. */
 static void draw_vector(struct rig *rig, bool is_key, float *x) {
     const double *topic = rig->topics[random_below(&rig->random, TOPICS)];
     memset(x, 0, DIMENSION * sizeof *x);
