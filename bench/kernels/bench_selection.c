@@ -2,7 +2,7 @@
  * same threads.  As many KV heads as the buffer holds are walked through, so that their metadata comes from
  * memory; bandwidth and kernel alternate, and the ratio of medians is what counts on a noisy machine.  GB/s are
  * of what the kernel must read: metadata, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
- * them. */
+ * them.  With --buffer 1 one head of 16K tokens is walked through again and again instead: from the caches. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,10 @@ struct selection_case {
 static const struct selection_case cases[] = {
     {"hash 128", HASH, 128, 0, 0, 0, 128, 4},
     {"hash 128 group 1", HASH, 128, 0, 0, 0, 128, 1},
+    {"hash 128 group 2", HASH, 128, 0, 0, 0, 128, 2},
     {"hash 256", HASH, 256, 0, 0, 0, 128, 4},
+    {"hash 256 group 1", HASH, 256, 0, 0, 0, 128, 1},
+    {"hash 256 group 2", HASH, 256, 0, 0, 0, 128, 2},
     {"hash 128 + top-k", HASH_TOP_K, 128, 0, 0, 0, 128, 4},
     {"top-k", TOP_K, 0, 0, 0, 0, 0, 1},
     {"min-max page 16 d 64", MIN_MAX, 0, 16, 0, 0, 64, 4},
@@ -275,16 +278,19 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
     return bytes;
 }
 
+static const size_t lengths[] = {32768, 131072}, cached_tokens = 16384;
+
 static void measure(const struct bench_options *options, struct pool *pool, struct selection_run *run,
                     const char *buffer, size_t buffer_bytes) {
     double kernel[SAMPLES_MOST], limit[SAMPLES_MOST], seconds[SAMPLES_MOST], head_bytes;
     size_t bytes = chunk_bytes(run, &head_bytes), chunk_count = run->tokens / KV_CHUNK_TOKENS, count = 0;
     run->heads = buffer_bytes / (bytes * chunk_count);
-    if (run->heads > 128) run->heads = 128; /* 8 KV heads of 16 layers */
+    const bool cached = run->tokens == cached_tokens;
+    if (run->heads > 128 || cached) run->heads = 128; /* 8 KV heads of 16 layers */
     run->heads =
         max_size(run->heads / pool_thread_count(pool) * pool_thread_count(pool), pool_thread_count(pool));
     for (size_t i = 0; i < run->heads * chunk_count; i++)
-        run->chunks[i] = buffer + i * bytes % (buffer_bytes - bytes + 1);
+        run->chunks[i] = buffer + (cached ? i % chunk_count : i) * bytes % (buffer_bytes - bytes + 1);
     for (double end = clock_seconds() + options->seconds;
          count < SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
         double begin = clock_seconds();
@@ -329,12 +335,11 @@ struct selection_bench {
     size_t bytes;
 };
 
-static const size_t lengths[] = {32768, 131072};
-
 static void bench_cases(const struct bench_options *options, struct pool *pool, void *context) {
     struct selection_bench *bench = context;
-    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
-        bench->run.tokens = lengths[n];
+    const bool cached = options->buffer_mib == 1;
+    for (size_t n = 0; n < (cached ? 1 : sizeof lengths / sizeof lengths[0]); n++) {
+        bench->run.tokens = cached ? cached_tokens : lengths[n];
         inputs_fill(&bench->run, (uint16_t *)(void *)bench->buffer, bench->bytes);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             if (options->type != NULL && strncmp(cases[i].name, options->type, strlen(options->type)) != 0)

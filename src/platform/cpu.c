@@ -36,7 +36,8 @@ static cpu_mask detect(void) {
         (c7 & (1u << 11)) != 0) /* AVX512_VNNI */
         mask |= CPU_AVX512;
     if ((mask & CPU_AVX512) == 0) return mask;
-    if ((c7 & (1u << 14)) != 0) mask |= CPU_VPOPCNTDQ;
+    unsigned counts = 1u << 14 | 1u << 12; /* AVX512_VPOPCNTDQ, AVX512_BITALG: together since Ice Lake and Zen 4 */
+    if ((c7 & counts) == counts) mask |= CPU_VPOPCNTDQ;
     if (__get_cpuid_count(7, 1, &a71, &unused, &unused, &unused) && (a71 & (1u << 5)) != 0)
         mask |= CPU_AVX512_BF16;
     unsigned amx = 1u << 24 | 1u << 25 | 1u << 22; /* tile, int8, bf16 */

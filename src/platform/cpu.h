@@ -16,7 +16,7 @@ enum cpu_feature {
     CPU_AVX2 = 1 << 0,        /* AVX2, FMA, F16C, BMI2 */
     CPU_AVX512 = 1 << 1,      /* F, BW, DQ, VL and VNNI */
     CPU_AVX512_BF16 = 1 << 2, /* VDPBF16PS */
-    CPU_VPOPCNTDQ = 1 << 3,   /* VPOPCNTQ on 512 bits */
+    CPU_VPOPCNTDQ = 1 << 3,   /* VPOPCNTDQ and BITALG: bits counted in quadwords down to bytes */
     CPU_AMX = 1 << 4,         /* tiles with int8 and bf16, granted by the kernel */
     CPU_NEON = 1 << 5,        /* AArch64 */
     CPU_DOTPROD = 1 << 6,     /* SDOT, UDOT */

@@ -16,6 +16,7 @@ void emulated_codec_avx512_install(struct codec_kernels *kernels);
 void emulated_gather_avx512_install(struct attention_kernels *kernels);
 void emulated_gather_q4_avx512_install(struct attention_kernels *kernels);
 void emulated_hash_avx512_install(struct hash_kernels *kernels);
+void emulated_hash_avx512popcnt_install(struct hash_kernels *kernels);
 void emulated_mass_avx512_install(struct mass_kernels *kernels);
 void emulated_project_avx512_install(struct project_kernels *kernels);
 void emulated_score_avx512_install(struct score_kernels *kernels);

@@ -9,7 +9,27 @@
 
 static const double eps = 0x1p-24;
 
-CHECK_LEVELS_WITH(hash, emulated_hash_avx512_install)
+CHECK_LEVELS_OF(hash)
+
+#if defined(LOAM_EMULATED)
+static void emulated_popcnt_install(struct hash_kernels *kernels) {
+    emulated_hash_avx512_install(kernels);
+    emulated_hash_avx512popcnt_install(kernels);
+}
+#endif
+
+/* Those of every operation, and the counting of bits, emulated and by the processor. */
+static size_t levels_init(struct level levels[CHECK_LEVELS_MOST]) {
+    size_t count = levels_known(levels);
+    const cpu_mask counts = CPU_AVX2 | CPU_AVX512 | CPU_VPOPCNTDQ;
+    CHECK_LEVELS_EMULATED(hash, emulated_hash_avx512_install, levels, count)
+    CHECK_LEVELS_EMULATED(hash, emulated_popcnt_install, levels, count)
+    if ((cpu_features() & counts) == counts) {
+        levels[count].name = "avx512popcnt";
+        hash_kernels_init(&levels[count++].kernels, counts);
+    }
+    return count;
+}
 
 static void codes_match(void **state) {
     (void)state;

@@ -1,18 +1,17 @@
 /* hash on AVX-512: the tables of hash_tables.h over 64 tokens per register.
  *
  * Scores.  Mapping: a chunk's 64 tokens are one register of bytes per byte position, a cache line; 8 instructions for
- * it whatever the group.  VPOPCNTDQ is not used: over codes of [token][bits / 8] it takes 3 instructions per
- * head and 64 bytes, and sums across lanes after it, so it would win at group 1 only, where memory is the bound.
+ * it whatever the group.  Groups of 1 and 2 are counted bit by bit where the processor can (hash_avx512popcnt.c).
  * Bytes: bits / 8 + 2 read per token, 4 written.  Bound: memory: 128 bits, 32K tokens in L2 50 GB/s and core, AMD EPYC
  * (Zen 5), 2026-11-22, where two cores together read 45 from memory.
  */
 #define FLOATS_512
 #include <string.h>
 
+#include "kernels/hash/hash_chunk_512.h"
 #include "kernels/hash/hash_encode.h"
 #include "kernels/hash/hash_tables.h"
 
-/* distances of tokens 0 .. 63: lane i of [0] holds tokens 16i .. 16i + 7, of [1] the next 8 */
 FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, const char *ahead,
                                  const uint8_t *tables, size_t heads, __m512i distance[2]) {
     const __m512i nibble = _mm512_set1_epi8(15), zero = _mm512_setzero_si512();
@@ -38,36 +37,18 @@ FLOATS_INLINE void distances_add(const size_t code_bytes, const uint8_t *codes, 
 FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_args *args, const void *block,
                                const char *ahead, float *scores) {
     const uint8_t *tables = args->scratch;
-    const uint16_t *norms =
-        (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
-    _Alignas(64) uint16_t halves[2][KV_CHUNK_TOKENS / 2]; /* [token / 8 % 2][] */
     __m512i distance[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (size_t i = 0; i < KV_CHUNK_TOKENS * sizeof *norms; i += KV_CHUNK_TOKENS)
-        _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
                       hash_set_heads(args->group, set), distance);
-    _mm512_store_si512(halves[0], distance[0]);
-    _mm512_store_si512(halves[1], distance[1]);
-    const floats scale = floats_set(1.0f / (float)args->layout->bits);
-    const floats all = floats_set((float)(args->group * args->layout->bits));
-    FLOATS_UNROLL
-    for (size_t n = 0; n < 4; n++) {
-        __m256i sixteen = _mm256_set_m128i(_mm_load_si128((const __m128i *)(const void *)halves[1] + n),
-                                           _mm_load_si128((const __m128i *)(const void *)halves[0] + n));
-        floats h = _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(sixteen));
-        if (!args->use_norms) {
-            floats_store(scores + n * FLOATS, floats_subtract(floats_set(0), h));
-            continue;
-        }
-        floats agreement = floats_multiply(floats_fnma(floats_set(2), h, all), scale);
-        floats_store(scores + n * FLOATS, floats_multiply(agreement, floats_load_half(norms + n * FLOATS)));
-    }
+    chunk_finish(code_bytes, args, block, ahead, distance, scores);
 }
 
 #include "kernels/hash/hash_score.h"
 
+void hash_avx512_score(const struct hash_score_args *args) { hash_score(args); }
+
 void hash_avx512_install(struct hash_kernels *kernels) {
     *kernels = (struct hash_kernels){
-        .encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
+        .encode = hash_encode, .score = hash_avx512_score, .score_scratch_bytes = hash_tables_bytes};
 }

@@ -1,4 +1,6 @@
-/* The walk over chunks of hash scores; the including source defines chunk_score first. */
+/* The walk over chunks of hash scores; the including source defines hash_prepare and chunk_score first. */
+enum { HASH_CHUNKS_AHEAD = 4 /* prefetched */ };
+
 FLOATS_INLINE void hash_prefetch(const struct hash_score_args *args, uint64_t chunk) {
     const char *block = args->blocks[chunk];
     for (size_t i = 0; i < args->layout->bytes; i += 64) floats_prefetch(block + i);
@@ -8,7 +10,7 @@ FLOATS_INLINE void hash_score_shaped(const size_t code_bytes, const struct hash_
     if (args->token_begin >= args->token_end) return;
     const uint64_t last = (args->token_end - 1) / KV_CHUNK_TOKENS;
     uint64_t chunk = args->token_begin / KV_CHUNK_TOKENS;
-    hash_tables_build(args, args->scratch);
+    hash_prepare(args, args->scratch);
     for (uint64_t next = chunk; next <= last && next < chunk + HASH_CHUNKS_AHEAD; next++)
         hash_prefetch(args, next);
     for (; chunk <= last; chunk++) {

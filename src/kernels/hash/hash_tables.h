@@ -17,8 +17,7 @@
 
 enum {
     HASH_SET_HEADS = 31,
-    HASH_POSITION_BYTES = 32, /* a byte position's tables: low nibble, high nibble, 16 each */
-    HASH_CHUNKS_AHEAD = 4     /* prefetched */
+    HASH_POSITION_BYTES = 32 /* a byte position's tables: low nibble, high nibble, 16 each */
 };
 
 FLOATS_INLINE size_t hash_sets(size_t group) { return (group + HASH_SET_HEADS - 1) / HASH_SET_HEADS; }
@@ -45,7 +44,7 @@ FLOATS_INLINE bytes16 bytes16_lookup(bytes16 table, bytes16 index) {
 }
 
 /* tables: [set][code_bytes][2][16] */
-static void hash_tables_build(const struct hash_score_args *args, uint8_t *tables) {
+static void hash_prepare(const struct hash_score_args *args, uint8_t *tables) {
     const bytes16 value = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const bytes16 ones = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     const uint8_t *codes = args->codes;
