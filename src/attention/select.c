@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "attention/dense.h"
@@ -102,30 +103,57 @@ struct select_options select_options_default(void) {
                                    .norms = true};
 }
 
-const char *const select_option_names =
-    "sinks, recent, dense, page, bits, norms, columns, leaf, rank, heads, scan";
+/* What --set takes beside axes, and what help lists: numbers and flags by where they are, and words. */
+static const struct setting {
+    const char *name;
+    const char *words; /* for people; NULL: a number */
+    size_t offset;
+    bool is_flag;
+} settings[] = {
+    {"sinks", NULL, offsetof(struct select_options, sinks), false},
+    {"recent", NULL, offsetof(struct select_options, recent), false},
+    {"dense", NULL, offsetof(struct select_options, dense_layers), false},
+    {"page", NULL, offsetof(struct select_options, page), false},
+    {"bits", NULL, offsetof(struct select_options, bits), false},
+    {"norms", NULL, offsetof(struct select_options, norms), true},
+    {"columns", NULL, offsetof(struct select_options, columns), false},
+    {"leaf", NULL, offsetof(struct select_options, leaf), false},
+    {"rank", "bound or meanstd", 0, false},
+    {"heads", "even or importance", 0, false},
+    {"scan", NULL, offsetof(struct select_options, scan), true},
+};
+enum { SETTING_COUNT = sizeof settings / sizeof settings[0] };
+
+const char *select_setting_name(size_t index, const char **words) {
+    if (index >= SETTING_COUNT) return NULL;
+    *words = settings[index].words;
+    return settings[index].name;
+}
+
+static const struct setting *setting_find(const char *name) {
+    for (size_t i = 0; i < SETTING_COUNT; i++)
+        if (strcmp(settings[i].name, name) == 0) return &settings[i];
+    return NULL;
+}
 
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
-    size_t *target = NULL;
-    if (strcmp(name, "sinks") == 0) target = &options->sinks;
-    if (strcmp(name, "recent") == 0) target = &options->recent;
-    if (strcmp(name, "dense") == 0) target = &options->dense_layers;
-    if (strcmp(name, "page") == 0) target = &options->page;
-    if (strcmp(name, "bits") == 0) target = &options->bits;
-    if (strcmp(name, "leaf") == 0) target = &options->leaf;
-    if (strcmp(name, "columns") == 0) target = &options->columns;
-    if (target != NULL) *target = (size_t)value;
-    bool *flag = strcmp(name, "norms") == 0  ? &options->norms
-                 : strcmp(name, "scan") == 0 ? &options->scan
-                                             : NULL;
-    if (flag != NULL) *flag = value != 0;
-    return target != NULL || flag != NULL;
+    const struct setting *setting = setting_find(name);
+    if (setting == NULL || setting->words != NULL) return false;
+    unsigned char *target = (unsigned char *)options + setting->offset;
+    size_t number = (size_t)value;
+    bool flag = value != 0;
+    if (setting->is_flag)
+        memcpy(target, &flag, sizeof flag);
+    else
+        memcpy(target, &number, sizeof number);
+    return true;
 }
 
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words) {
+    const struct setting *setting = setting_find(name);
     bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
-    *words = rank ? "bound or meanstd" : heads ? "even or importance" : NULL;
+    *words = setting != NULL ? setting->words : NULL;
     if (rank && strcmp(word, "bound") == 0)
         options->rank = TREE_BOUND;
     else if (rank && strcmp(word, "meanstd") == 0)

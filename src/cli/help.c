@@ -4,6 +4,8 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
+#include "plan/axes.h"
+#include "plan/presets.h"
 
 enum { HELP_COLUMN = 32, HELP_WIDTH = 100 };
 
@@ -44,21 +46,35 @@ static void print_wrapped(const char *text, size_t column, size_t indent) {
     output_text("\n");
 }
 
+/* Copies help with what it leaves to tables filled in: {presets}, {settings}.  Returns the length. */
+static size_t fill_in(const char *help, char *text, size_t text_bytes) {
+    static const struct {
+        const char *name;
+        const char *(*names)(char *buffer, size_t buffer_bytes);
+    } tables[] = {{"{presets}", preset_names}, {"{settings}", axes_setting_names}};
+    char names[240];
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        const char *at = strstr(help, tables[i].name);
+        if (at == NULL) continue;
+        return (size_t)snprintf(text, text_bytes, "%.*s%s%s", (int)(at - help), help,
+                                tables[i].names(names, sizeof names), at + strlen(tables[i].name));
+    }
+    return (size_t)snprintf(text, text_bytes, "%s", help);
+}
+
 static void print_option(const struct option_spec *spec) {
     char left[96];
-    int length = spec->short_name != NULL
-                     ? snprintf(left, sizeof left, "  -%s, --%s", spec->short_name, spec->name)
-                     : snprintf(left, sizeof left, "      --%s", spec->name);
-    size_t used = (size_t)length;
+    size_t used = (size_t)(spec->short_name != NULL
+                               ? snprintf(left, sizeof left, "  -%s, --%s", spec->short_name, spec->name)
+                               : snprintf(left, sizeof left, "      --%s", spec->name));
     if (spec->argument != NULL)
         used += (size_t)snprintf(left + used, sizeof left - used, " %s", spec->argument);
     if (used + 2 > HELP_COLUMN)
         output_text("%s\n%*s", left, HELP_COLUMN, "");
     else
         output_text("%-*s", HELP_COLUMN, left);
-    char right[400];
-    length = snprintf(right, sizeof right, "%s", spec->help);
-    used = (size_t)length;
+    char right[600];
+    used = fill_in(spec->help, right, sizeof right);
     if (spec->choices != NULL)
         used += (size_t)snprintf(right + used, sizeof right - used, ": %s", spec->choices);
     if (spec->default_text != NULL) snprintf(right + used, sizeof right - used, " [%s]", spec->default_text);

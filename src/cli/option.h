@@ -152,7 +152,7 @@ struct option_spec {
     double least, most;       /* of numbers; both 0: any */
     uint32_t commands;        /* bits 1 << enum command_id */
     enum option_group group;  /* the heading in help */
-    const char *help;         /* one line or more, wrapped when printed */
+    const char *help; /* one line or more, wrapped when printed; {presets}, {settings}: from their tables */
 };
 
 extern const struct option_spec option_table[];

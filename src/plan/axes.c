@@ -10,6 +10,18 @@ const char *axis_method_text(const char *method, char *buffer, size_t buffer_byt
     return buffer;
 }
 
+static const char resident_name[] = "resident"; /* the one that is not of the select axis */
+
+const char *axes_setting_names(char *buffer, size_t buffer_bytes) {
+    const char *name, *words;
+    size_t used = 0;
+    for (size_t i = 0; (name = select_setting_name(i, &words)) != NULL && used < buffer_bytes; i++)
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ",
+                                 name, words);
+    if (used < buffer_bytes) snprintf(buffer + used, buffer_bytes - used, "%s", resident_name);
+    return buffer;
+}
+
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
 static enum status read_number(struct axes *axes, const char *text, size_t length, bool *found,
                                struct error *error) {
@@ -28,7 +40,7 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
-    bool resident = strcmp(name, "resident") == 0;
+    bool resident = strcmp(name, resident_name) == 0;
     struct select_options unused = axes->select;
     if (!resident && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;

@@ -26,6 +26,9 @@ struct axes {
 enum status axes_read(struct axes *axes, const char *preset, const char *set, const char *keep,
                       struct error *error) STATUS_CHECKED;
 
+/* "sinks, recent, ... rank (bound or meanstd) ...": what set takes beside axes.  Returns buffer. */
+const char *axes_setting_names(char *buffer, size_t buffer_bytes);
+
 /* The method's word as a text of its own; returns buffer. */
 const char *axis_method_text(const char *method, char *buffer, size_t buffer_bytes);
 

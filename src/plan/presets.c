@@ -38,7 +38,7 @@ const struct preset preset_table[] = {
 };
 const size_t preset_count = sizeof preset_table / sizeof preset_table[0];
 
-static const char *built_names(char *buffer, size_t buffer_bytes) {
+const char *preset_names(char *buffer, size_t buffer_bytes) {
     size_t used = 0;
     buffer[0] = '\0';
     for (size_t i = 0; i < preset_count && used < buffer_bytes; i++)
@@ -55,10 +55,10 @@ enum status preset_find(const struct preset **preset, const char *name, struct e
         *preset = &preset_table[i];
         if (preset_is_built(*preset)) return STATUS_OK;
         return error_set(error, STATUS_USAGE, "--preset %s (%s) is not built yet; this build has %s", name,
-                         (*preset)->summary, built_names(names, sizeof names));
+                         (*preset)->summary, preset_names(names, sizeof names));
     }
     return error_set(error, STATUS_USAGE, "--preset: no preset '%.40s'; this build has %s", name,
-                     built_names(names, sizeof names));
+                     preset_names(names, sizeof names));
 }
 
 /* The word of "a|b|c" that is text; NULL: none. */

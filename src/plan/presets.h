@@ -46,6 +46,9 @@ static inline bool preset_is_built(const struct preset *preset) {
 /* STATUS_USAGE with the list of those that are built: no such name, or one that is not built yet. */
 enum status preset_find(const struct preset **preset, const char *name, struct error *error) STATUS_CHECKED;
 
+/* "full, streaming, ...": those that are built.  Returns buffer. */
+const char *preset_names(char *buffer, size_t buffer_bytes);
+
 /* "AXIS=METHOD" of length characters into *axis and *method (borrowed from the table).  STATUS_USAGE: names the
  * axes, or the axis's methods. */
 enum status axis_method_parse(const char *text, size_t length, enum axis *axis, const char **method,

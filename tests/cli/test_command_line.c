@@ -2,12 +2,14 @@
 #include "testing.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/process.h"
 #include "cli/progress.h"
+#include "plan/axes.h"
 #include "platform/clock.h"
 
 static void every_command_has_help(void **state) {
@@ -33,6 +35,54 @@ static void every_command_has_help(void **state) {
                 fail_msg("loam %s --help: %.40s...: too long", command->name, line);
         process_deinit(&by_flag);
         process_deinit(&by_command);
+    }
+}
+
+/* Is word there, between characters that are of no name? */
+static bool has_word(const char *text, const char *word) {
+    for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word)) {
+        char before = at == text ? ' ' : at[-1], behind = at[strlen(word)];
+        if (strchr(" ,(:", before) != NULL && (behind == '\0' || strchr(" ,();\n", behind) != NULL))
+            return true;
+    }
+    return false;
+}
+
+/* What help says of one option: its line and those that are indented to the column of descriptions. */
+static char *description(const char *output, const char *option) {
+    enum { COLUMN = 32 };
+    const char *begin = strstr(output, option), *end;
+    if (begin == NULL) fail_msg("no %s in help", option);
+    for (end = strchr(begin, '\n'); strspn(end + 1, " ") >= COLUMN; end = strchr(end + 1, '\n')) continue;
+    char *text = strndup(begin, (size_t)(end - begin));
+    assert_non_null(text);
+    return text;
+}
+
+/* Every preset of the table that is built is in help, and no other; so is every name that --set takes. */
+static void help_names_what_there_is(void **state) {
+    (void)state;
+    static const char *const commands[] = {"run", "eval"};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct process_result r = LOAM(commands[i], "--help");
+        char *presets = description(r.output, "--preset "), *set = description(r.output, "--set ");
+        for (size_t j = 0; j < preset_count; j++)
+            if (has_word(presets, preset_table[j].name) != preset_is_built(&preset_table[j]))
+                fail_msg("%s in: %s", preset_table[j].name, presets);
+        const char *name, *words;
+        for (size_t j = 0; (name = select_setting_name(j, &words)) != NULL; j++) {
+            char text[64];
+            struct axes axes = {0};
+            struct error error;
+            if (!has_word(set, name)) fail_msg("no %s in: %s", name, set);
+            snprintf(text, sizeof text, "%s=%.*s", name, words == NULL ? 1 : (int)strcspn(words, " "),
+                     words == NULL ? "8" : words);
+            assert_ok(axes_read(&axes, "full", text, NULL, &error), error);
+        }
+        assert_true(has_word(set, "resident") && has_word(set, "heads"));
+        free(presets);
+        free(set);
+        process_deinit(&r);
     }
 }
 
@@ -221,6 +271,7 @@ static void progress_draws_or_prints_lines(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(help_names_what_there_is),
         cmocka_unit_test(option_table_is_consistent),
         cmocka_unit_test(usage_errors_exit_2),
         cmocka_unit_test(environment_is_read_and_argument_wins),
