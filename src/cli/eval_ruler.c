@@ -1,4 +1,5 @@
 /* loam eval ruler: tasks x lengths x samples, each prefilled once and answered by every preset. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,11 +22,6 @@ struct group {
     bool is_shared;
 };
 
-struct score {
-    double sum;
-    size_t count;
-};
-
 struct ruler_run {
     struct evaluation *evaluation;
     struct essay essay;
@@ -40,8 +36,8 @@ struct ruler_run {
     char id[EVAL_RUN_ID_BYTES]; /* in every line */
     bool *done;                 /* [presets][tasks][lengths][samples], owned; of --resume */
     size_t done_count;
-    struct score scores[EVAL_PRESETS_MOST][RULER_TASK_COUNT]
-                       [EVAL_LENGTHS_MOST]; /* by index into tasks, lengths */
+    struct task_scores scores[EVAL_PRESETS_MOST][RULER_TASK_COUNT]
+                             [EVAL_LENGTHS_MOST]; /* by index into tasks, lengths */
     struct heat_map map;
     struct text answer;
     struct progress progress;
@@ -204,8 +200,9 @@ struct attending { /* who answers */
 
 static void count_score(struct ruler_run *run, size_t preset, struct place place, double depth,
                         double value) {
-    struct score *score = &run->scores[preset][place.task][place.length];
+    struct task_scores *score = &run->scores[preset][place.task][place.length];
     score->sum += value;
+    score->squares += value * value;
     score->count++;
     if (ruler_task_is_needle(run->tasks[place.task]))
         heat_map_add(&run->map, preset, place.length, depth, value);
@@ -376,7 +373,7 @@ static enum status resume(struct ruler_run *run, struct error *error) {
 
 /* ---- reporting ---- */
 
-static void score_cell(struct table *table, struct score score) {
+static void score_cell(struct table *table, struct task_scores score) {
     struct interval interval = match_wilson(score.sum, score.count);
     if (score.count == 0)
         table_cell(table, "-");
@@ -385,20 +382,18 @@ static void score_cell(struct table *table, struct score score) {
                    100 * interval.high);
 }
 
-/* RULER's figure for a length: the mean over the tasks of their means. */
-static void mean_cell(const struct ruler_run *run, struct table *table, size_t preset, size_t length) {
-    double sum = 0;
-    size_t count = 0;
-    for (size_t task = 0; task < run->task_count; task++) {
-        struct score score = run->scores[preset][task][length];
-        if (score.count == 0) continue;
-        sum += score.sum / (double)score.count;
-        count++;
-    }
-    if (count == 0)
+/* RULER's figure for a length: the mean over the tasks of their means; and its standard error. */
+static struct mean_of_tasks mean_of(const struct ruler_run *run, size_t preset, size_t length) {
+    return match_mean(&run->scores[preset][0][length], EVAL_LENGTHS_MOST, run->task_count);
+}
+
+static void mean_cell(struct table *table, struct mean_of_tasks mean) {
+    if (mean.count == 0)
         table_cell(table, "-");
+    else if (isnan(mean.error))
+        table_cell(table, "%.1f", 100 * mean.mean);
     else
-        table_cell(table, "%.1f", 100 * sum / (double)count);
+        table_cell(table, "%.1f ± %.1f", 100 * mean.mean, 100 * mean.error);
 }
 
 static void fill_table(const struct ruler_run *run, struct table *table) {
@@ -418,7 +413,7 @@ static void fill_table(const struct ruler_run *run, struct table *table) {
             table_cell(table, "%zu", run->scores[0][is_mean ? 0 : task][length].count);
             for (size_t preset = 0; preset < evaluation->preset_count; preset++)
                 if (is_mean)
-                    mean_cell(run, table, preset, length);
+                    mean_cell(table, mean_of(run, preset, length));
                 else
                     score_cell(table, run->scores[preset][task][length]);
         }
@@ -429,7 +424,7 @@ static json_t *results_json(const struct ruler_run *run) {
     for (size_t preset = 0; preset < run->evaluation->preset_count; preset++)
         for (size_t task = 0; task < run->task_count; task++)
             for (size_t length = 0; length < run->length_count; length++) {
-                struct score score = run->scores[preset][task][length];
+                struct task_scores score = run->scores[preset][task][length];
                 struct interval interval = match_wilson(score.sum, score.count);
                 if (score.count == 0) continue;
                 json_t *result = json_object();
@@ -443,6 +438,23 @@ static json_t *results_json(const struct ruler_run *run) {
                 json_array_append_new(results, result);
             }
     return results;
+}
+
+static json_t *means_json(const struct ruler_run *run) {
+    json_t *means = json_array();
+    for (size_t preset = 0; preset < run->evaluation->preset_count; preset++)
+        for (size_t length = 0; length < run->length_count; length++) {
+            struct mean_of_tasks mean = mean_of(run, preset, length);
+            if (mean.count == 0) continue;
+            json_t *object = json_object();
+            json_add(object, "preset", json_string(run->evaluation->labels[preset]));
+            json_add_uint(object, "length", run->lengths[length]);
+            json_add_uint(object, "tasks", mean.count);
+            json_add_number(object, "score", mean.mean);
+            json_add_number(object, "error", mean.error);
+            json_array_append_new(means, object);
+        }
+    return means;
 }
 
 static enum status write_map(const struct ruler_run *run, struct error *error) {
@@ -465,7 +477,8 @@ static enum status report(void *context, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     char note[400];
     int used = snprintf(note, sizeof note,
-                        "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson). "
+                        "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson), "
+                        "mean of the tasks with its standard error. "
                         "Prefill %.1f t/s",
                         (unsigned long long)run->seed,
                         run->prefill.seconds > 0 ? (double)run->prefill.tokens / run->prefill.seconds : 0);
@@ -487,6 +500,7 @@ static enum status report(void *context, struct error *error) {
     }
     json_add_number(root, "generate_seconds", run->generate_seconds);
     json_add(root, "results", results_json(run));
+    json_add(root, "means", means_json(run));
     struct table table;
     fill_table(run, &table);
     enum status status = evaluation_report(evaluation, &table, note, root, error);

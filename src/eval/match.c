@@ -40,3 +40,19 @@ struct interval match_wilson(double sum, size_t count) {
     double half = z / (1 + z2) * sqrt(p * (1 - p) / n + z2 / (4 * n));
     return (struct interval){fmax(0, centre - half), fmin(1, centre + half)};
 }
+
+struct mean_of_tasks match_mean(const struct task_scores *tasks, size_t stride, size_t count) {
+    struct mean_of_tasks mean = {0};
+    double variance = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct task_scores *task = &tasks[i * stride];
+        const double n = (double)task->count;
+        if (task->count == 0) continue;
+        mean.mean += task->sum / n;
+        variance += task->count > 1 ? fmax(0, task->squares - task->sum * task->sum / n) / (n - 1) / n : NAN;
+        mean.count++;
+    }
+    if (mean.count > 0) mean.mean /= (double)mean.count;
+    mean.error = mean.count > 0 ? sqrt(variance) / (double)mean.count : NAN;
+    return mean;
+}

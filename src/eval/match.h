@@ -21,4 +21,18 @@ struct interval {
 };
 struct interval match_wilson(double sum, size_t count);
 
+/* The mean over tasks of their means, and its standard error where no two tasks have samples in common:
+ *   sqrt(sum_t s_t^2 / n_t) / T,  s_t^2 the variance of the scores of task t's n_t samples (divided by n_t - 1).
+ * Tasks without samples count for nothing.  The error is NaN when a task has one sample only, or none has any; it is
+ * 0 when each task's scores are all alike. */
+struct task_scores {
+    double sum, squares;
+    size_t count;
+};
+struct mean_of_tasks {
+    double mean, error;
+    size_t count; /* T */
+};
+struct mean_of_tasks match_mean(const struct task_scores *tasks, size_t stride, size_t count);
+
 #endif

@@ -104,10 +104,15 @@ static void a_run_reports(void **state) {
     if (run.code != 0) fail_msg("%s", run.complaints);
     assert_string_equal(run.complaints, "");
     assert_non_null(strstr(run.output, "| niah_multivalue |   1024 |       2 | 0.0 [0.0, 65.8] |"));
-    assert_non_null(strstr(run.output, "| mean            |    700 |"));
+    assert_non_null(strstr(run.output, "| mean            |    700 |       2 |       0.0 ± 0.0 |"));
     assert_non_null(strstr(run.output, "seed 42"));
     json_t *root = read_json(json_path);
     assert_int_equal(json_array_size(json_object_get(root, "results")), 3 * 2);
+    const json_t *mean = json_array_get(json_object_get(root, "means"), 1);
+    assert_int_equal(json_array_size(json_object_get(root, "means")), 2);
+    assert_int_equal(json_integer_value(json_object_get(mean, "length")), 1024);
+    assert_int_equal(json_integer_value(json_object_get(mean, "tasks")), 3);
+    assert_true(json_is_real(json_object_get(mean, "error")));
     assert_string_equal(json_string_value(json_object_get(root, "evaluation")), "ruler");
     json_decref(root);
     char *lines = read_file(jsonl_path), *svg = read_file(svg_path);

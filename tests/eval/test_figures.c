@@ -53,6 +53,24 @@ static void wilson(void **state) {
     near(i.high - i.low, 1, 0);
 }
 
+/* Two tasks: 0.5, 1, 1, 0.5 (mean 3/4, s^2 = 1/12) and 0, 1 (mean 1/2, s^2 = 1/2); a third without samples. */
+static void means_of_tasks(void **state) {
+    (void)state;
+    const struct task_scores tasks[] = {
+        {3, 2.5, 4}, {9, 9, 9}, {1, 1, 2}, {9, 9, 9}, {0, 0, 0}}; /* every second one */
+    struct mean_of_tasks mean = match_mean(tasks, 2, 3);
+    assert_int_equal(mean.count, 2);
+    near(mean.mean, 0.625, 1e-12);
+    near(mean.error, sqrt(1.0 / 12 / 4 + 0.5 / 2) / 2, 1e-12);
+    mean = match_mean(tasks, 1, 1);
+    near(mean.error, sqrt(1.0 / 12 / 4), 1e-12);
+    const struct task_scores alike[] = {{20, 20, 20}, {1, 1, 1}};
+    near(match_mean(alike, 1, 1).error, 0, 0);
+    near(match_mean(alike, 1, 2).mean, 1, 0);
+    assert_true(isnan(match_mean(alike, 1, 2).error)); /* one sample tells no spread */
+    assert_true(isnan(match_mean(tasks + 4, 1, 1).error));
+}
+
 /* p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2): KLD = 1/2 ln 2 + 0 - 1/4 ln 2 = 1/4 ln 2. */
 static void divergences(void **state) {
     (void)state;
@@ -181,8 +199,9 @@ static void picture(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(string_match), cmocka_unit_test(wilson),  cmocka_unit_test(divergences),
-        cmocka_unit_test(sentences),    cmocka_unit_test(colours), cmocka_unit_test(picture),
+        cmocka_unit_test(string_match), cmocka_unit_test(wilson),    cmocka_unit_test(means_of_tasks),
+        cmocka_unit_test(divergences),  cmocka_unit_test(sentences), cmocka_unit_test(colours),
+        cmocka_unit_test(picture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
