@@ -106,7 +106,7 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
  * takes, NULL: no such name. */
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words);
-/* The names that those two take, from 0 on, NULL behind the last; *words: "bound or meanstd", NULL where it is a number. */
+/* The names that those two take, from 0 on, NULL behind the last; *words: "bound or meanstd", NULL for a number. */
 const char *select_setting_name(size_t index, const char **words);
 
 /* What one sequence wants of the engine's method.  `dense` ignores the rest. */

@@ -158,13 +158,15 @@ const struct option_spec option_table[] = {
      "use instruction sets up to this one"},
 
     {OPTION_PRESET, "preset", NULL, NULL, ARGUMENT_TEXT, "NAME", "full", NULL, 0, 0,
-     COMPUTE_USERS & ~BIT(EVAL), GROUP_CACHE,
-     "which parts of the context a token reads: {presets}"},
+     COMPUTE_USERS & ~BIT(EVAL), GROUP_CACHE, "which parts of the context a token reads: {presets}"},
     {OPTION_PRESET, "preset", NULL, "presets", ARGUMENT_TEXTS, "LIST", "full", NULL, 0, 0, BIT(EVAL),
-     GROUP_CACHE, "presets to compare on the same samples ({presets}); NAME:KEEP:AXIS=METHOD gives one its own settings"},
+     GROUP_CACHE,
+     "presets to compare on the same samples ({presets}); NAME:KEEP:AXIS=METHOD gives one its own "
+     "settings"},
     {OPTION_SET, "set", NULL, NULL, ARGUMENT_TEXTS, "AXIS=METHOD", NULL, NULL, 0, 0, COMPUTE_USERS,
      GROUP_CACHE,
-     "change one axis of the preset (select=meanstd), or a number of its method: {settings}; several by comma"},
+     "change one axis of the preset (select=meanstd), or a number of its method: {settings}; several by "
+     "comma"},
     {OPTION_KEEP, "keep", NULL, NULL, ARGUMENT_TEXT, "RATIO|TOKENS", NULL, NULL, 0, 0, COMPUTE_USERS,
      GROUP_CACHE, "how much of the context a token reads, per KV head: 2048, 8K, 10%"},
     {OPTION_KV_DEVICE, "kv-device", NULL, NULL, ARGUMENT_COUNT, "SIZE", NULL, NULL, 0, 0, GENERATE,

@@ -96,25 +96,33 @@ static float *decode(struct rig *rig, size_t first, size_t count) {
     return all;
 }
 
-/* Invariant 1: by the short cut on any kernels, and on the reference kernels through score, top-k and gather too. */
+/* Of a logit, relative to the largest: gather sums rows in other tiles than decode (found: 1.4e-7; one row left out of
+ * 300: 5e-3). */
+static const double gather_bound = 2e-6;
+
+/* Invariant 1: by the short cut on any kernels; through score, top-k and gather on the reference kernels, bit for bit,
+ * and on the fastest, whose gather adds in another order, within rounding. */
 static void everything_equals_full(void **state) {
     (void)state;
-    for (size_t round = 0; round < 2; round++) {
-        cpu_mask mask = round == 0 ? 0 : cpu_features();
+    static const struct { bool fast, gathers; } rounds[] = {{false, true}, {true, false}, {true, true}};
+    for (size_t round = 0; round < sizeof rounds / sizeof rounds[0]; round++) {
+        cpu_mask mask = rounds[round].fast ? cpu_features() : 0;
         size_t first = 290, count = 12;
+        const double bound = rounds[round].fast && rounds[round].gathers ? gather_bound : 0;
         struct rig full = {0};
         rig_open(&full, mask, 2, select_options_default());
         float *expected = decode(&full, first, count);
         rig_close(&full);
         for (size_t i = 0; i < METHODS; i++) {
             struct select_options select = small(methods[i], UINT64_MAX);
-            select.gather_all = round == 0;
+            select.gather_all = rounds[round].gathers;
             struct rig rig = {0};
             rig_open(&rig, mask, 2, select);
             float *found = decode(&rig, first, count);
-            if (memcmp(found, expected, count * rig.width * sizeof *found) != 0)
-                fail_msg("select=%s, round %zu: 100%% differs from full by %g", methods[i]->name, round,
-                         difference(found, expected, count * rig.width));
+            double apart = difference(found, expected, count * rig.width);
+            if (!(apart <= bound))
+                fail_msg("select=%s, round %zu: 100%% differs from full by %g, bound %g", methods[i]->name,
+                         round, apart, bound);
             struct select_statistics s = select_statistics(engine_select(rig.engine));
             assert_true(s.visible > 0 && s.kept == s.visible);
             free(found);
