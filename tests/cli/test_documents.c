@@ -23,9 +23,11 @@
 enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MOST = 16 };
 /* KV in f16 of a token of the model with TINY_LAYERS. */
 enum { TOKEN_BYTES = TINY_LAYERS * TINY_KV_HEADS * 2 * TINY_HEAD_DIMENSION * 2 };
+/* ... and of one with many layers, twice the KV heads and twice their dimension. */
+enum { WIDE_TOKEN_BYTES = DEEP_LAYERS * TINY_HEADS * 2 * TINY_HEAD_DIMENSION_MOST * 2 };
 
-static char talking_path[160], model_path[160], other_path[160], deep_path[160], text_path[160],
-    json_path[160], small_path[160];
+static char talking_path[160], model_path[160], other_path[160], deep_path[160],
+    wide_path[160], text_path[160], json_path[160], small_path[160], little_path[160];
 
 /* ---- running ---- */
 
@@ -247,35 +249,71 @@ static void another_question_reuses_the_document(void **state) {
     expect_verified(store);
 }
 
-/* An eighth of the KV, beside write buffers and tables, which do not shrink with it.
- * peak_rss_bytes is the kernel's own maximum, not a sample of it. */
+/* What of the process is not KV, nor what belongs to it: of a prompt whose KV is little beside the budget. */
+static uint64_t rss_without_kv(const char *host, const char *preset, const char *setting) {
+    struct outcome little = RUN(wide_path, little_path, "--kv-disk", folder("base"), "--kv-host", host,
+                                "--preset", preset, "--set", setting);
+    expect_code(&little, 0, "");
+    return little.rss_bytes - little.prompt * WIDE_TOKEN_BYTES;
+}
+
+static void expect_within(const struct outcome *tiered, uint64_t base, uint64_t budget) {
+    const uint64_t slack = 8 << 20; /* the catalog, rings of the kernel, rows of a longer segment */
+    assert_in_range(tiered->host_bytes, 1, budget);
+    if (tiered->rss_bytes > base + budget + slack)
+        fail_msg("%llu bytes resident, %llu without KV, budget %llu", (unsigned long long)tiered->rss_bytes,
+                 (unsigned long long)base, (unsigned long long)budget);
+}
+
+/* An eighth of the KV, beside write buffers and tables, which do not shrink with it: what RAM must not hold is five
+ * times the slack.  peak_rss_bytes is the kernel's own maximum, not a sample of it. */
 static void the_budget_holds(void **state) {
     (void)state;
     const char *store = folder("eighth");
-    struct outcome small = RUN(deep_path, small_path, "-c", "4K");
-    struct outcome all = RUN(deep_path, text_path, "-c", "4K");
+    struct outcome all = RUN(wide_path, text_path, "-c", "4K");
     expect_code(&all, 0, "");
-    uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS, budget = bytes / 8 + (5 << 19);
+    uint64_t bytes = all.prompt * WIDE_TOKEN_BYTES, budget = bytes / 8 + (5 << 19);
+    assert_true(bytes - budget > 40000000);
     char host[32];
     snprintf(host, sizeof host, "%llu", (unsigned long long)budget);
     static const char *const presets[] = {"full", "flexgen"};
     for (size_t i = 0; i < 2; i++) {
+        const uint64_t base = rss_without_kv(host, presets[i], "codec=f16");
+        assert_true(all.rss_bytes > base + bytes); /* an engine that keeps all of it is seen to */
         struct outcome tiered =
-            RUN(deep_path, text_path, "--kv-disk", store, "--kv-host", host, "--preset", presets[i]);
+            RUN(wide_path, text_path, "--kv-disk", store, "--kv-host", host, "--preset", presets[i]);
         expect_same(&tiered, &all);
-        assert_in_range(tiered.host_bytes, 1, budget);
+        expect_within(&tiered, base, budget);
         assert_true(tiered.read_bytes > bytes / 2); /* it does not fit: decode steps read it again */
         assert_int_equal(tiered.reused, i == 0 ? 0 : tiered.prompt - 1);
-        uint64_t base = small.rss_bytes - small.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
-        uint64_t slack = 8 << 20; /* the catalog, rings of the kernel, rows of a longer segment */
-        if (tiered.rss_bytes > base + budget + slack)
-            fail_msg("%llu bytes resident, %llu without KV, budget %llu",
-                     (unsigned long long)tiered.rss_bytes, (unsigned long long)base,
-                     (unsigned long long)budget);
     }
-    struct outcome refused = RUN(deep_path, text_path, "--kv-disk", store, "--kv-host", "64K");
+    struct outcome refused = RUN(wide_path, text_path, "--kv-disk", store, "--kv-host", "64K");
     expect_code(&refused, 5, "this context needs at least");
     assert_int_equal(refused.token_count, 0);
+}
+
+/* The same where chunks are in 4 bits and chosen by metadata, which is of the budget, too: with the answer that there
+ * is with room for everything; then as loam run does it unasked, where a share of the pages stays exact. */
+static void the_budget_holds_with_metadata(void **state) {
+    (void)state;
+    struct outcome all = RUN(wide_path, text_path, "--preset", "leoam", "--set", "codec=q4", "--kv-disk",
+                             folder("ample"), "-c", "4K");
+    expect_code(&all, 0, "");
+    uint64_t bytes = all.prompt * WIDE_TOKEN_BYTES, budget = bytes / 8 + (5 << 19);
+    char host[32];
+    snprintf(host, sizeof host, "%llu", (unsigned long long)budget);
+    static const char *const settings[] = {"codec=q4", "codec=q4", "codec=dynamic"};
+    for (size_t i = 0; i < 3; i++) {
+        const uint64_t base = rss_without_kv(host, "leoam", settings[i]);
+        struct outcome tiered =
+            RUN(wide_path, text_path, "--preset", "leoam", "--set", settings[i], "--kv-disk",
+                folder(i < 2 ? "packed" : "mixed"), "--kv-host", host);
+        expect_code(&tiered, 0, "");
+        if (i == 0) expect_same(&tiered, &all); /* then its last token selects, too */
+        expect_within(&tiered, base, budget);
+        assert_true(tiered.read_bytes > 0);
+        assert_int_equal(tiered.reused, i == 1 ? tiered.prompt - 1 : 0);
+    }
 }
 
 /* The layers that a selection leaves dense stay in RAM where the budget holds them, and where it does not a line says
@@ -684,12 +722,19 @@ int main(void) {
     snprintf(model_path, sizeof model_path, "%s", scratch_path("tiny.gguf"));
     snprintf(other_path, sizeof other_path, "%s", scratch_path("other.gguf"));
     snprintf(deep_path, sizeof deep_path, "%s", scratch_path("deep.gguf"));
+    snprintf(wide_path, sizeof wide_path, "%s", scratch_path("wide.gguf"));
     snprintf(text_path, sizeof text_path, "%s", scratch_path("text"));
     snprintf(json_path, sizeof json_path, "%s", scratch_path("json"));
     tiny_model_write(model_path, &(struct tiny_model){.seed = 5, .context = 4096, .never_ends = true});
     tiny_model_write(other_path, &(struct tiny_model){.seed = 6, .context = 4096, .never_ends = true});
     tiny_model_write(deep_path, &(struct tiny_model){
                                     .seed = 7, .context = 4096, .layers = DEEP_LAYERS, .never_ends = true});
+    tiny_model_write(wide_path, &(struct tiny_model){.seed = 9,
+                                                     .context = 4096,
+                                                     .layers = DEEP_LAYERS,
+                                                     .kv_heads = TINY_HEADS,
+                                                     .head_dimension = TINY_HEAD_DIMENSION_MOST,
+                                                     .never_ends = true});
     snprintf(talking_path, sizeof talking_path, "%s", scratch_path("talking.gguf"));
     tiny_model_write(talking_path, &(struct tiny_model){.seed = 8,
                                                         .context = 4096,
@@ -698,11 +743,14 @@ int main(void) {
     snprintf(small_path, sizeof small_path, "%s", scratch_path("small"));
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");
+    snprintf(little_path, sizeof little_path, "%s", scratch_path("little.text"));
+    write_text(little_path, 64, "");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
         cmocka_unit_test(pages_in_both_forms),
         cmocka_unit_test(another_question_reuses_the_document),
         cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(the_budget_holds_with_metadata),
         cmocka_unit_test(dense_layers_stay_in_ram),
         cmocka_unit_test(a_killed_prefill_goes_on),
         cmocka_unit_test(two_at_once_answer_both),

@@ -49,6 +49,15 @@ static uint32_t layers_of(const struct tiny_model *model) {
     return model->layers != 0 ? model->layers : TINY_LAYERS;
 }
 
+static uint32_t kv_heads_of(const struct tiny_model *model) {
+    return model->kv_heads != 0 ? model->kv_heads : TINY_KV_HEADS;
+}
+
+static uint32_t head_dimension_of(const struct tiny_model *model) {
+    assert_true(model->head_dimension <= TINY_HEAD_DIMENSION_MOST);
+    return model->head_dimension != 0 ? model->head_dimension : TINY_HEAD_DIMENSION;
+}
+
 static void write_keys(struct gguf_writer *writer, const struct tiny_model *model) {
     uint64_t context = model->context != 0 ? model->context : TINY_CONTEXT;
     OK(gguf_writer_add_string(writer, "general.architecture", "llama", 5, &error));
@@ -58,10 +67,10 @@ static void write_keys(struct gguf_writer *writer, const struct tiny_model *mode
     OK(gguf_writer_add_uint(writer, "llama.block_count", layers_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.feed_forward_length", TINY_FFN, &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.head_count", TINY_HEADS, &error));
-    OK(gguf_writer_add_uint(writer, "llama.attention.head_count_kv", TINY_KV_HEADS, &error));
-    OK(gguf_writer_add_uint(writer, "llama.attention.key_length", TINY_HEAD_DIMENSION, &error));
-    OK(gguf_writer_add_uint(writer, "llama.attention.value_length", TINY_HEAD_DIMENSION, &error));
-    OK(gguf_writer_add_uint(writer, "llama.rope.dimension_count", TINY_HEAD_DIMENSION, &error));
+    OK(gguf_writer_add_uint(writer, "llama.attention.head_count_kv", kv_heads_of(model), &error));
+    OK(gguf_writer_add_uint(writer, "llama.attention.key_length", head_dimension_of(model), &error));
+    OK(gguf_writer_add_uint(writer, "llama.attention.value_length", head_dimension_of(model), &error));
+    OK(gguf_writer_add_uint(writer, "llama.rope.dimension_count", head_dimension_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.vocab_size", TINY_VOCABULARY, &error));
     OK(gguf_writer_add_float(writer, "llama.attention.layer_norm_rms_epsilon", 1e-5F, &error));
     if (model->chat_template != NULL)
@@ -75,16 +84,17 @@ struct shape {
     uint64_t dimensions[2];
 };
 
-static size_t list_shapes(struct shape *shapes, uint32_t layers) {
-    static const struct {
+static size_t list_shapes(const struct tiny_model *model, struct shape *shapes) {
+    const uint64_t layers = layers_of(model), head = head_dimension_of(model);
+    const struct {
         const char *name;
         uint64_t columns, rows; /* rows 0: a vector */
     } layer[] = {
         {"attn_norm", TINY_HIDDEN, 0},
-        {"attn_q", TINY_HIDDEN, TINY_HEADS * TINY_HEAD_DIMENSION},
-        {"attn_k", TINY_HIDDEN, TINY_KV_HEADS * TINY_HEAD_DIMENSION},
-        {"attn_v", TINY_HIDDEN, TINY_KV_HEADS * TINY_HEAD_DIMENSION},
-        {"attn_output", TINY_HEADS * TINY_HEAD_DIMENSION, TINY_HIDDEN},
+        {"attn_q", TINY_HIDDEN, TINY_HEADS * head},
+        {"attn_k", TINY_HIDDEN, kv_heads_of(model) * head},
+        {"attn_v", TINY_HIDDEN, kv_heads_of(model) * head},
+        {"attn_output", TINY_HEADS * head, TINY_HIDDEN},
         {"ffn_norm", TINY_HIDDEN, 0},
         {"ffn_gate", TINY_HIDDEN, TINY_FFN},
         {"ffn_up", TINY_HIDDEN, TINY_FFN},
@@ -120,7 +130,7 @@ static float weight_value(const struct tiny_model *model, const struct shape *sh
 
 static void write_tensors(struct gguf_writer *writer, const struct tiny_model *model) {
     struct shape shapes[9 * TINY_LAYERS_MOST + 3];
-    size_t count = list_shapes(shapes, layers_of(model));
+    size_t count = list_shapes(model, shapes);
     for (size_t i = 0; i < count; i++)
         OK(gguf_writer_declare_tensor(writer, shapes[i].name, TENSOR_F32, shapes[i].dimension_count,
                                       shapes[i].dimensions, &error));
@@ -129,7 +139,7 @@ static void write_tensors(struct gguf_writer *writer, const struct tiny_model *m
     random_init(&random, model->seed);
     for (size_t i = 0; i < count; i++)
         for (uint64_t row = 0; row < shapes[i].dimensions[1]; row++) {
-            float values[TINY_HEADS * TINY_HEAD_DIMENSION];
+            float values[TINY_HEADS * TINY_HEAD_DIMENSION_MOST];
             for (uint64_t c = 0; c < shapes[i].dimensions[0]; c++)
                 values[c] = weight_value(model, &shapes[i], row * shapes[i].dimensions[0] + c, &random);
             OK(gguf_writer_write(writer, values, shapes[i].dimensions[0] * sizeof(float), &error));

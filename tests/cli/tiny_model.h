@@ -12,6 +12,7 @@ enum {
     TINY_HEADS = 4,
     TINY_KV_HEADS = 2,
     TINY_HEAD_DIMENSION = 32,
+    TINY_HEAD_DIMENSION_MOST = 64,
     TINY_FFN = 96,
     TINY_CONTEXT = 256,
     TINY_BYTE_FIRST = 3, /* <unk> <s> </s>, then the 256 bytes */
@@ -25,6 +26,8 @@ struct tiny_model {
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
     uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MOST */
+    uint32_t kv_heads;         /* 0: TINY_KV_HEADS; divides TINY_HEADS */
+    uint32_t head_dimension;   /* 0: TINY_HEAD_DIMENSION; at most TINY_HEAD_DIMENSION_MOST */
     bool never_ends;           /* the end token's logit is 0 everywhere, which is never the greatest of 320 */
     bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
 };
