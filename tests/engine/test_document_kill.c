@@ -1,6 +1,7 @@
 /* kill -9 while prompts are read, saved, extended and copied: a child answers one prompt after the other and says when
- * each was saved; it ends before its n-th call to the system, page files and catalog alike.  Then the document saved
- * before is whole, what was said to be saved is found, and every prompt has the answer of a fresh one.
+ * each was saved; it ends before its n-th call to the system, page files and catalog alike, and at random moments of
+ * the time that it takes.  Then the document saved before is whole, what was said to be saved is found, and every
+ * prompt has the answer of a fresh one.
  *
  * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=1 takes every call. */
 #include "testing.h"
@@ -14,14 +15,17 @@
 #include "base/random.h"
 #include "cache/faulty_vfs.h"
 #include "engine/document_rig.h"
+#include "platform/clock.h"
 
-enum { POINTS_LEAST = 100, STRIDE = 5 };
+enum { POINTS_LEAST = 100, STRIDE = 5, MOMENTS = 25 };
+#define NEVER UINT64_MAX
 
 /* Never returns. */
-static void child_answers(struct document_rig *rig, int report, uint64_t kill_at) {
+static void child_answers(struct document_rig *rig, int report, uint64_t kill_at, uint64_t kill_after_ns) {
     static struct rig_answer answer;
     struct fault_plan plan;
-    fault_plan_init(&plan, FAULT_KILL, kill_at, false, 0);
+    if (kill_after_ns != NEVER) fault_kill_after(kill_after_ns);
+    fault_plan_init(&plan, kill_at == NEVER ? FAULT_NONE : FAULT_KILL, kill_at, false, 0);
     faulty_vfs_use(&plan);
     struct engine_options options = rig->options;
     options.io_faults = &plan.faults;
@@ -42,25 +46,29 @@ static uint64_t reused_least(const struct document_rig *rig, enum rig_prompt pro
     return 0;
 }
 
-/* Returns whether the child died by the signal. */
-static bool kill_once(struct document_rig *rig, uint64_t kill_at) {
+/* Before a call, or after a time, or NEVER.  Returns whether the child died by the signal; *took_ns: how long it
+ * lived. */
+static bool kill_once(struct document_rig *rig, uint64_t kill_at, uint64_t kill_after_ns, uint64_t *took_ns) {
     int ends[2], status;
-    char what[80], said;
+    char what[120], said;
     enum rig_prompt saved = RIG_BEFORE;
     document_rig_reset(rig);
     assert_int_equal(pipe(ends), 0);
     fflush(stdout);
+    uint64_t began_ns = clock_ns();
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) child_answers(rig, ends[1], kill_at);
+    if (child == 0) child_answers(rig, ends[1], kill_at, kill_after_ns);
     close(ends[1]);
     while (read(ends[0], &said, 1) == 1) saved = (enum rig_prompt)said;
     close(ends[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
+    *took_ns = clock_ns() - began_ns;
     bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     if (!killed && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
         fail_msg("the child ended with %#x", (unsigned)status);
-    snprintf(what, sizeof what, "killed at call %llu", (unsigned long long)kill_at);
+    snprintf(what, sizeof what, "killed at call %lld, after %lld ns", (long long)kill_at,
+             (long long)kill_after_ns);
     for (enum rig_prompt prompt = RIG_BEFORE; prompt < RIG_PROMPTS; prompt++) {
         uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_least(rig, prompt, saved);
         if (reused < least)
@@ -73,14 +81,39 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at) {
 static void kill_everywhere(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
-    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, points = 0;
+    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, points = 0, took_ns;
     document_rig_open(&rig, &select_tree, pages);
     random_init(&random, rig_seed());
-    for (uint64_t kill_at = random_below(&random, stride); kill_once(&rig, kill_at); kill_at += stride)
+    for (uint64_t kill_at = random_below(&random, stride); kill_once(&rig, kill_at, NEVER, &took_ns);
+         kill_at += stride)
         points++;
     printf("killed at %llu calls\n", (unsigned long long)points);
     assert_true(points >= POINTS_LEAST);
     document_rig_close(&rig);
+}
+
+static void kill_at_any_time(enum rig_pages pages) {
+    struct document_rig rig;
+    struct random random;
+    uint64_t rounds = MOMENTS * (rig_fuzz() > 0 ? rig_fuzz() : 1), killed = 0, clean_ns, took_ns;
+    document_rig_open(&rig, &select_tree, pages);
+    random_init(&random, rig_seed());
+    assert_false(kill_once(&rig, NEVER, NEVER, &clean_ns));
+    for (uint64_t i = 0; i < rounds; i++)
+        if (kill_once(&rig, NEVER, random_below(&random, clean_ns), &took_ns))
+            killed++;
+        else if (took_ns < clean_ns)
+            clean_ns = took_ns; /* it was timed on a machine that had more to do */
+    printf("killed %llu times of %llu, in at most %.1f ms\n", (unsigned long long)killed,
+           (unsigned long long)rounds, (double)clean_ns * 1e-6);
+    assert_true(killed >= rounds / 2);
+    document_rig_close(&rig);
+}
+
+static void killed_at_any_time(void **state) {
+    (void)state;
+    kill_at_any_time(RIG_ROWS);
+    kill_at_any_time(RIG_MIXED);
 }
 
 static void killed_while_saving(void **state) {
@@ -97,6 +130,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_while_saving),
         cmocka_unit_test(killed_while_saving_pages_in_both_forms),
+        cmocka_unit_test(killed_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct io_fault decide(void *context, enum io_call call, const char *path, uint64_t offset,
@@ -73,4 +75,13 @@ const char *fault_name(enum fault_kind kind) {
                                                    "short by one", "short half", "kill",   "EDQUOT",
                                                    "EACCES",       "EROFS",      "EMFILE"};
     return names[kind];
+}
+
+void fault_kill_after(uint64_t ns) {
+    timer_t timer;
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+    const struct itimerspec when = {
+        .it_value = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) + (ns == 0)}};
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &when, NULL) != 0)
+        abort();
 }

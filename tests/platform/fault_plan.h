@@ -40,4 +40,8 @@ void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t fir
 struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes);
 const char *fault_name(enum fault_kind kind);
 
+/* The process ends as by kill -9 that much later, wherever it is then; the kernel's timer, which is not late when the
+ * machine is busy. */
+void fault_kill_after(uint64_t ns);
+
 #endif
