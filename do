@@ -47,7 +47,7 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
 }
 
 # What damages, fails and kills saved documents, with FUZZ_TIMES (4) as many random cases as in the tests, and every
-# call to the system where those take every eighth.
+# call to the system where those take some.
 fuzz_documents() {
   build release
   for name in store_damage store_faults store_kill document_damage document_faults document_kill; do

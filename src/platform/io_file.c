@@ -125,9 +125,11 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
         file->fd = openat(folder->fd, name, flags, 0600);
         if (file->fd < 0) failed = errno;
     }
+    /* And off again: with it io_uring may answer EAGAIN where it would else wait for the disk. */
+    const int waiting = failed == 0 ? fcntl(file->fd, F_GETFL) & ~O_NONBLOCK : 0;
+    if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
     /* Switched on afterwards, so that a file system without it has not already made the file. */
-    if (failed == 0 && direct && fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0)
-        file->direct = true;
+    if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
     enum status status;
     if (failed == ELOOP)
         status = error_set(error, STATUS_IO, "%s: a symbolic link, expected a file", file->path);
@@ -141,7 +143,11 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
 
 void io_file_close(struct io_file *file) {
     if (file->path == NULL) return;
-    if (file->fd >= 0) close(file->fd);
+    if (file->fd >= 0) {
+        /* Whatever it says the descriptor is gone: to close it again could close another's. */
+        (void)refused(file->faults, IO_CALL_CLOSE, file->path);
+        (void)close(file->fd);
+    }
     free(file->path);
     file->path = NULL;
     file->fd = -1;
@@ -162,6 +168,7 @@ static const char *call_word(enum io_call call) {
     case IO_CALL_SYNC: return "flushing";
     case IO_CALL_TRUNCATE: return "truncating";
     case IO_CALL_REMOVE: return "removing";
+    case IO_CALL_CLOSE: return "closing";
     }
     return "?";
 }
@@ -197,7 +204,7 @@ static enum status transfer(struct io_file *file, enum io_call call, uint64_t of
             else
                 moved = pwrite(file->fd, (uint8_t *)memory + done, fault.bytes_most, (off_t)(offset + done));
         }
-        if (moved < 0 && errno == EINTR && retries++ < IO_RETRIES_MOST) continue;
+        if (moved < 0 && (errno == EINTR || errno == EAGAIN) && retries++ < IO_RETRIES_MOST) continue;
         if (moved < 0) return io_transfer_error(error, call, file->path, offset, bytes, errno);
         size_t progress = io_file_progress(file, (size_t)moved, bytes - done);
         if (progress == 0)
@@ -222,10 +229,10 @@ enum status io_file_sync(struct io_file *file, struct error *error) {
     int failed = file->sync_error;
     if (failed == 0) {
         size_t retries = 0;
-        do { /* interrupted: nothing has been tried yet */
+        do { /* interrupted, or not now: nothing has been tried yet */
             failed = refused(file->faults, IO_CALL_SYNC, file->path);
             if (failed == 0 && fdatasync(file->fd) != 0) failed = errno;
-        } while (failed == EINTR && retries++ < IO_RETRIES_MOST);
+        } while ((failed == EINTR || failed == EAGAIN) && retries++ < IO_RETRIES_MOST);
     }
     if (failed == 0) return STATUS_OK;
     file->sync_error = failed;

@@ -28,7 +28,15 @@
  * in use), and what a short transfer moved counts in units of the smallest block there is. */
 enum { IO_ALIGNMENT = 4096, IO_BLOCK_BYTES = 512 };
 
-enum io_call { IO_CALL_OPEN, IO_CALL_READ, IO_CALL_WRITE, IO_CALL_SYNC, IO_CALL_TRUNCATE, IO_CALL_REMOVE };
+enum io_call {
+    IO_CALL_OPEN,
+    IO_CALL_READ,
+    IO_CALL_WRITE,
+    IO_CALL_SYNC,
+    IO_CALL_TRUNCATE,
+    IO_CALL_REMOVE,
+    IO_CALL_CLOSE, /* is told of, but what it says is not heard: what must last was flushed before */
+};
 
 /* What a test wants of the next call: os_error 0 lets it happen, moving at most bytes_most bytes. */
 struct io_fault {
@@ -87,7 +95,7 @@ void io_file_close(struct io_file *file); /* safe after a failed open */
 enum status io_file_size(const struct io_file *file, uint64_t *size_bytes, struct error *error)
     STATUS_CHECKED;
 
-/* Whole transfers: short ones are continued, EINTR is repeated.  A file that ends early is STATUS_IO. */
+/* Whole transfers: short ones are continued, EINTR and EAGAIN are repeated.  A file that ends early is STATUS_IO. */
 enum status io_file_read(struct io_file *file, uint64_t offset, void *memory, size_t bytes,
                          struct error *error) STATUS_CHECKED;
 enum status io_file_write(struct io_file *file, uint64_t offset, const void *memory, size_t bytes,
@@ -108,7 +116,7 @@ void io_file_unlock(struct io_file *file, uint64_t byte);
 
 /* For io_queue and its back ends. */
 
-enum { IO_RETRIES_MOST = 1000 }; /* attempts in a row that move nothing (EINTR) before it is an error */
+enum { IO_RETRIES_MOST = 1000 }; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
 
 /* What the test wants of this transfer; without faults everything is let through.  bytes_most <= bytes, and
  * whole blocks where the file needs that. */

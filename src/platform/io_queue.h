@@ -10,7 +10,7 @@
  *   wait     returns when at least so many have finished.
  *
  * Requests may finish in any order, also those of one file: a flush covers only writes whose completion has
- * been seen before it was submitted.  Short transfers are continued and EINTR is repeated inside, so a
+ * been seen before it was submitted.  Short transfers are continued and EINTR and EAGAIN are repeated inside, so a
  * completion is either whole or an error.  A failed flush is final for its file (io_file.h).
  *
  * Beside fio at the same block size and depth, O_DIRECT (bench/results/2026-11-21-zen3-io.csv): io_uring 0.87 to 1.22,

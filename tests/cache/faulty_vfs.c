@@ -28,7 +28,10 @@ static int ask(enum io_call call, int bytes, int failed_code) {
 
 static sqlite3_file *real_of(sqlite3_file *file) { return ((struct faulty_file *)file)->file; }
 
-static int faulty_close(sqlite3_file *file) { return real_of(file)->pMethods->xClose(real_of(file)); }
+static int faulty_close(sqlite3_file *file) {
+    int code = ask(IO_CALL_CLOSE, 0, SQLITE_IOERR_CLOSE), closed = real_of(file)->pMethods->xClose(real_of(file));
+    return code != SQLITE_OK ? code : closed;
+}
 
 static int faulty_read(sqlite3_file *file, void *memory, int bytes, sqlite3_int64 offset) {
     int code = ask(IO_CALL_READ, bytes, SQLITE_IOERR_READ);

@@ -1,10 +1,11 @@
 /* Every call to the system that a save, an extension, a reading and a removal make, page files and catalog alike,
  * fails once and for ever: n is raised until the whole scenario passes.  After each the store is
  * opened without faults: the document saved before is whole, and of the new one exactly what was said to be
- * durable, or a later commit, can be used.  LOAM_TEST_FUZZ=1: every n instead of every eighth.  LOAM_TEST_SEED
- * repeats a run; an odd one has pages of two sizes. */
+ * durable, or a later commit, can be used.  LOAM_TEST_FUZZ=N: N times, and with threads where they like to be.
+ * LOAM_TEST_SEED repeats a run; an odd one has pages of two sizes. */
 #include "testing.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,28 +24,40 @@ struct acknowledged {
     uint64_t tokens; /* of the new document, by a flush that returned STATUS_OK */
     bool removed;    /* store_remove said so */
     bool may_be_removed;
+    bool unsaid; /* a flush returned STATUS_OK although a write or a flush before it had failed */
 };
+
+/* Whether what was asked for since the last time went through.  EINTR and EAGAIN are tried again, within. */
+static bool went_through(struct fault_plan *plan) {
+    const uint32_t lasting = 1U << IO_CALL_WRITE | 1U << IO_CALL_SYNC;
+    const uint32_t hit = atomic_exchange(&plan->hit_calls, 0);
+    return (hit & lasting) == 0 || plan->kind == FAULT_EINTR || plan->kind == FAULT_EAGAIN;
+}
 
 /* Saves in two openings, reads all of it, removes it (when asked).  Stops at the first failure, as a program would. */
 static enum status scenario(const struct sample *sample, struct store *store, bool remove,
-                            struct acknowledged *acknowledged, struct error *error) {
+                            struct fault_plan *plan, struct acknowledged *acknowledged, struct error *error) {
     struct document *document;
     const struct document_description description = {&sample->model, &sample->layout, "new", COMMITS[2]};
     TRY(document_create(&document, store, &description, error));
     uint64_t id = document_id(document);
     enum status status = STATUS_OK;
+    (void)went_through(plan);
     for (size_t i = 0; status == STATUS_OK && i < 2; i++) {
         status = sample_write(sample, document, i > 0 ? COMMITS[0] : 0, COMMITS[i], NULL, error);
         if (status == STATUS_OK) status = document_flush(document, error);
         if (status == STATUS_OK) acknowledged->tokens = COMMITS[i];
+        if (status == STATUS_OK && !went_through(plan)) acknowledged->unsaid = true;
     }
     document_close(document);
     TRY(status);
     TRY(document_open(&document, store, id, &sample->model, &sample->layout, DOCUMENT_APPEND, COMMITS[2],
                       error));
+    (void)went_through(plan); /* when a document is closed it is tidied up, as far as it can be */
     status = sample_write(sample, document, COMMITS[1], COMMITS[2], NULL, error);
     if (status == STATUS_OK) status = document_flush(document, error);
     if (status == STATUS_OK) acknowledged->tokens = COMMITS[2];
+    if (status == STATUS_OK && !went_through(plan)) acknowledged->unsaid = true;
     document_close(document);
     TRY(status);
     TRY(document_open(&document, store, id, &sample->model, &sample->layout, DOCUMENT_READ, 0, error));
@@ -93,20 +106,21 @@ static bool run(const struct sample *before, const struct sample *sample, enum f
     faulty_vfs_use(&plan);
     const struct store_options options = {.directory = scratch.path,
                                           .backend =
-                                              first % 2 == 0 ? IO_BACKEND_THREADS : IO_BACKEND_AUTOMATIC,
+                                              (first + seed / 2) % 2 == 0 ? IO_BACKEND_THREADS : IO_BACKEND_AUTOMATIC,
                                           .faults = &plan.faults,
                                           .sqlite_vfs = FAULTY_VFS,
                                           .staging_bytes = 1 << 20};
     struct acknowledged acknowledged = {0};
     enum status status = store_open(&store, &options, &error);
     if (status == STATUS_OK) {
-        status = scenario(sample, store, remove, &acknowledged, &error);
+        status = scenario(sample, store, remove, &plan, &acknowledged, &error);
         store_close(store);
     }
     faulty_vfs_use(NULL);
     char what[80];
     snprintf(what, sizeof what, "seed %llu: %s at call %llu%s", (unsigned long long)seed, fault_name(kind),
              (unsigned long long)first, for_ever ? " and after" : "");
+    if (acknowledged.unsaid) fail_msg("%s: what was to last failed, and the flush said nothing", what);
     if (status != STATUS_OK) {
         *failures += 1;
         if (error.message[0] == '\0' || (status != STATUS_IO && status != STATUS_DOCUMENT))
@@ -117,8 +131,7 @@ static bool run(const struct sample *before, const struct sample *sample, enum f
     return plan.count > first;
 }
 
-static void test_every_call(void **state) {
-    (void)state;
+static void every_call(void) {
     struct random random;
     random_init(&random, seed);
     struct sample sample = sample_random(&random), before;
@@ -128,23 +141,32 @@ static void test_every_call(void **state) {
     sample.layout.metadata_bytes = 64;
     if (seed % 2 == 1) sample_share(&sample, &random);
     before = sample_other(&sample, 3);
-    const char *more = getenv("LOAM_TEST_FUZZ");
-    uint64_t stride = more != NULL ? 1 : 8, runs = 0, failures = 0;
+    uint64_t runs = 0, failures = 0;
     for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KINDS; kind++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
             if (kind == FAULT_KILL) continue; /* test_store_kill.c */
-            /* The first step is any, so that every call has its turn over the runs. */
-            uint64_t first = random_below(&random, stride), failed = failures;
-            while (run(&before, &sample, kind, first, for_ever != 0, for_ever == 0, &failures)) {
-                first += stride;
-                runs++;
-            }
+            uint64_t first = 0, failed = failures;
+            while (run(&before, &sample, kind, first, for_ever != 0, for_ever == 0, &failures)) first++;
+            runs += first;
             assert_true(first > (kind < FAULT_KILL ? 100 : 10));
-            if (kind > FAULT_KILL && for_ever != 0) assert_true(failures > failed);
+            if (kind == FAULT_CLOSE) /* everything had been flushed */
+                assert_int_equal(failures, failed);
+            else if (kind > FAULT_KILL && for_ever != 0)
+                assert_true(failures > failed);
         }
     printf("%llu runs with a fault, %llu of them failed\n", (unsigned long long)runs,
            (unsigned long long)failures);
     assert_true(failures > runs / 5);
+}
+
+static void test_every_call(void **state) {
+    (void)state;
+    const char *more = getenv("LOAM_TEST_FUZZ");
+    if (more == NULL) fault_stay_here();
+    for (uint64_t i = more != NULL ? strtoull(more, NULL, 0) : 1; i > 0; i--) {
+        every_call();
+        seed++;
+    }
 }
 
 int main(void) {

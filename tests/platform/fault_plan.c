@@ -1,6 +1,7 @@
 #include "platform/fault_plan.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,6 +20,7 @@ void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t fir
 }
 
 static bool is_of(enum fault_kind kind, enum io_call call) {
+    if (call == IO_CALL_CLOSE) return kind == FAULT_CLOSE || kind == FAULT_KILL;
     switch (kind) {
     case FAULT_EDQUOT:
         return call == IO_CALL_OPEN || call == IO_CALL_WRITE || call == IO_CALL_SYNC ||
@@ -26,6 +28,8 @@ static bool is_of(enum fault_kind kind, enum io_call call) {
     case FAULT_EACCES: return call == IO_CALL_OPEN || call == IO_CALL_REMOVE;
     case FAULT_EROFS: return call != IO_CALL_READ && call != IO_CALL_SYNC;
     case FAULT_EMFILE: return call == IO_CALL_OPEN;
+    case FAULT_EAGAIN: return call == IO_CALL_READ || call == IO_CALL_WRITE || call == IO_CALL_SYNC;
+    case FAULT_CLOSE: return false;
     case FAULT_NONE:
     case FAULT_EIO:
     case FAULT_ENOSPC:
@@ -38,7 +42,7 @@ static bool is_of(enum fault_kind kind, enum io_call call) {
     return true;
 }
 
-struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes) {
+static struct io_fault decide_call(struct fault_plan *plan, enum io_call call, size_t bytes) {
     const struct io_fault let_through = {0, SIZE_MAX};
     if (call == IO_CALL_READ) plan->read_bytes += bytes;
     if (call == IO_CALL_WRITE) plan->written_bytes += bytes;
@@ -51,12 +55,14 @@ struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, si
     switch (plan->kind) {
     case FAULT_NONE:
     case FAULT_KINDS: return let_through;
-    case FAULT_EIO: plan->hits++; return (struct io_fault){EIO, SIZE_MAX};
+    case FAULT_EIO:
+    case FAULT_CLOSE: plan->hits++; return (struct io_fault){EIO, SIZE_MAX};
     case FAULT_ENOSPC: plan->hits++; return (struct io_fault){ENOSPC, SIZE_MAX};
     case FAULT_EDQUOT: plan->hits++; return (struct io_fault){EDQUOT, SIZE_MAX};
     case FAULT_EACCES: plan->hits++; return (struct io_fault){EACCES, SIZE_MAX};
     case FAULT_EROFS: plan->hits++; return (struct io_fault){EROFS, SIZE_MAX};
     case FAULT_EMFILE: plan->hits++; return (struct io_fault){EMFILE, SIZE_MAX};
+    case FAULT_EAGAIN: plan->hits++; return (struct io_fault){EAGAIN, SIZE_MAX};
     case FAULT_EINTR:
         if (!moves && call != IO_CALL_SYNC) return let_through; /* the others do not give it for files */
         plan->hits++;
@@ -70,11 +76,30 @@ struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, si
     return let_through;
 }
 
+struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes) {
+    struct io_fault fault = decide_call(plan, call, bytes);
+    if (fault.os_error != 0) plan->hit_calls |= 1u << call;
+    return fault;
+}
+
 const char *fault_name(enum fault_kind kind) {
-    static const char *const names[FAULT_KINDS] = {"none",         "EIO",        "ENOSPC", "EINTR",
-                                                   "short by one", "short half", "kill",   "EDQUOT",
-                                                   "EACCES",       "EROFS",      "EMFILE"};
+    static const char *const names[FAULT_KINDS] = {
+        [FAULT_NONE] = "none",         [FAULT_EIO] = "EIO",
+        [FAULT_ENOSPC] = "ENOSPC",     [FAULT_EINTR] = "EINTR",
+        [FAULT_EAGAIN] = "EAGAIN",     [FAULT_SHORT_ONE] = "short by one",
+        [FAULT_KILL] = "kill",         [FAULT_SHORT_HALF] = "short half",
+        [FAULT_EDQUOT] = "EDQUOT",     [FAULT_EACCES] = "EACCES",
+        [FAULT_EROFS] = "EROFS",       [FAULT_EMFILE] = "EMFILE",
+        [FAULT_CLOSE] = "EIO of close"};
     return names[kind];
+}
+
+void fault_stay_here(void) {
+    cpu_set_t here;
+    const int processor = sched_getcpu();
+    CPU_ZERO(&here);
+    if (processor >= 0) CPU_SET((size_t)processor, &here);
+    if (processor >= 0) (void)sched_setaffinity(0, sizeof here, &here);
 }
 
 void fault_kill_after(uint64_t ns) {

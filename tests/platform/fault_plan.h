@@ -13,6 +13,7 @@ enum fault_kind {
     FAULT_EIO,
     FAULT_ENOSPC,
     FAULT_EINTR,
+    FAULT_EAGAIN,
     FAULT_SHORT_ONE,  /* reads and writes move one byte (one block with O_DIRECT) */
     FAULT_SHORT_HALF, /* ... half of what was asked for */
     FAULT_KILL,       /* the process ends there, as by kill -9 */
@@ -21,6 +22,7 @@ enum fault_kind {
     FAULT_EACCES, /* of names: opening, removing */
     FAULT_EROFS,  /* of what changes anything: a file system that went read-only */
     FAULT_EMFILE, /* opening */
+    FAULT_CLOSE,  /* EIO when a file is closed, which is closed all the same */
     FAULT_KINDS,
 };
 
@@ -32,6 +34,7 @@ struct fault_plan {
     uint32_t calls;                             /* a set of 1 << enum io_call that count and fail; 0: all */
     _Atomic uint64_t count;                     /* calls so far */
     _Atomic uint64_t hits;                      /* of these the ones that were made to fail */
+    _Atomic uint32_t hit_calls;                 /* a set of 1 << enum io_call: which they were */
     _Atomic uint64_t read_bytes, written_bytes; /* asked for */
 };
 
@@ -39,6 +42,10 @@ void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t fir
                      uint32_t calls);
 struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes);
 const char *fault_name(enum fault_kind kind);
+
+/* From now on all threads of the process share one processor: where thousands of short runs hand work from one thread
+ * to another, waking another processor is half of the time. */
+void fault_stay_here(void);
 
 /* The process ends as by kill -9 that much later, wherever it is then; the kernel's timer, which is not late when the
  * machine is busy. */

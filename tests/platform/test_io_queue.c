@@ -223,7 +223,8 @@ static bool faults_once(enum io_backend backend, enum fault_kind kind, uint64_t 
         }
     }
     bool hit = bench.plan.hits > 0, reached = bench.plan.count > first;
-    bool passes = kind == FAULT_SHORT_ONE || kind == FAULT_SHORT_HALF || (kind == FAULT_EINTR && !for_ever);
+    bool passes = kind == FAULT_SHORT_ONE || kind == FAULT_SHORT_HALF ||
+                  ((kind == FAULT_EINTR || kind == FAULT_EAGAIN) && !for_ever);
     assert_int_equal(failed, hit && !passes);
     close_bench(&bench);
     return reached;
