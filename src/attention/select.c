@@ -33,6 +33,7 @@ struct select {
     struct select_statistics statistics;
     select_observer *observer;
     void *observer_context;
+    double *certified;    /* owned, [row_capacity][head_count]: of the last operation; NULL: none is wanted */
     uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
     size_t event_stride;
     size_t *event_counts; /* owned, [kv_head_count] */
@@ -80,8 +81,11 @@ enum status select_layout_pages(struct metadata_layout *layout, const struct sel
     layout->abstract_kind = kind;
     layout->aggregate = SCORE_MAX;
     layout->unit_tokens = page;
-    abstract_layout_init(&layout->abstract, page, shape->k_dimension, kind == ABSTRACT_MIN_MAX,
+    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->certify;
+    layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
+    abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,
                          kind == ABSTRACT_MEAN_DEVIATION);
+    layout->bounds_offset = layout->abstract.offset[ABSTRACT_MIN_MAX];
     layout->bytes = layout->abstract.bytes;
     return STATUS_OK;
 }
@@ -119,6 +123,7 @@ static const struct setting {
     {"columns", NULL, offsetof(struct select_options, columns), false},
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
     {"rank", "bound or meanstd", 0, false},
+    {"certify", NULL, offsetof(struct select_options, certify), true},
     {"heads", "even or importance", 0, false},
     {"scan", NULL, offsetof(struct select_options, scan), true},
 };
@@ -216,7 +221,10 @@ static enum status make_layout(struct metadata_layout *layout, const struct sele
     *layout = (struct metadata_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
     layout->bytes = align_up(layout->bytes, 64);
-    return STATUS_OK;
+    if (!options->certify || layout->has_bounds || options->method == &select_all) return STATUS_OK;
+    return error_set(error, STATUS_USAGE,
+                     "select=%s: certify=1 needs bounds of keys, which quest, meanstd and tree have",
+                     options->method->name);
 }
 
 enum status select_options_metadata_bytes(const struct select_options *options,
@@ -323,13 +331,16 @@ static enum status init(struct select *select, const struct select_calibration *
     select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
     select->picks = calloc(select->row_capacity * select->shape.kv_head_count, sizeof *select->picks);
     bool has_tree = select->layout.kind == METADATA_TREE;
+    bool certifies = select->options.certify && select->layout.has_bounds;
+    if (certifies)
+        select->certified = calloc(select->row_capacity * select->shape.head_count, sizeof *select->certified);
     if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
     select->dense_items = calloc(select->row_capacity, sizeof *select->dense_items);
     select->chosen_items = calloc(select->row_capacity, sizeof *select->chosen_items);
     select->event_counts = calloc(select->shape.kv_head_count, sizeof *select->event_counts);
     if (select->dense == NULL || select->chosen == NULL || select->picks == NULL ||
         select->event_counts == NULL || select->dense_items == NULL || select->chosen_items == NULL ||
-        (has_tree && select->densities == NULL))
+        (has_tree && select->densities == NULL) || (certifies && select->certified == NULL))
         return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
     return STATUS_OK;
 }
@@ -364,6 +375,7 @@ void select_destroy(struct select *select) {
     free(select->dense_items);
     free(select->chosen_items);
     free(select->lists);
+    free(select->certified);
     free(select->event_rows);
     free(select->event_counts);
     free(select);
@@ -378,8 +390,9 @@ void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYT
     if (select->layout.kind == METADATA_HASH) parameter = options->bits;
     if (select->layout.kind == METADATA_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == METADATA_TREE && options->rank == TREE_MEAN_DEVIATION;
-    snprintf(kind, SELECT_KIND_BYTES, "%s%s.%zu.%zu-%08" PRIx32, options->method->name,
-             spreads ? "-meanstd" : "", parameter, options->dense_layers, select->weights_digest);
+    snprintf(kind, SELECT_KIND_BYTES, "%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
+             spreads ? "-meanstd" : "", select->layout.bounds_apart ? "-bounds" : "", parameter,
+             options->dense_layers, select->weights_digest);
 }
 
 const char *select_fallback(const struct select *select) { return select->fallback; }
@@ -547,7 +560,8 @@ static void observe(struct select *select, struct stream *stream, size_t layer_i
                                             .view = item->view,
                                             .rows = select->event_rows,
                                             .row_counts = select->event_counts,
-                                            .row_stride = select->event_stride});
+                                            .row_stride = select->event_stride,
+                                            .certified = select->certified});
 }
 
 static struct attend_selected_operation selected_operation(struct select *select, size_t layer_index,
@@ -563,7 +577,14 @@ static struct attend_selected_operation selected_operation(struct select *select
                                               .layout = &select->layout,
                                               .weights = weights_of(select, layer_index),
                                               .mass_weight = 1,
+                                              .certified = select->certified,
                                               .times = &select->statistics.times};
+}
+
+static void count_certified(struct select *select, const struct attend_selected_operation *operation) {
+    if (operation->certified != NULL)
+        certificates_add(&select->statistics.certified, operation->certified,
+                         operation->item_count * operation->head_count);
 }
 
 /* One device operation over the rows of a batch, or one of them. */
@@ -579,6 +600,7 @@ static void attend_chosen(struct select *select, struct stream *stream, size_t l
         observe(select, stream, layer_index, operation, operation->items);
     else
         select->device->operations->attend_selected(stream, operation);
+    count_certified(select, operation);
     if (counts.searches == 0) return;
     tree_density_add(&select->densities[layer_index], leaf, layer_index, operation->tree_start, &counts);
     tree_counts_add(&select->statistics.tree, &counts);
@@ -624,6 +646,7 @@ static enum status choose(struct select *select, struct stream *stream, size_t l
                          select->lists_capacity);
     struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
     selected.out = NULL;
+    selected.certified = NULL;
     selected.mass_weight = 0;
     selected.items = select->chosen;
     selected.item_count = choice->chosen_count;
@@ -690,6 +713,7 @@ void select_attend_chosen(struct select *select, struct stream *stream,
     selected.given = choice->rows + (index * operation->kv_head_count + kv_head_first) * choice->row_stride;
     selected.chosen_stride = choice->row_stride;
     select->device->operations->attend_selected(stream, &selected);
+    count_certified(select, &selected);
 }
 
 bool select_attend_heads(struct select *select, struct stream *stream, size_t layer_index,
@@ -750,6 +774,7 @@ void select_watch_prefill(struct select *select, struct stream *stream, size_t l
         return;
     struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
     selected.out = NULL;
+    selected.certified = NULL;
     selected.times = NULL;
     selected.mass_weight = SELECT_WATCH_INTERVAL;
     for (size_t i = 0; i < operation->item_count; i++) {

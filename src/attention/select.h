@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/certificates.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -94,6 +95,9 @@ struct select_options {
     enum tree_rank rank;  /* tree: what leaves are ranked by */
     enum select_heads heads;
     bool norms; /* hash: scores times |k| */
+    /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
+     * caught, by minima and maxima of the keys, which are then kept whatever ranks.  What is chosen is the same. */
+    bool certify;
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -211,6 +215,7 @@ struct select_event {
     const uint32_t *rows;     /* [kv_head_count][row_stride]: those attended to, ascending */
     const size_t *row_counts; /* [kv_head_count] */
     size_t row_stride;
+    const double *certified; /* [head_count]: shares certainly caught; NULL: options.certify is off */
 };
 typedef void select_observer(void *context, const struct select_event *event);
 void select_set_observer(struct select *select, select_observer *observer, void *context); /* NULL: none */
@@ -221,7 +226,8 @@ struct select_statistics { /* since the last reset */
     struct select_times times;
     uint64_t evaluated;      /* importances that were computed: of tokens, pages or nodes */
     struct tree_counts tree; /* select=tree: what its searches evaluated */
-    uint64_t dense_ns;       /* attention of layers and rows that took the dense path */
+    struct certificates certified; /* of rows that chose */
+    uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };
 struct select_statistics select_statistics(const struct select *select);
 void select_reset_statistics(struct select *select);

@@ -11,7 +11,10 @@ static enum status layout(struct metadata_layout *layout, const struct select_sh
                          options->leaf);
     layout->kind = METADATA_TREE;
     layout->unit_tokens = options->leaf;
-    tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank);
+    tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->certify);
+    layout->has_bounds = layout->tree.has_bounds;
+    layout->bounds_apart = layout->has_bounds && options->rank != TREE_BOUND;
+    layout->bounds_offset = layout->tree.bounds_offset;
     layout->bytes = layout->tree.bytes;
     return STATUS_OK;
 }

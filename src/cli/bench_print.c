@@ -217,6 +217,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
     json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
+    json_add(row, "select_certified", certificates_json(&s->certified));
 }
 
 static void add_test(json_t *row, const struct bench_test *test) {

@@ -196,30 +196,30 @@ static enum status take_answer(struct ask_run *run, const struct question *quest
     return STATUS_OK;
 }
 
-/* The attention mass that the selection caught while answering, of the layers that select; 1 without a selection.
- * The answer is taken once more for it, because looking costs more than answering. */
-static enum status measure_mass(struct ask_run *run, const struct question *question, double *mass,
-                                struct error *error) {
+/* The attention mass that the selection caught while answering, of the layers that select, in *caught, whose count is 0
+ * without a selection.  The answer is taken once more for it, because looking costs more than answering. */
+static enum status measure_mass(struct ask_run *run, const struct question *question,
+                                struct recall_cell *caught, struct error *error) {
     struct select *select = engine_select(run->evaluation->session.engine);
     const struct recall_shape *shape = &run->recall.shape;
     uint64_t steps;
     double seconds;
-    *mass = 1;
+    *caught = (struct recall_cell){0};
     if (select == NULL) return STATUS_OK;
     recall_reset(&run->recall);
     select_set_observer(select, recall_add, &run->recall);
     enum status status = take_answer(run, question, &steps, &seconds, error);
     select_set_observer(select, NULL, NULL);
-    struct recall_cell sum = {0};
     for (size_t layer = 0; layer < shape->layer_count; layer++)
         for (size_t head = 0; head < shape->head_count; head++)
-            recall_cell_add(&sum, recall_get(&run->recall, layer, head));
-    if (sum.count > 0) *mass = sum.mass / (double)sum.count;
+            recall_cell_add(caught, recall_get(&run->recall, layer, head));
     return status;
 }
 
 static enum status report_answer(struct ask_run *run, size_t preset, const struct question *question,
-                                 struct eval_work work, double mass, struct error *error) {
+                                 struct eval_work work, const struct recall_cell *caught,
+                                 struct error *error) {
+    const double mass = caught->count > 0 ? caught->mass / (double)caught->count : 1;
     struct evaluation *evaluation = run->evaluation;
     const struct session *session = &evaluation->session;
     uint64_t bytes = model_step_bytes(&session->model->gguf) +
@@ -248,6 +248,8 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     json_add(object, "decode", eval_work_json(work));
     json_add_uint(object, "step_bytes", bytes);
     json_add_number(object, "mass", mass);
+    if (caught->certified_count > 0)
+        json_add_number(object, "certified", caught->certified / (double)caught->certified_count);
     json_array_append(run->results, object);
     if (evaluation_wants_lines(evaluation)) return evaluation_line(evaluation, object, error);
     json_decref(object);
@@ -257,10 +259,10 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
 static enum status ask(struct ask_run *run, size_t preset, const struct question *question,
                        struct error *error) {
     struct eval_work work;
-    double mass;
-    TRY(measure_mass(run, question, &mass, error));
+    struct recall_cell caught;
+    TRY(measure_mass(run, question, &caught, error));
     TRY(take_answer(run, question, &work.tokens, &work.seconds, error));
-    return report_answer(run, preset, question, work, mass, error);
+    return report_answer(run, preset, question, work, &caught, error);
 }
 
 static enum status ask_all(struct ask_run *run, struct error *error) {

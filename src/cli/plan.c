@@ -205,3 +205,12 @@ json_t *tree_counts_json(const struct tree_counts *counts) {
     json_add(object, "levels", levels);
     return object;
 }
+
+json_t *certificates_json(const struct certificates *certificates) {
+    if (certificates->count == 0) return NULL;
+    json_t *object = json_object();
+    json_add_number(object, "mean", certificates->sum / (double)certificates->count);
+    json_add_number(object, "least", certificates->least);
+    json_add_uint(object, "count", certificates->count);
+    return object;
+}

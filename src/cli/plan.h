@@ -59,6 +59,8 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
 json_t *plan_json(const struct plan *plan);
 /* What the searches of select=tree evaluated, beside what others would have; NULL: there were none. */
 json_t *tree_counts_json(const struct tree_counts *counts);
+/* What was certainly caught with certify=1; NULL: nothing was certified. */
+json_t *certificates_json(const struct certificates *certificates);
 
 enum kv_type kv_type_of_choice(uint64_t choice); /* of "f16|q8_0" */
 const char *kv_type_name(enum kv_type type);

@@ -291,7 +291,10 @@ static json_t *selection_json(struct engine *engine) {
     if (engine_select(engine) == NULL) return json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
     struct select_statistics s = select_statistics(engine_select(engine));
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
-    return json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
+    json_t *object =
+        json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
+    json_add(object, "certified", certificates_json(&s.certified));
+    return object;
 }
 
 static void tiers_json(const struct run *run, json_t *root) {

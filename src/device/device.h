@@ -161,6 +161,10 @@ struct metadata_layout {
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
     struct tree_layout tree;        /* unit_tokens are those of a leaf */
+    /* Whether minima and maxima of each unit's keys lie in the block, as [64 / unit_tokens][2][k_dimension] halves from
+     * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
+    bool has_bounds, bounds_apart;
+    size_t bounds_offset;
     bool use_norms;                 /* METADATA_HASH */
     size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
     enum score_aggregate aggregate; /* METADATA_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
@@ -247,6 +251,11 @@ struct attend_selected_operation {
     /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the
      * first select_item_kept(item, KV head) entries, none above the item's position; NULL: choose. */
     const uint32_t *given;
+    /* Out, host memory, [item_count][head_count], where out is given and the layout has bounds: of each query head's
+     * attention over all that its row sees, the share that the rows attended to have at least (1: all of it), by the
+     * bounds of the rest, whether its rows lie as they were stored or in 4 bits; 0 where a bound is no number.  The
+     * metadata must be there; or NULL. */
+    double *certified;
     /* Out, host memory: lists of the same shape, what lies behind the kept rows left as it is; or NULL */
     uint32_t *chosen;
     size_t chosen_stride;       /* entries from a list to the next; at least select_item_kept of every head */

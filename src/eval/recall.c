@@ -96,8 +96,18 @@ static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size
     return both;
 }
 
+static void add_certified(struct recall_cell *sum, uint64_t count, double certified, double least,
+                          double excess) {
+    bool is_first = sum->certified_count == 0;
+    if (is_first || least < sum->certified_least) sum->certified_least = least;
+    if (is_first || excess > sum->certified_excess) sum->certified_excess = excess;
+    sum->certified += certified;
+    sum->certified_count += count;
+}
+
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
-                     const uint32_t *rows, size_t row_count, struct recall_cell *cell) {
+                     const uint32_t *rows, size_t row_count, const double *certified,
+                     struct recall_cell *cell) {
     size_t visible = (size_t)step->position + 1;
     float most = scores[0];
     for (size_t i = 1; i < visible; i++) most = scores[i] > most ? scores[i] : most;
@@ -119,6 +129,7 @@ static void add_head(struct recall *recall, const struct select_event *step, con
     cell->top += (double)in_both(rows, row_count, recall->best, best_count) / (double)best_count;
     cell->kept += (double)row_count / (double)visible;
     cell->count++;
+    if (certified != NULL) add_certified(cell, 1, *certified, *certified, *certified - mass);
 }
 
 void recall_add(void *context, const struct select_event *step) {
@@ -132,6 +143,7 @@ void recall_add(void *context, const struct select_event *step) {
         for (size_t g = 0; g < group; g++)
             add_head(recall, step, recall->scores + g * recall->row_capacity,
                      step->rows + kv_head * step->row_stride, step->row_counts[kv_head],
+                     step->certified != NULL ? &step->certified[kv_head * group + g] : NULL,
                      &recall->cells[step->layer_index * shape->head_count + kv_head * group + g]);
     }
 }
@@ -147,4 +159,7 @@ void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell) {
     sum->top += cell->top;
     sum->kept += cell->kept;
     sum->count += cell->count;
+    if (cell->certified_count > 0)
+        add_certified(sum, cell->certified_count, cell->certified, cell->certified_least,
+                      cell->certified_excess);
 }

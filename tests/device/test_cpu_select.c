@@ -106,7 +106,7 @@ static void layout_init(struct select_case *c, enum metadata_kind kind) {
     } else if (kind == METADATA_TREE) {
         layout->unit_tokens = pick(&c->random, pages, 4);
         tree_layout_init(&layout->tree, layout->unit_tokens, c->kv.k_dimension,
-                         random_below(&c->random, 2) ? TREE_BOUND : TREE_MEAN_DEVIATION);
+                         random_below(&c->random, 2) ? TREE_BOUND : TREE_MEAN_DEVIATION, false);
         layout->bytes = layout->tree.bytes;
     }
 }

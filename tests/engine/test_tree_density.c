@@ -29,7 +29,7 @@ static void keys_create(struct keys *keys, size_t period, double noise) {
     random_init(&keys->random, 5);
     kernels_init(&keys->kernels, cpu_features());
     kv_layout_init(&keys->kv, KV_F16, KV_F16, DIMENSION, DIMENSION);
-    tree_layout_init(&keys->layout, 8, DIMENSION, TREE_BOUND);
+    tree_layout_init(&keys->layout, 8, DIMENSION, TREE_BOUND, false);
     for (size_t d = 0; d < DIMENSION; d++) keys->direction[d] = (float)random_normal(&keys->random);
     for (size_t i = 0; i < CHUNKS; i++) {
         keys->chunks[i] = calloc(1, keys->kv.chunk_bytes);

@@ -97,7 +97,7 @@ static void case_create(struct tree_case *c, uint64_t seed, enum key_shape shape
     enum kv_type type =
         shape != BROKEN && dimension % 32 == 0 && random_below(&c->random, 3) == 0 ? KV_Q8 : KV_F16;
     kv_layout_init(&c->kv, type, type, dimension, dimension);
-    tree_layout_init(&c->layout, leaf, dimension, rank);
+    tree_layout_init(&c->layout, leaf, dimension, rank, random_below(&c->random, 2) == 1);
     c->group = 1 + random_below(&c->random, GROUP_MOST);
     c->chunk_count = 1 + random_below(&c->random, CHUNKS_MOST);
     c->token_count = c->chunk_count * 64 - random_below(&c->random, 64);

@@ -396,6 +396,8 @@ static void finish_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         merge_partial(run, target, target + range * run->partial_stride);
     if (run->row_scores != NULL) add_mass(run, row, head, target, target + group, (float *)(void *)scratch);
     if (operation->out == NULL) return;
+    if (operation->certified != NULL)
+        cpu_certify(run, row, head, head_list(run, row, head), target, target + group, scratch);
     kernels->finish(group, dimension, target + group, target + 2 * group, dimension,
                     operation->out + r->item->row * operation->out_stride + head * group * dimension,
                     dimension);
@@ -505,6 +507,7 @@ static size_t unit_scratch(const struct select_run *run) {
     if (scores_by_best_token(layout)) bytes += SCORE_TOKENS * sizeof(float);
     if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     if (layout->kind == METADATA_MASS) bytes = max_size(bytes, run->list_stride * sizeof(float));
+    if (run->operation->certified != NULL) bytes = max_size(bytes, cpu_certify_scratch_bytes(run));
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
         size_t head = i % run->operation->kv_head_count;

@@ -77,4 +77,10 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
 void cpu_tree_count(const struct select_run *run);
 size_t cpu_tree_scratch_bytes(const struct select_run *run);
 
+/* operation->certified of the query heads of a KV head of a row, which attended to the rows of list with the greatest
+ * scores m and sums s, [group]. */
+void cpu_certify(const struct select_run *run, size_t row, size_t kv_head, const uint32_t *list, const float *m,
+                 const float *s, uint8_t *scratch);
+size_t cpu_certify_scratch_bytes(const struct select_run *run);
+
 #endif

@@ -1,0 +1,243 @@
+/* What the heads of a row certainly caught: the share of attention that the rows they attended to have at least.
+ *
+ * The metadata have, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
+ * at most U = sum over d of max(q_d min_d, q_d max_d).  With the attended rows' greatest score m and sum s of
+ * exp(score - m), which attention has computed, and n tokens of a unit that were left out:
+ *
+ *   B = sum over units of n exp(scale U - m)          certified = s / (s + B)
+ *
+ *   1  U is of each query head by itself: the maximum over a group, by which units are ranked, would do, but is looser.
+ *   2  Every unit is bounded by its own box.  Those of its ancestors cost less, but hold what ranks (tree.h), and B can
+ *      only grow by them.
+ *   3  Rounding is on the safe side: B grows by what scores, ours, attention's and a reader's own, may be off by, which
+ *      is (4 dimension + 16) 2^-24 |q|_1 max|k| scale in the exponent, and by a 4096th for float exponentials and
+ *      sums.
+ *   4  Where a sequence has chunks in 4 bits, what was left out may be attended to in them at another time.  Keys then
+ *      lie within the range of their chunk, and a 30th of it from where they were (kernels/codec): U grows by as
+ *      much, up to the bound of the chunk.
+ *
+ * A unit of work is one KV head of a row, after its partials were merged.  It reads the units' boxes, 4 dimension
+ * bytes each, once into the caches, where every head of the group reads them again. */
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_select_internal.h"
+#include "tensor/half.h"
+
+enum { PIECE = 256 }; /* units at a time, of whole chunks: 64 KiB at dimension 64 */
+
+struct certifier {
+    const struct select_run *run;
+    const struct select_item *item;
+    const void *const *blocks;
+    size_t unit_tokens, dimension;
+    const float *q; /* [group][dimension] */
+    float *query;   /* [group][2 * dimension]: what a box is multiplied with */
+    float *scores;  /* [group][PIECE] */
+    float *weights; /* [PIECE] */
+    float *widened; /* [dimension]: what 4 bits add to a chunk's keys */
+    uint8_t *left;  /* [PIECE]: tokens of a unit that were left out */
+    void *score_scratch;
+    float greatest;         /* element of any key, its magnitude */
+    float top[GROUP_MOST];  /* greatest scaled bound so far */
+    double sum[GROUP_MOST]; /* of n exp(bound - top) */
+};
+
+static size_t certifier_init(struct certifier *c, const struct select_run *run, uint8_t *memory) {
+    size_t used = 0, columns = 2 * run->kv->k_dimension;
+    size_t query = cpu_scratch_add(&used, run->group * columns * sizeof(float));
+    size_t scores = cpu_scratch_add(&used, run->group * PIECE * sizeof(float));
+    size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
+    size_t widened = cpu_scratch_add(&used, run->kv->k_dimension * sizeof(float));
+    size_t left = cpu_scratch_add(&used, PIECE);
+    size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(columns));
+    if (memory == NULL) return used;
+    *c = (struct certifier){.run = run,
+                            .unit_tokens = run->operation->layout->unit_tokens,
+                            .dimension = run->kv->k_dimension,
+                            .query = (float *)(void *)(memory + query),
+                            .scores = (float *)(void *)(memory + scores),
+                            .weights = (float *)(void *)(memory + weights),
+                            .widened = (float *)(void *)(memory + widened),
+                            .left = memory + left,
+                            .score_scratch = memory + score};
+    return used;
+}
+
+size_t cpu_certify_scratch_bytes(const struct select_run *run) { return certifier_init(NULL, run, NULL); }
+
+/* sum of max(q low, q high) = min(q, 0) . low + max(q, 0) . high; a NaN stays in one of them. */
+static void prepare_query(const struct certifier *c) {
+    for (size_t head = 0; head < c->run->group; head++) {
+        float *low = c->query + head * 2 * c->dimension, *high = low + c->dimension;
+        for (size_t d = 0; d < c->dimension; d++) {
+            float x = c->q[head * c->dimension + d];
+            low[d] = x > 0 ? 0 : x;
+            high[d] = x > 0 ? x : 0;
+        }
+    }
+}
+
+/* Low row, then high row. */
+static const uint16_t *unit_box(const struct certifier *c, uint64_t unit) {
+    size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
+    const uint8_t *block = c->blocks[unit / chunk_units];
+    return (const uint16_t *)(const void *)(block + c->run->operation->layout->bounds_offset) +
+           unit % chunk_units * 2 * c->dimension;
+}
+
+/* Counts what the piece has of rows that are not on the list, from the entry *next on; whether it is any. */
+static bool count_left(const struct certifier *c, uint64_t first, size_t count, const uint32_t *list,
+                       size_t kept, size_t *next) {
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t begin = (first + i) * c->unit_tokens, end = begin + c->unit_tokens;
+        if (end > c->item->position + 1) end = c->item->position + 1;
+        size_t before = *next;
+        while (*next < kept && list[*next] < end) ++*next;
+        c->left[i] = (uint8_t)(end - begin - (*next - before));
+        any = any || c->left[i] > 0;
+    }
+    return any;
+}
+
+/* Magnitudes of halves have the order of their bits, infinities and NaN above them. */
+static void find_greatest(struct certifier *c, uint64_t first, size_t count) {
+    uint16_t greatest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint16_t *box = unit_box(c, first + i);
+        for (size_t d = 0; d < 2 * c->dimension; d++) {
+            uint16_t magnitude = box[d] & 0x7fffu;
+            greatest = magnitude > greatest ? magnitude : greatest;
+        }
+    }
+    float found = half_to_float(greatest);
+    if (!(found <= c->greatest)) c->greatest = found;
+}
+
+static void score_piece(const struct certifier *c, uint64_t first, size_t count) {
+    const struct metadata_layout *layout = c->run->operation->layout;
+    for (size_t head = 0; head < c->run->group; head++)
+        c->run->device->kernels.score.rows(
+            &(struct score_args){.blocks = c->blocks,
+                                 .block_offset = layout->bounds_offset,
+                                 .block_rows = KV_CHUNK_TOKENS / c->unit_tokens,
+                                 .columns = 2 * c->dimension,
+                                 .row_begin = first,
+                                 .row_end = first + count,
+                                 .q = c->query + head * 2 * c->dimension,
+                                 .q_stride = 2 * c->dimension,
+                                 .heads = 1,
+                                 .aggregate = SCORE_MAX,
+                                 .scores = c->scores + head * PIECE,
+                                 .scratch = c->score_scratch});
+}
+
+/* 4: raises the bounds of a full chunk's units, scores[head * PIECE]. */
+static void widen_chunk(const struct certifier *c, uint64_t first, float *scores) {
+    const size_t dimension = c->dimension, units = KV_CHUNK_TOKENS / c->unit_tokens;
+    float most[GROUP_MOST] = {0};
+    for (size_t d = 0; d < dimension; d++) {
+        float low = INFINITY, high = -INFINITY;
+        for (size_t unit = 0; unit < units; unit++) {
+            const uint16_t *box = unit_box(c, first + unit);
+            low = fminf(low, half_to_float(box[d]));
+            high = fmaxf(high, half_to_float(box[dimension + d]));
+        }
+        /* and half a unit of the half that is decoded */
+        c->widened[d] = (high - low) * (1.001F / 30) + fmaxf(fabsf(low), fabsf(high)) * 0x1p-11F + 0x1p-24F;
+        for (size_t head = 0; head < c->run->group; head++)
+            most[head] += c->query[head * 2 * dimension + d] * low +
+                          c->query[(head * 2 + 1) * dimension + d] * high;
+    }
+    for (size_t head = 0; head < c->run->group; head++) {
+        float more = 0;
+        for (size_t d = 0; d < dimension; d++) more += fabsf(c->q[head * dimension + d]) * c->widened[d];
+        for (size_t unit = 0; unit < units; unit++) {
+            float *score = &scores[head * PIECE + unit];
+            *score = *score + more > most[head] ? most[head] : *score + more; /* NaN stays */
+        }
+    }
+}
+
+static void widen_piece(const struct certifier *c, uint64_t first, size_t count) {
+    const size_t units = KV_CHUNK_TOKENS / c->unit_tokens;
+    for (size_t i = 0; i < count; i += units)
+        if ((first + i + units) * c->unit_tokens <= c->item->position + 1)
+            widen_chunk(c, first + i, c->scores + i);
+}
+
+/* Scores as the softmax sees them; those of units that are attended to whole become nothing. */
+static void add_weights(struct certifier *c, size_t head, size_t count) {
+    const struct attend_selected_operation *operation = c->run->operation;
+    float *scores = c->scores + head * PIECE, top = c->top[head];
+    const float one = 1;
+    for (size_t i = 0; i < count; i++) {
+        float score = scores[i] * operation->scale;
+        if (operation->softcap > 0) score = operation->softcap * tanhf(score / operation->softcap);
+        scores[i] = c->left[i] > 0 ? score : -INFINITY;
+        top = scores[i] > top ? scores[i] : top;
+    }
+    memset(c->weights, 0, count * sizeof *c->weights);
+    c->run->device->kernels.mass.add(&(struct mass_add_args){.scores = scores,
+                                                             .scores_stride = PIECE,
+                                                             .group = 1,
+                                                             .m = &top,
+                                                             .s = &one,
+                                                             .row_count = count,
+                                                             .mass = c->weights});
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        if (c->left[i] > 0) sum += (double)c->left[i] * (double)c->weights[i];
+    if (c->sum[head] != 0) c->sum[head] *= exp((double)c->top[head] - (double)top);
+    c->sum[head] += sum;
+    c->top[head] = top;
+}
+
+/* 3: the exponent's part of what scores may be off by. */
+static double rounding_of(const struct certifier *c, size_t head) {
+    const struct attend_selected_operation *operation = c->run->operation;
+    double norm = 0;
+    for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->q[head * c->dimension + d]);
+    double products = norm * (double)c->greatest * (double)operation->scale;
+    return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)operation->softcap + 0x1p-12;
+}
+
+static double certified_share(const struct certifier *c, size_t head, double m, double s) {
+    if (!(s > 0)) return 0;
+    if (c->sum[head] == 0) return 1; /* nothing was left out */
+    double left = (double)c->top[head] + log(c->sum[head]) + rounding_of(c, head);
+    double share = 1 / (1 + exp(left - m - log(s)));
+    return share >= 0 ? share : 0;
+}
+
+void cpu_certify(const struct select_run *run, size_t row, size_t kv_head, const uint32_t *list, const float *m,
+                 const float *s, uint8_t *scratch) {
+    const struct attend_selected_operation *operation = run->operation;
+    struct certifier c;
+    ASSERT(operation->layout->has_bounds && operation->scale > 0 && run->group <= GROUP_MOST);
+    certifier_init(&c, run, scratch);
+    c.item = run->rows[row].item;
+    ASSERT(c.item->view.metadata != NULL);
+    c.blocks = head_metadata(c.item, kv_head);
+    c.q = head_query(run, &run->rows[row], kv_head);
+    for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
+    prepare_query(&c);
+    const uint64_t units = c.item->position / c.unit_tokens + 1;
+    const size_t kept = (size_t)select_item_kept(c.item, kv_head);
+    size_t next = 0;
+    for (uint64_t first = 0; first < units; first += PIECE) {
+        size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
+        find_greatest(&c, first, count);
+        if (!count_left(&c, first, count, list, kept, &next)) continue;
+        score_piece(&c, first, count);
+        if (c.item->view.packed != NULL) widen_piece(&c, first, count);
+        for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
+    }
+    size_t item = (size_t)(c.item - operation->items);
+    double *certified = operation->certified + item * operation->head_count + kv_head * run->group;
+    for (size_t head = 0; head < run->group; head++)
+        certified[head] = certified_share(&c, head, (double)m[head], (double)s[head]);
+}

@@ -1,0 +1,485 @@
+/* What attend_selected certifies of what it caught, over random and adversarial keys with a printed seed: never more
+ * than the exact share, which is computed here in double from the stored keys; all that can be said where the keys of
+ * a unit are the same; the same bits on any number of threads, in parts and head by head; and choices and outputs that
+ * know nothing of it. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "device/device.h"
+#include "kernels/codec/codec.h"
+#include "kernels/kernels.h"
+#include "tensor/half.h"
+
+enum { DEVICES = 4, ROWS_MOST = 2, KV_HEADS_MOST = 3, GROUP_MOST = 7, CHUNKS_MOST = 24, ROUNDS = 40 };
+
+enum key_shape { /* what the keys of a case are like */
+                 NORMAL,
+                 SAME,    /* those of a unit are the same: its bound is what they give */
+                 EQUAL,   /* all are */
+                 SPIKES,  /* a desert with a few large keys */
+                 CHANNEL, /* one channel is large and far from zero */
+                 CORNERS, /* few values: units are whole boxes */
+                 HUGE,    /* scores beyond what exp can hold */
+                 TINY,    /* subnormal halves */
+                 SHAPES
+};
+static const char *const shape_names[SHAPES] = {"normal",  "same",    "equal", "spikes",
+                                                "channel", "corners", "huge",  "tiny"};
+
+struct fixture {
+    struct device *devices[DEVICES]; /* the first with reference kernels, the others by threads 1, 2, 3 */
+    struct stream *streams[DEVICES];
+    struct kernels kernels;
+};
+
+struct sequence_case {
+    uint64_t length;
+    void *chunks[KV_HEADS_MOST * CHUNKS_MOST], *metadata[KV_HEADS_MOST * CHUNKS_MOST];
+    void *packed[KV_HEADS_MOST * CHUNKS_MOST]; /* of a sequence with chunks in 4 bits: some of the full ones */
+    void *all_packed[KV_HEADS_MOST * CHUNKS_MOST]; /* all of the full ones */
+};
+
+struct certify_case {
+    uint64_t seed;
+    struct random random;
+    enum key_shape shape;
+    struct kv_layout kv;
+    struct metadata_layout layout, plain; /* plain: the same without bounds apart */
+    size_t kv_heads, group, row_count, heads;
+    bool has_packed;
+    float *q; /* [row_count][heads][k_dimension] */
+    struct sequence_case sequences[ROWS_MOST];
+    struct select_item items[ROWS_MOST];
+    uint64_t picks[ROWS_MOST][KV_HEADS_MOST];
+    float scale, softcap;
+    size_t stride; /* of lists */
+    uint32_t *chosen;
+    double *certified;
+    float *out;
+    double loosest, tightest; /* of exact - certified */
+};
+
+static void open_devices(struct fixture *fixture) {
+    struct error error;
+    for (size_t i = 0; i < DEVICES; i++) {
+        const struct device_options options = {.thread_count = i == 0 ? 2 : i,
+                                               .mask = i == 0 ? 0 : cpu_features()};
+        assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
+        assert_ok(
+            fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
+            error);
+    }
+    kernels_init(&fixture->kernels, 0);
+}
+
+static void close_devices(struct fixture *fixture) {
+    for (size_t i = 0; i < DEVICES; i++) {
+        fixture->devices[i]->operations->stream_destroy(fixture->streams[i]);
+        device_destroy(fixture->devices[i]);
+    }
+}
+
+/* ---- a case ---- */
+
+static void layout_init(struct metadata_layout *layout, enum metadata_kind kind, bool by_spread, size_t unit,
+                        size_t dimension, bool bounds) {
+    *layout = (struct metadata_layout){.kind = kind, .unit_tokens = unit};
+    layout->has_bounds = bounds || !by_spread;
+    layout->bounds_apart = bounds && by_spread;
+    if (kind == METADATA_TREE) {
+        tree_layout_init(&layout->tree, unit, dimension, by_spread ? TREE_MEAN_DEVIATION : TREE_BOUND,
+                         bounds);
+        layout->bounds_offset = layout->tree.bounds_offset;
+        layout->bytes = layout->tree.bytes;
+        return;
+    }
+    layout->abstract_kind = by_spread ? ABSTRACT_MEAN_DEVIATION : ABSTRACT_MIN_MAX;
+    abstract_layout_init(&layout->abstract, unit, dimension, layout->has_bounds, by_spread);
+    layout->bounds_offset = layout->abstract.offset[ABSTRACT_MIN_MAX];
+    layout->bytes = layout->abstract.bytes;
+}
+
+static float element(struct certify_case *c, uint64_t token, size_t d, const float *unit_key) {
+    float normal = (float)random_normal(&c->random);
+    switch (c->shape) {
+    case SAME: return token % c->layout.unit_tokens == 0 ? normal : unit_key[d];
+    case EQUAL: return (float)(d % 3) - 0.5F;
+    case SPIKES: return normal * (token % 97 == 5 ? 4.0F : 0.05F);
+    case CHANNEL: return d == 3 ? 30 + normal : normal * 0.3F;
+    case CORNERS: return random_below(&c->random, 2) ? 0.75F : -1.5F;
+    case HUGE: return normal * 900;
+    case TINY: return normal * 3e-7F;
+    case NORMAL:
+    case SHAPES: break;
+    }
+    return normal;
+}
+
+static void sequence_init(struct certify_case *c, const struct fixture *fixture,
+                          struct sequence_case *sequence) {
+    sequence->length = 1 + random_below(&c->random, (uint64_t)CHUNKS_MOST * KV_CHUNK_TOKENS);
+    for (size_t head = 0; head < c->kv_heads; head++)
+        for (uint64_t t = 0; t < sequence->length; t++) {
+            size_t chunk = head * CHUNKS_MOST + t / KV_CHUNK_TOKENS;
+            float key[128], value[128] = {0};
+            if (t % KV_CHUNK_TOKENS == 0) {
+                sequence->chunks[chunk] = aligned_alloc(64, c->kv.chunk_bytes);
+                memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
+                sequence->metadata[chunk] = aligned_alloc(64, c->layout.bytes);
+                memset(sequence->metadata[chunk], 0xff, c->layout.bytes); /* of somebody before: NaN */
+            }
+            for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = element(c, t, d, key);
+            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
+            fixture->kernels.attention.store(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key,
+                                             value);
+        }
+    for (size_t i = 0; c->has_packed && i < c->kv_heads * CHUNKS_MOST; i++) {
+        if ((i % CHUNKS_MOST + 1) * KV_CHUNK_TOKENS > sequence->length) continue;
+        sequence->all_packed[i] = aligned_alloc(64, align_up(kv_q4_chunk_bytes(&c->kv), 64));
+        fixture->kernels.codec.q4_encode(&c->kv, sequence->chunks[i], sequence->all_packed[i]);
+        if (random_below(&c->random, 2)) sequence->packed[i] = sequence->all_packed[i];
+    }
+}
+
+/* Some rows are window alone, some see everything. */
+static void item_init(struct certify_case *c, size_t row) {
+    struct sequence_case *sequence = &c->sequences[row];
+    size_t unit = c->layout.unit_tokens;
+    uint64_t length = sequence->length, sinks = align_up(random_below(&c->random, 9), unit);
+    uint64_t end = (length - random_below(&c->random, length + 1) / 4) / unit * unit;
+    struct select_item *item = &c->items[row];
+    *item = (struct select_item){.view = {.layout = &c->kv,
+                                          .chunks = sequence->chunks,
+                                          .packed = c->has_packed ? sequence->packed : NULL,
+                                          .chunk_stride = CHUNKS_MOST,
+                                          .metadata = sequence->metadata},
+                                 .row = row,
+                                 .position = length - 1};
+    if (end > sinks) {
+        item->candidate_begin = sinks;
+        item->candidate_end = end;
+        item->picks = c->picks[row];
+        uint64_t units = (end - sinks) / unit;
+        for (size_t head = 0; head < c->kv_heads; head++)
+            c->picks[row][head] = random_below(&c->random, 4) == 0
+                                      ? units * random_below(&c->random, 2) * unit
+                                      : random_below(&c->random, units + 1) * unit;
+    }
+    c->stride = max_size(c->stride, (size_t)select_item_kept_most(item, c->kv_heads));
+}
+
+static void case_init(struct certify_case *c, const struct fixture *fixture, uint64_t seed) {
+    static const size_t dimensions[] = {16, 32, 64, 128}, units[] = {8, 16, 32, 64};
+    *c = (struct certify_case){.seed = seed, .shape = (enum key_shape)(seed % SHAPES)};
+    random_init(&c->random, seed);
+    size_t dimension = dimensions[random_below(&c->random, 4)];
+    bool q8 = dimension > 16 && random_below(&c->random, 3) == 0;
+    c->has_packed = !q8 && random_below(&c->random, 2);
+    kv_layout_init(&c->kv, q8 ? KV_Q8 : KV_F16, KV_F16, dimension, 32);
+    enum metadata_kind kind = random_below(&c->random, 2) ? METADATA_TREE : METADATA_ABSTRACT;
+    bool by_spread = random_below(&c->random, 3) != 0;
+    size_t unit = units[random_below(&c->random, 4)];
+    layout_init(&c->layout, kind, by_spread, unit, dimension, true);
+    layout_init(&c->plain, kind, by_spread, unit, dimension, false);
+    c->kv_heads = 1 + random_below(&c->random, KV_HEADS_MOST);
+    c->group = 1 + random_below(&c->random, GROUP_MOST);
+    c->heads = c->kv_heads * c->group;
+    c->row_count = 1 + random_below(&c->random, ROWS_MOST);
+    c->scale = (float)(0.5 + (double)random_below(&c->random, 100) / 100) / sqrtf((float)dimension);
+    c->softcap = random_below(&c->random, 4) == 0 ? 8 : 0;
+    c->q = calloc(c->row_count * c->heads * dimension, sizeof *c->q);
+    for (size_t i = 0; i < c->row_count * c->heads * dimension; i++)
+        c->q[i] = (float)random_normal(&c->random) * (random_below(&c->random, 20) == 0 ? 0 : 1.5F);
+    for (size_t i = 0; i < c->row_count; i++) {
+        sequence_init(c, fixture, &c->sequences[i]);
+        item_init(c, i);
+    }
+    c->chosen = calloc(c->row_count * c->kv_heads * c->stride, sizeof *c->chosen);
+    c->certified = calloc(c->row_count * c->heads, sizeof *c->certified);
+    c->out = calloc(c->row_count * c->heads * c->kv.v_dimension, sizeof *c->out);
+    c->tightest = INFINITY;
+}
+
+static void case_deinit(struct certify_case *c) {
+    for (size_t i = 0; i < c->row_count; i++)
+        for (size_t j = 0; j < c->kv_heads * CHUNKS_MOST; j++) {
+            free(c->sequences[i].chunks[j]);
+            free(c->sequences[i].metadata[j]);
+            free(c->sequences[i].all_packed[j]);
+        }
+    free(c->q), free(c->chosen), free(c->certified), free(c->out);
+}
+
+static void build(const struct certify_case *c, const struct fixture *fixture, size_t device,
+                  const struct metadata_layout *layout) {
+    for (size_t i = 0; i < c->row_count; i++) {
+        struct attend_item item = {.view = c->items[i].view, .row_count = c->sequences[i].length};
+        item.view.packed = NULL;
+        fixture->devices[device]->operations->metadata_build(
+            fixture->streams[device], &(struct metadata_operation){.layout = layout,
+                                                                   .kv_head_count = c->kv_heads,
+                                                                   .items = &item,
+                                                                   .item_count = 1});
+    }
+}
+
+static struct attend_selected_operation operation_of(const struct certify_case *c) {
+    return (struct attend_selected_operation){.q = c->q,
+                                              .q_stride = c->heads * c->kv.k_dimension,
+                                              .out = c->out,
+                                              .out_stride = c->heads * c->kv.v_dimension,
+                                              .head_count = c->heads,
+                                              .kv_head_count = c->kv_heads,
+                                              .scale = c->scale,
+                                              .softcap = c->softcap,
+                                              .layout = &c->layout,
+                                              .certified = c->certified,
+                                              .tree_start = c->layout.tree.leaf,
+                                              .items = c->items,
+                                              .item_count = c->row_count,
+                                              .chosen = c->chosen,
+                                              .chosen_stride = c->stride};
+}
+
+static void launch(const struct fixture *fixture, size_t device,
+                   const struct attend_selected_operation *operation) {
+    fixture->devices[device]->operations->attend_selected(fixture->streams[device], operation);
+}
+
+/* ---- the exact share ---- */
+
+/* A key of a chunk in 4 bits, as attention multiplies with it. */
+static void packed_key(const struct kv_layout *kv, const void *packed, size_t token, double *key) {
+    const uint16_t *range = packed;
+    size_t v_groups = (kv->v_dimension + Q4_V_GROUP - 1) / Q4_V_GROUP, dimension = kv->k_dimension;
+    const uint8_t *codes =
+        (const uint8_t *)packed + (2 * dimension + 2 * KV_CHUNK_TOKENS * v_groups) * sizeof *range;
+    for (size_t d = 0; d < dimension; d++) {
+        uint8_t code = codes[token / 2 * dimension + d] >> (token % 2 * 4) & 15;
+        double low = (double)half_to_float(range[d]), high = (double)half_to_float(range[dimension + d]);
+        key[d] = low + code * (high - low) / 15;
+    }
+}
+
+static double score_of(const struct certify_case *c, const float *q, const double *key) {
+    double score = 0;
+    for (size_t d = 0; d < c->kv.k_dimension; d++) score += (double)q[d] * key[d];
+    score *= (double)c->scale;
+    return c->softcap > 0 ? (double)c->softcap * tanh(score / (double)c->softcap) : score;
+}
+
+/* Scores of a token: as its chunk lies, and the larger one of as a row and in 4 bits, if it has them. */
+static void scores_of(const struct certify_case *c, const struct fixture *fixture, size_t row, size_t kv_head,
+                      uint64_t token, const float *q, double *as_it_lies, double *at_most) {
+    const struct sequence_case *sequence = &c->sequences[row];
+    size_t chunk = kv_head * CHUNKS_MOST + token / KV_CHUNK_TOKENS;
+    float key[128], value[128];
+    double exact[128] = {0};
+    fixture->kernels.attention.load(&c->kv, sequence->chunks[chunk], token % KV_CHUNK_TOKENS, key, value);
+    for (size_t d = 0; d < c->kv.k_dimension; d++) exact[d] = (double)key[d];
+    *as_it_lies = *at_most = score_of(c, q, exact);
+    if (sequence->all_packed[chunk] == NULL) return;
+    packed_key(&c->kv, sequence->all_packed[chunk], token % KV_CHUNK_TOKENS, exact);
+    double packed = score_of(c, q, exact);
+    *at_most = fmax(*at_most, packed);
+    if (sequence->packed[chunk] != NULL) *as_it_lies = packed;
+}
+
+/* Of the listed rows, with every other row in the form that takes most from them. */
+static double exact_share(const struct certify_case *c, const struct fixture *fixture, size_t row,
+                          size_t kv_head, size_t query, const uint32_t *list) {
+    const float *q = c->q + ((row * c->kv_heads + kv_head) * c->group + query) * c->kv.k_dimension;
+    const struct select_item *item = &c->items[row];
+    size_t kept = (size_t)select_item_kept(item, kv_head), next = 0;
+    double *caught = calloc(item->position + 1, sizeof *caught);
+    double *left = calloc(item->position + 1, sizeof *left), top = -INFINITY, sums[2] = {0};
+    for (uint64_t t = 0; t <= item->position; t++) {
+        caught[t] = left[t] = -INFINITY;
+        double lies, most;
+        scores_of(c, fixture, row, kv_head, t, q, &lies, &most);
+        bool is_listed = next < kept && list[next] == t;
+        next += is_listed;
+        *(is_listed ? &caught[t] : &left[t]) = is_listed ? lies : most;
+        top = fmax(top, is_listed ? lies : most);
+    }
+    assert_int_equal(next, kept);
+    for (uint64_t t = 0; t <= item->position; t++) {
+        sums[0] += exp(caught[t] - top);
+        sums[1] += exp(left[t] - top);
+    }
+    free(caught), free(left);
+    return sums[0] / (sums[0] + sums[1]);
+}
+
+/* A unit's bound is what its keys give: then nothing is lost but what rounding is allowed for. */
+static bool is_tight(const struct certify_case *c) {
+    return (c->shape == SAME || c->shape == EQUAL) && !c->has_packed && c->kv.k_type == KV_F16;
+}
+
+static void check_shares(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists) {
+    for (size_t row = 0; row < c->row_count; row++)
+        for (size_t head = 0; head < c->heads; head++) {
+            size_t kv_head = head / c->group;
+            double exact = exact_share(c, fixture, row, kv_head, head % c->group,
+                                       lists + (row * c->kv_heads + kv_head) * c->stride);
+            double certified = c->certified[row * c->heads + head], gap = exact - certified;
+            bool has_all = select_item_kept(&c->items[row], kv_head) == c->items[row].position + 1;
+            if (!(certified >= 0 && gap >= 0) || (has_all && certified != 1) ||
+                (is_tight(c) && gap > 0.002 * exact * (1 - exact) + 1e-12))
+                fail_msg("seed %llu, %s keys, unit %zu, 4 bits %d, row %zu, head %zu: certified %.9g of %.9g",
+                         (unsigned long long)c->seed, shape_names[c->shape], c->layout.unit_tokens,
+                         c->has_packed, row, head, certified, exact);
+            c->loosest = fmax(c->loosest, gap);
+            c->tightest = fmin(c->tightest, gap);
+        }
+}
+
+/* ---- tests ---- */
+
+/* Any rows, not only the best: in units, ascending. */
+static uint32_t *random_lists(struct certify_case *c) {
+    uint32_t *lists = calloc(c->row_count * c->kv_heads * c->stride, sizeof *lists);
+    size_t unit = c->layout.unit_tokens;
+    for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
+        const struct select_item *item = &c->items[entry / c->kv_heads];
+        uint64_t need = select_item_picks(item, entry % c->kv_heads) / unit;
+        uint32_t *list = lists + entry * c->stride;
+        size_t count = 0;
+        for (uint64_t t = 0; t < item->candidate_begin; t++) list[count++] = (uint32_t)t;
+        for (uint64_t t = item->candidate_begin; t < item->candidate_end; t += unit) {
+            if (random_below(&c->random, (item->candidate_end - t) / unit) >= need) continue;
+            for (size_t i = 0; i < unit; i++) list[count++] = (uint32_t)(t + i);
+            need--;
+        }
+        for (uint64_t t = item->candidate_end; t <= item->position; t++) list[count++] = (uint32_t)t;
+        assert_int_equal(count, select_item_kept(item, entry % c->kv_heads));
+    }
+    return lists;
+}
+
+/* Every KV head an item of its own: the bits of the whole. */
+static void check_by_heads(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists,
+                           const double *whole) {
+    for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
+        struct attend_selected_operation operation = operation_of(c);
+        struct select_item item = c->items[entry / c->kv_heads];
+        size_t first = entry % c->kv_heads * CHUNKS_MOST;
+        double certified[GROUP_MOST];
+        item.row = entry;
+        if (item.picks != NULL) item.picks += entry % c->kv_heads;
+        item.view.chunks += first;
+        item.view.metadata += first;
+        if (item.view.packed != NULL) item.view.packed += first;
+        operation.kv_head_count = 1;
+        operation.head_count = c->group;
+        operation.q_stride /= c->kv_heads;
+        operation.out_stride /= c->kv_heads;
+        operation.items = &item;
+        operation.item_count = 1;
+        operation.chosen = NULL;
+        operation.given = lists + entry * c->stride;
+        operation.certified = certified;
+        launch(fixture, 1 + entry % (DEVICES - 1), &operation);
+        assert_memory_equal(certified, whole + entry * c->group, c->group * sizeof *certified);
+    }
+}
+
+static void check_case(const struct fixture *fixture, uint64_t seed, double *loosest, double *tightest) {
+    struct certify_case made, *c = &made;
+    case_init(c, fixture, seed);
+    size_t shares = c->row_count * c->heads, entries = c->row_count * c->kv_heads * c->stride;
+    size_t outs = shares * c->kv.v_dimension;
+    double *first = calloc(shares, sizeof *first);
+    uint32_t *chosen = calloc(entries, sizeof *chosen);
+    float *out = calloc(outs, sizeof *out);
+    for (size_t device = 0; device < DEVICES; device++) {
+        struct attend_selected_operation operation = operation_of(c);
+        if (device < 2) { /* without bounds, and with them */
+            build(c, fixture, device, &c->plain);
+            operation.layout = &c->plain;
+            operation.certified = NULL;
+            launch(fixture, device, &operation);
+            memcpy(chosen, c->chosen, entries * sizeof *chosen);
+            memcpy(out, c->out, outs * sizeof *out);
+        }
+        build(c, fixture, device, &c->layout);
+        memset(c->certified, 0xff, shares * sizeof *c->certified);
+        operation = operation_of(c);
+        launch(fixture, device, &operation);
+        assert_memory_equal(c->chosen, chosen, entries * sizeof *chosen);
+        assert_memory_equal(c->out, out, outs * sizeof *out);
+        if (device < 2) check_shares(c, fixture, chosen);
+        if (device == 1) memcpy(first, c->certified, shares * sizeof *first);
+        if (device > 1) assert_memory_equal(c->certified, first, shares * sizeof *first);
+    }
+    check_by_heads(c, fixture, chosen, first);
+    uint32_t *lists = random_lists(c);
+    struct attend_selected_operation operation = operation_of(c);
+    operation.chosen = NULL;
+    operation.given = lists;
+    launch(fixture, 2, &operation);
+    check_shares(c, fixture, lists);
+    *loosest = fmax(*loosest, c->loosest);
+    *tightest = fmin(*tightest, c->tightest);
+    free(first), free(chosen), free(out), free(lists);
+    case_deinit(c);
+}
+
+static void never_more_than_was_caught(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    const char *given = getenv("LOAM_TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261122;
+    double loosest = 0, tightest = INFINITY;
+    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
+    for (size_t round = 0; round < ROUNDS; round++)
+        for (size_t shape = 0; shape < SHAPES; shape++)
+            check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
+    printf("exact - certified: %.3g to %.3g\n", tightest, loosest);
+    assert_true(loosest > 0.9); /* some bounds must say little */
+    close_devices(&fixture);
+}
+
+/* A key that is no number: nothing is certain. */
+static void what_is_broken_certifies_nothing(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_devices(&fixture);
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        static const float broken[] = {NAN, INFINITY, -INFINITY};
+        struct certify_case made, *c = &made;
+        case_init(c, &fixture, seed * SHAPES);
+        const struct select_item *item = &c->items[0];
+        uint64_t token = random_below(&c->random, c->sequences[0].length);
+        float key[128], value[128];
+        void *chunk = c->sequences[0].chunks[token / KV_CHUNK_TOKENS];
+        if (c->kv.k_type == KV_F16 && !c->has_packed) {
+            fixture.kernels.attention.load(&c->kv, chunk, token % KV_CHUNK_TOKENS, key, value);
+            key[seed % c->kv.k_dimension] = broken[seed % 3];
+            fixture.kernels.attention.store(&c->kv, chunk, token % KV_CHUNK_TOKENS, key, value);
+            build(c, &fixture, 2, &c->layout);
+            struct attend_selected_operation operation = operation_of(c);
+            launch(&fixture, 2, &operation);
+            bool has_all = select_item_kept(item, 0) == item->position + 1;
+            for (size_t head = 0; head < c->group && !has_all; head++)
+                assert_true(c->certified[head] == 0);
+        }
+        case_deinit(c);
+    }
+    close_devices(&fixture);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(never_more_than_was_caught),
+        cmocka_unit_test(what_is_broken_certifies_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
