@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,22 @@ static float *decode(struct rig *rig, struct engine *engine, const size_t *lengt
     return all;
 }
 
+static bool has_bounds(const struct select_method *method) {
+    return method == &select_quest || method == &select_meanstd || method == &select_tree;
+}
+
+static struct certificates certificates_of(struct engine *engine) {
+    struct select *select = engine_select(engine);
+    return select != NULL ? select_statistics(select).certified : (struct certificates){0};
+}
+
+/* Heads come in another order, so their sum is another one. */
+static void assert_same_certificates(struct certificates found, struct certificates expected) {
+    assert_int_equal(found.count, expected.count);
+    assert_true(found.least == expected.least);
+    assert_true(fabs(found.sum - expected.sum) <= 1e-9 * (double)expected.count);
+}
+
 enum { AMPLE_BYTES = 1 << 28 }; /* nothing leaves RAM */
 enum { ROWS_BYTES = 64 * (32 + 32) * 2 }; /* a chunk of the tiny model in f16 */
 
@@ -179,12 +196,13 @@ static void draw_budget(const struct rig *rig, struct engine_options *options, c
     options->host_bytes = *least + (room > 1 ? 1 + random_below(random, room - 1) : 0);
 }
 
-/* Logits in tiers are those expected; how many pages were read. */
+/* Logits in tiers are those expected, and so is what was certified; how many pages were read. */
 static uint64_t expect_logits(struct rig *rig, const struct engine_options *options, const size_t *lengths,
-                              size_t count, const float *expected) {
+                              size_t count, const float *expected, struct certificates certified) {
     struct engine *engine = make_engine(rig, options);
     float *found = decode(rig, engine, lengths, count);
     assert_memory_equal(found, expected, STEPS * count * rig->width * sizeof *found);
+    assert_same_certificates(certificates_of(engine), certified);
     const struct kv_tier_statistics statistics = engine_tier_statistics(engine);
     assert_true(statistics.host_bytes <= options->host_bytes);
     engine_destroy(engine);
@@ -199,6 +217,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
     struct random random;
     random_init(&random, seed_of_run());
     size_t between = 0, reading = 0;
+    uint64_t certificates = 0;
     for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
@@ -213,6 +232,8 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         if (random_below(&random, 2) == 0) options.select.page = 8u << random_below(&random, 4);
         /* heads that keep different numbers of rows, some of them at a time */
         if (shape.kv_head_count == 4) options.select.heads = SELECT_HEADS_IMPORTANCE;
+        options.select.certify = has_bounds(options.select.method) && random_below(&random, 2) == 0;
+        if (random_below(&random, 2) == 0) options.select.rank = TREE_MEAN_DEVIATION;
         set_form(&options, form);
         if (form == MIXED)
             for (size_t i = 0; i < DEEP; i++)
@@ -223,6 +244,9 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
         assert_int_equal(engine_tier_statistics(engine).read_pages, 0);
+        const struct certificates certified = certificates_of(engine);
+        assert_true((certified.count > 0) <= options.select.certify);
+        certificates += certified.count;
         engine_destroy(engine);
 
         uint64_t least;
@@ -233,14 +257,15 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         if (round % 4 == 3) options.host_bytes = least;
         between += options.host_bytes > least;
-        uint64_t read = expect_logits(&rig, &options, lengths, count, expected);
+        uint64_t read = expect_logits(&rig, &options, lengths, count, expected, certified);
         reading += read > 0;
         free(expected);
         scratch_destroy(&scratch);
         scratch_destroy(&ample);
         rig_close(&rig);
     }
-    print_message("%zu rounds, %zu between the least and all, %zu reading\n", rounds, between, reading);
+    print_message("%zu rounds, %zu between the least and all, %zu reading, %llu heads certified\n", rounds, between,
+                  reading, (unsigned long long)certificates);
     assert_true(between >= rounds * 2 / 3 && reading >= rounds / 2);
 }
 
@@ -269,7 +294,7 @@ static void exact_at_any_budget(void **state) {
         options.segment_size = random_below(&random, 5) * BLOCK;
         options.looks_ahead = round / 4 % 2 == 0;
         options.resident_layers = random_below(&random, 3);
-        uint64_t read = expect_logits(&rig, &options, lengths, count, expected);
+        uint64_t read = expect_logits(&rig, &options, lengths, count, expected, (struct certificates){0});
         between += options.host_bytes > least;
         assert_true(read > 0);
         free(expected);
