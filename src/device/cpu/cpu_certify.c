@@ -28,6 +28,9 @@
 
 enum { PIECE = 256 }; /* units at a time, of whole chunks: 64 KiB at dimension 64 */
 
+enum { LANES = 8 }; /* a register of halves on every machine; a dimension is a multiple of it */
+typedef int16_t halves __attribute__((vector_size(LANES * sizeof(int16_t))));
+
 struct certifier {
     const struct select_run *run;
     const struct select_item *item;
@@ -105,16 +108,21 @@ static bool count_left(const struct certifier *c, uint64_t first, size_t count, 
 
 /* Magnitudes of halves have the order of their bits, infinities and NaN above them. */
 static void find_greatest(struct certifier *c, uint64_t first, size_t count) {
-    uint16_t greatest = 0;
+    halves greatest = {0};
     for (size_t i = 0; i < count; i++) {
         const uint16_t *box = unit_box(c, first + i);
-        for (size_t d = 0; d < 2 * c->dimension; d++) {
-            uint16_t magnitude = box[d] & 0x7fffu;
-            greatest = magnitude > greatest ? magnitude : greatest;
+        for (size_t d = 0; d < 2 * c->dimension; d += LANES) {
+            halves magnitude;
+            memcpy(&magnitude, box + d, sizeof magnitude);
+            magnitude &= 0x7fff;
+            halves is_greater = magnitude > greatest;
+            greatest = (magnitude & is_greater) | (greatest & ~is_greater);
         }
     }
-    float found = half_to_float(greatest);
-    if (!(found <= c->greatest)) c->greatest = found;
+    for (size_t lane = 0; lane < LANES; lane++) {
+        float found = half_to_float((uint16_t)greatest[lane]);
+        if (!(found <= c->greatest)) c->greatest = found;
+    }
 }
 
 static void score_piece(const struct certifier *c, uint64_t first, size_t count) {
