@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "device/device.h"
+#include "device_variants.h"
 #include "kernels/codec/codec.h"
 #include "kernels/kernels.h"
 #include "tensor/half.h"
@@ -67,23 +68,8 @@ struct certify_case {
 };
 
 static void open_devices(struct fixture *fixture) {
-    struct error error;
-    for (size_t i = 0; i < DEVICES; i++) {
-        const struct device_options options = {.thread_count = i == 0 ? 2 : i,
-                                               .mask = i == 0 ? 0 : cpu_features()};
-        assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
-        assert_ok(
-            fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
-            error);
-    }
+    device_variants_open(fixture->devices, fixture->streams, DEVICES);
     kernels_init(&fixture->kernels, 0);
-}
-
-static void close_devices(struct fixture *fixture) {
-    for (size_t i = 0; i < DEVICES; i++) {
-        fixture->devices[i]->operations->stream_destroy(fixture->streams[i]);
-        device_destroy(fixture->devices[i]);
-    }
 }
 
 /* ---- a case ---- */
@@ -456,7 +442,7 @@ static void never_more_than_was_caught(void **state) {
             check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
     printf("exact - certified: %.3g to %.3g\n", tightest, loosest);
     assert_true(loosest > 0.9); /* some bounds must say little */
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 /* A key that is no number: nothing is certain. */
@@ -485,7 +471,7 @@ static void what_is_broken_certifies_nothing(void **state) {
         }
         case_deinit(c);
     }
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 int main(void) {

@@ -17,6 +17,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "device/device.h"
+#include "device_variants.h"
 #include "kernels/kernels.h"
 #include "tensor/half.h"
 
@@ -52,24 +53,9 @@ struct select_case {
 };
 
 static void open_devices(struct fixture *fixture) {
-    struct error error;
-    for (size_t i = 0; i < DEVICES; i++) {
-        const struct device_options options = {.thread_count = i == 0 ? 2 : i,
-                                               .mask = i == 0 ? 0 : cpu_features()};
-        assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
-        assert_ok(
-            fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
-            error);
-    }
+    device_variants_open(fixture->devices, fixture->streams, DEVICES);
     kernels_init(&fixture->kernels[0], 0);
     kernels_init(&fixture->kernels[1], cpu_features());
-}
-
-static void close_devices(struct fixture *fixture) {
-    for (size_t i = 0; i < DEVICES; i++) {
-        fixture->devices[i]->operations->stream_destroy(fixture->streams[i]);
-        device_destroy(fixture->devices[i]);
-    }
 }
 
 static size_t pick(struct random *random, const size_t *values, size_t count) {
@@ -459,7 +445,7 @@ static void the_best_rows_are_attended(void **state) {
             worst = fmax(worst, check_case(&fixture, seed + round, kind));
     printf("output: %.2e\n", worst);
     assert_true(worst <= output_bound);
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 static void all_rows_are_dense_attention(void **state) {
@@ -496,7 +482,7 @@ static void all_rows_are_dense_attention(void **state) {
         free(dense), free(out);
         case_deinit(&c);
     }
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 /* H2O: a step adds the probabilities of its rows to their mass, times the weight; the next step ranks by them. */
@@ -535,7 +521,7 @@ static void mass_is_what_was_received(void **state) {
         free(chosen);
         case_deinit(&c);
     }
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 /* ---- in parts ---- */
@@ -726,7 +712,7 @@ static void choosing_and_attending_are_the_whole(void **state) {
     for (size_t round = 0; round < PARTS_ROUNDS; round++)
         for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_KEYS; kind++)
             check_parts(&fixture, seed + round, kind);
-    close_devices(&fixture);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 int main(void) {
