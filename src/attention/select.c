@@ -12,6 +12,16 @@
 #include "attention/tree_density.h"
 #include "platform/clock.h"
 
+/* What the rows of one operation come to: they see everything, or choose. */
+struct select_room {
+    struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
+    struct select_item *chosen;         /* owned, [row_capacity] */
+    uint64_t *picks;                    /* owned, [row_capacity][kv_head_count]: of chosen */
+    size_t *dense_items, *chosen_items; /* owned, [row_capacity]: the operation's item each is of */
+    uint32_t *lists;                    /* owned; rows of choices made apart; NULL until there are some */
+    size_t lists_capacity;              /* entries */
+};
+
 struct select {
     struct device *device; /* borrowed */
     struct select_shape shape;
@@ -23,13 +33,10 @@ struct select {
     double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
-    struct tree_density *densities;     /* owned, [layer]; NULL: no tree */
-    struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
-    struct select_item *chosen;         /* owned, [row_capacity] */
-    uint64_t *picks;                    /* owned, [row_capacity][kv_head_count]: of chosen */
-    size_t *dense_items, *chosen_items; /* owned, [row_capacity]: the operation's item each is of */
-    uint32_t *lists;                    /* owned; rows of choices made apart; NULL until there are some */
-    size_t lists_capacity;              /* entries */
+    struct tree_density *densities; /* owned, [layer]; NULL: no tree */
+    struct select_room room;
+    struct select_room
+        guesses; /* takes the place of room for a guess; empty until lists are reserved for some */
     struct select_statistics statistics;
     select_observer *observer;
     void *observer_context;
@@ -322,25 +329,54 @@ static enum status load_shares(struct select *select, const struct select_calibr
     return STATUS_OK;
 }
 
+static void room_deinit(struct select_room *room) {
+    free(room->dense);
+    free(room->chosen);
+    free(room->picks);
+    free(room->dense_items);
+    free(room->chosen_items);
+    free(room->lists);
+    *room = (struct select_room){0};
+}
+
+static enum status room_init(struct select_room *room, size_t rows, size_t kv_head_count,
+                             struct error *error) {
+    room->dense = calloc(rows, sizeof *room->dense);
+    room->chosen = calloc(rows, sizeof *room->chosen);
+    room->picks = calloc(rows * kv_head_count, sizeof *room->picks);
+    room->dense_items = calloc(rows, sizeof *room->dense_items);
+    room->chosen_items = calloc(rows, sizeof *room->chosen_items);
+    if (room->dense == NULL || room->chosen == NULL || room->picks == NULL || room->dense_items == NULL ||
+        room->chosen_items == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
+    return STATUS_OK;
+}
+
+static enum status room_reserve_lists(struct select_room *room, size_t entries, struct error *error) {
+    free(room->lists);
+    room->lists_capacity = 0;
+    room->lists = calloc(max_size(entries, 1), sizeof *room->lists);
+    if (room->lists == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", entries);
+    room->lists_capacity = entries;
+    return STATUS_OK;
+}
+
 static enum status init(struct select *select, const struct select_calibration *calibration,
                         struct error *error) {
     TRY(make_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_shares(select, calibration, error));
-    select->dense = calloc(select->row_capacity, sizeof *select->dense);
-    select->chosen = calloc(select->row_capacity, sizeof *select->chosen);
-    select->picks = calloc(select->row_capacity * select->shape.kv_head_count, sizeof *select->picks);
+    TRY(room_init(&select->room, select->row_capacity, select->shape.kv_head_count, error));
     bool has_tree = select->layout.kind == METADATA_TREE;
     bool certifies = select->options.certify && select->layout.has_bounds;
     if (certifies)
-        select->certified = calloc(select->row_capacity * select->shape.head_count, sizeof *select->certified);
+        select->certified =
+            calloc(select->row_capacity * select->shape.head_count, sizeof *select->certified);
     if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
-    select->dense_items = calloc(select->row_capacity, sizeof *select->dense_items);
-    select->chosen_items = calloc(select->row_capacity, sizeof *select->chosen_items);
     select->event_counts = calloc(select->shape.kv_head_count, sizeof *select->event_counts);
-    if (select->dense == NULL || select->chosen == NULL || select->picks == NULL ||
-        select->event_counts == NULL || select->dense_items == NULL || select->chosen_items == NULL ||
-        (has_tree && select->densities == NULL) || (certifies && select->certified == NULL))
+    if (select->event_counts == NULL || (has_tree && select->densities == NULL) ||
+        (certifies && select->certified == NULL))
         return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
     return STATUS_OK;
 }
@@ -369,12 +405,8 @@ void select_destroy(struct select *select) {
                                             select->weights_bytes);
     free(select->densities);
     free(select->head_shares);
-    free(select->dense);
-    free(select->chosen);
-    free(select->picks);
-    free(select->dense_items);
-    free(select->chosen_items);
-    free(select->lists);
+    room_deinit(&select->room);
+    room_deinit(&select->guesses);
     free(select->certified);
     free(select->event_rows);
     free(select->event_counts);
@@ -520,18 +552,18 @@ static void plan_rows(struct select *select, size_t layer_index, const struct at
             struct select_item chosen = {.view = item->view, .row = item->row_first + row};
             select->statistics.visible += (position + 1) * heads;
             if (plan_heads(select, rules[i], layer_index, position, &chosen,
-                           select->picks + *chosen_count * heads)) {
-                select->chosen_items[*chosen_count] = i;
-                select->chosen[(*chosen_count)++] = chosen;
+                           select->room.picks + *chosen_count * heads)) {
+                select->room.chosen_items[*chosen_count] = i;
+                select->room.chosen[(*chosen_count)++] = chosen;
                 count_chosen(select, &chosen, 0, heads);
                 continue;
             }
             select->statistics.kept += (position + 1) * heads;
-            select->dense_items[*dense_count] = i;
-            select->dense[(*dense_count)++] = (struct attend_item){.view = item->view,
-                                                                   .row_first = item->row_first + row,
-                                                                   .row_count = 1,
-                                                                   .position_first = position};
+            select->room.dense_items[*dense_count] = i;
+            select->room.dense[(*dense_count)++] = (struct attend_item){.view = item->view,
+                                                                        .row_first = item->row_first + row,
+                                                                        .row_count = 1,
+                                                                        .position_first = position};
         }
     }
 }
@@ -621,60 +653,68 @@ static void count_dense(struct select *select, const struct attend_operation *op
     }
 }
 
-enum status select_reserve_lists(struct select *select, size_t row_count, uint64_t kept_most,
-                                 struct error *error) {
-    free(select->lists);
-    select->lists_capacity = row_count * select->shape.kv_head_count * (size_t)kept_most;
-    select->lists = calloc(max_size(select->lists_capacity, 1), sizeof *select->lists);
-    if (select->lists != NULL) return STATUS_OK;
-    select->lists_capacity = 0;
-    return error_set(error, STATUS_MEMORY, "select: no memory for %zu lists of %" PRIu64 " rows",
-                     row_count * select->shape.kv_head_count, kept_most);
+enum status select_reserve_lists(struct select *select, size_t row_count, size_t guess_count,
+                                 uint64_t kept_most, struct error *error) {
+    size_t row_entries = select->shape.kv_head_count * (size_t)kept_most;
+    TRY(room_reserve_lists(&select->room, row_count * row_entries, error));
+    room_deinit(&select->guesses);
+    if (guess_count == 0) return STATUS_OK;
+    TRY(room_init(&select->guesses, guess_count, select->shape.kv_head_count, error));
+    return room_reserve_lists(&select->guesses, guess_count * row_entries, error);
 }
 
 static enum status choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
                           struct select_choice *choice, struct error *error) {
     size_t heads = operation->kv_head_count;
+    choice->dense = select->room.dense;
+    choice->dense_items = select->room.dense_items;
+    choice->chosen = select->room.chosen;
+    choice->chosen_items = select->room.chosen_items;
     plan_rows(select, layer_index, operation, rules, &choice->dense_count, &choice->chosen_count);
     for (size_t i = 0; i < choice->chosen_count; i++)
         choice->row_stride =
             max_size(choice->row_stride, (size_t)select_item_kept_most(&choice->chosen[i], heads));
     size_t entries = choice->chosen_count * heads * choice->row_stride;
-    if (entries > select->lists_capacity)
+    if (entries > select->room.lists_capacity)
         return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", entries,
-                         select->lists_capacity);
+                         select->room.lists_capacity);
     struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
     selected.out = NULL;
     selected.certified = NULL;
     selected.mass_weight = 0;
-    selected.items = select->chosen;
+    selected.items = select->room.chosen;
     selected.item_count = choice->chosen_count;
-    selected.chosen = select->lists;
+    selected.chosen = select->room.lists;
     selected.chosen_stride = choice->row_stride;
     if (choice->chosen_count > 0) attend_chosen(select, stream, layer_index, &selected, false);
-    choice->rows = select->lists;
+    choice->rows = select->room.lists;
     return select->device->operations->stream_synchronize(stream, error);
 }
 
 enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
-                          bool guess, struct select_choice *choice, struct error *error) {
+                          struct select_choice *choice, struct error *error) {
     *choice =
-        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index),
-                               .dense = select->dense,
-                               .dense_items = select->dense_items,
-                               .chosen = select->chosen,
-                               .chosen_items = select->chosen_items};
-    if (choice->everything) {
-        if (!guess) count_dense(select, operation);
-        return STATUS_OK;
-    }
-    if (!guess) return choose(select, stream, layer_index, operation, rules, choice, error);
+        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index)};
+    if (!choice->everything) return choose(select, stream, layer_index, operation, rules, choice, error);
+    count_dense(select, operation);
+    return STATUS_OK;
+}
+
+enum status select_guess(struct select *select, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, const struct select_rule *const *rules,
+                         struct select_choice *choice, struct error *error) {
+    *choice =
+        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index)};
+    if (choice->everything) return STATUS_OK;
+    struct select_room own = select->room;
     struct select_statistics statistics = select->statistics;
     struct tree_density density = {0};
     if (select->densities != NULL) density = select->densities[layer_index];
+    select->room = select->guesses;
     enum status status = choose(select, stream, layer_index, operation, rules, choice, error);
+    select->room = own;
     if (select->densities != NULL) select->densities[layer_index] = density;
     select->statistics = statistics;
     return status;
@@ -723,7 +763,7 @@ bool select_attend_heads(struct select *select, struct stream *stream, size_t la
     struct select_item chosen = {.view = item->view, .row = item->row_first};
     ASSERT(operation->item_count == 1 && item->row_count == 1 && operation->window == 0);
     select->statistics.visible += (item->position_first + 1) * kv_head_count;
-    if (!plan_heads(select, rule, layer_index, item->position_first, &chosen, select->picks)) {
+    if (!plan_heads(select, rule, layer_index, item->position_first, &chosen, select->room.picks)) {
         select->statistics.kept += (item->position_first + 1) * kv_head_count;
         return false;
     }
@@ -749,7 +789,7 @@ void select_attend(struct select *select, struct stream *stream, size_t layer_in
     plan_rows(select, layer_index, operation, rules, &dense_count, &chosen_count);
     if (dense_count > 0) {
         struct attend_operation dense = *operation;
-        dense.items = select->dense;
+        dense.items = select->room.dense;
         dense.item_count = dense_count;
         operations->attend(stream, &dense);
         select->statistics.dense_ns += clock_ns() - began;
@@ -760,7 +800,7 @@ void select_attend(struct select *select, struct stream *stream, size_t layer_in
     size_t step =
         select->observer != NULL || (select->layout.kind == METADATA_MASS && several) ? 1 : chosen_count;
     for (size_t i = 0; i < chosen_count; i += step) {
-        selected.items = select->chosen + i;
+        selected.items = select->room.chosen + i;
         selected.item_count = step;
         attend_chosen(select, stream, layer_index, &selected, select->observer != NULL);
     }

@@ -169,14 +169,19 @@ struct select_choice {
         *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept of the head rows, ascending */
     size_t row_stride;
 };
-/* Memory for the lists of such choices, once: of so many rows of an operation, each of at most kept_most. */
-enum status select_reserve_lists(struct select *select, size_t row_count, uint64_t kept_most,
-                                 struct error *error) STATUS_CHECKED;
-/* The choice is valid until the next call.  STATUS_MEMORY: longer lists than there is memory for.  guess:
- * for a step that comes later; it is not counted. */
+/* Memory for the lists of such choices, once: of so many rows of an operation, and of guess_count rows that are guessed
+ * for a step to come, each of at most kept_most. */
+enum status select_reserve_lists(struct select *select, size_t row_count, size_t guess_count,
+                                 uint64_t kept_most, struct error *error) STATUS_CHECKED;
+/* The choice is valid until the next call.  STATUS_MEMORY: longer lists than there is memory for. */
 enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, const struct select_rule *const *rules,
-                          bool guess, struct select_choice *choice, struct error *error) STATUS_CHECKED;
+                          struct select_choice *choice, struct error *error) STATUS_CHECKED;
+/* The same by queries that are a guess, of at most guess_count rows: not counted, and beside a choice, which stays
+ * valid. */
+enum status select_guess(struct select *select, struct stream *stream, size_t layer_index,
+                         const struct attend_operation *operation, const struct select_rule *const *rules,
+                         struct select_choice *choice, struct error *error) STATUS_CHECKED;
 /* Attention of some KV heads of choice->chosen[index], whose rows are in memory. */
 void select_attend_chosen(struct select *select, struct stream *stream,
                           const struct attend_operation *operation, const struct select_choice *choice,
@@ -224,8 +229,8 @@ struct select_statistics { /* since the last reset */
     uint64_t kept,
         visible; /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
     struct select_times times;
-    uint64_t evaluated;      /* importances that were computed: of tokens, pages or nodes */
-    struct tree_counts tree; /* select=tree: what its searches evaluated */
+    uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
+    struct tree_counts tree;       /* select=tree: what its searches evaluated */
     struct certificates certified; /* of rows that chose */
     uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "attention/guess_gate.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
@@ -35,11 +36,12 @@ struct tiered {
     struct kv_cache *cache; /* borrowed */
     size_t layer_count, kv_head_count, row_capacity, job_capacity, chunks_capacity;
     struct part part;
-    struct jobs now;     /* the layer's */
-    struct jobs next;    /* of the next layer, begun ahead; count 0: none */
-    struct jobs held;    /* what was guessed for this layer: kept in memory until it has attended */
-    struct trace *trace; /* borrowed; NULL: none */
-    bool looks_ahead;    /* of a selection that scans: the next layer's chunks are brought as well */
+    struct jobs now;          /* the layer's */
+    struct jobs next;         /* of the next layer, begun ahead; count 0: none */
+    struct jobs held;         /* what was guessed for this layer: kept in memory until it has attended */
+    struct guess_gate *gates; /* owned; [layer_count], by the layer that is guessed */
+    struct trace *trace;      /* borrowed; NULL: none */
+    bool looks_ahead;
     bool failed;
     struct error failure;
 };
@@ -59,7 +61,8 @@ uint64_t tiered_bytes(const struct tiered_options *options) {
     uint64_t rows = rows_of(options), heads = rows * options->kv_head_count;
     uint64_t jobs = 3 * (heads * sizeof(struct job) + chunk_entries(options) * sizeof(uint32_t));
     uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
-    return jobs + part + heads * options->kept_most * sizeof(uint32_t);
+    uint64_t lists = heads + (options->looks_ahead ? options->sequence_capacity * options->kv_head_count : 0);
+    return jobs + part + lists * options->kept_most * sizeof(uint32_t);
 }
 
 static bool jobs_init(struct jobs *jobs, const struct tiered *tiered) {
@@ -90,9 +93,12 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
                               .looks_ahead = options->looks_ahead};
     enum status status = STATUS_OK;
     if (select != NULL)
-        status = select_reserve_lists(select, tiered->row_capacity, options->kept_most, error);
+        status = select_reserve_lists(select, tiered->row_capacity,
+                                      options->looks_ahead ? options->sequence_capacity : 0,
+                                      options->kept_most, error);
+    tiered->gates = calloc(tiered->layer_count, sizeof *tiered->gates);
     if (status == STATUS_OK &&
-        (!jobs_init(&tiered->now, tiered) || !jobs_init(&tiered->next, tiered) ||
+        (tiered->gates == NULL || !jobs_init(&tiered->now, tiered) || !jobs_init(&tiered->next, tiered) ||
          !jobs_init(&tiered->held, tiered) || !part_init(&tiered->part, tiered->row_capacity)))
         status = error_set(error, STATUS_MEMORY, "tiered attention: out of memory");
     if (status == STATUS_OK) return STATUS_OK;
@@ -104,6 +110,7 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
 void tiered_destroy(struct tiered *tiered) {
     if (tiered == NULL) return;
     tiered_end_step(tiered);
+    free(tiered->gates);
     free(tiered->now.list);
     free(tiered->next.list);
     free(tiered->held.list);
@@ -165,7 +172,13 @@ static void bring_all(struct kv_bring *bring, uint64_t first, uint64_t end) {
 
 /* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
 static void begin_jobs(struct jobs *jobs) {
-    while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring)) jobs->begun++;
+    size_t first = jobs->begun, flush = first;
+    while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring))
+        if (jobs->begun++ == flush) { /* the disk begins at once, and is told of twice as much each time */
+            kv_bring_flush(&jobs->list[flush].bring);
+            flush = jobs->begun + (jobs->begun - first);
+        }
+    if (first < jobs->count) kv_bring_flush(&jobs->list[first].bring);
 }
 
 static enum status wait_for(struct tiered *tiered, struct kv_bring *bring, struct error *error) {
@@ -183,13 +196,29 @@ static enum status wait_for(struct tiered *tiered, struct kv_bring *bring, struc
     return status;
 }
 
+static bool all_arrived(struct jobs *jobs) {
+    for (size_t i = jobs->done; i < jobs->count; i++)
+        if (i >= jobs->begun || !kv_bring_is_ready(&jobs->list[i].bring)) return false;
+    return true;
+}
+
+/* Guesses wait until what is needed now has come. */
+static bool guesses_may_begin(struct tiered *tiered) {
+    const struct jobs *next = &tiered->next;
+    return next->begun < next->count && next->list[0].bring.ahead && all_arrived(&tiered->now);
+}
+
+static void begin_now(void *context) { begin_jobs(&((struct tiered *)context)->now); }
+static void begin_next(void *context) { begin_jobs(&((struct tiered *)context)->next); }
+
 /* Jobs [*first, *end) of one item, of neighbouring heads, whose chunks are here; waits for at least one. */
 static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
     struct error error;
     size_t first = jobs->done;
     begin_jobs(jobs);
-    if (jobs->begun == jobs->count) begin_jobs(&tiered->next);
-    if (jobs->begun == first) { /* what holds the slots is ahead of its time */
+    if (jobs->begun == jobs->count && tiered->next.count > 0 && !tiered->next.list[0].bring.ahead)
+        begin_jobs(&tiered->next); /* what will be needed for certain */
+    if (jobs->begun == first) {    /* what holds the slots is ahead of its time */
         jobs_drop(&tiered->next);
         jobs_drop(&tiered->held);
         for (size_t i = first + 1; i < jobs->count; i++) kv_bring_release(&jobs->list[i].bring);
@@ -352,9 +381,11 @@ static void attend_dense(struct tiered *tiered, struct stream *stream, size_t la
 static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t *rows, size_t count) {
     uint32_t *chunks = jobs->chunks + jobs->chunks_used;
     size_t used = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count;) {
         uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
         if (used == 0 || chunks[used - 1] != chunk) chunks[used++] = chunk;
+        bool whole = i + KV_CHUNK_TOKENS <= count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
+        i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
     }
     bring->chunks = chunks;
     bring->chunk_count = used;
@@ -386,24 +417,6 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
     return STATUS_OK;
 }
 
-static enum status attend_chosen(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                                 const struct attend_operation *operation,
-                                 struct kv_sequence *const *sequences, struct select *select,
-                                 const struct select_choice *choice, struct error *error) {
-    struct jobs *jobs = &tiered->now;
-    jobs_drop(jobs);
-    TRY(plan_chosen(tiered, jobs, layer_index, choice, sequences, error));
-    while (jobs->done < jobs->count) {
-        size_t end, first = jobs->done;
-        if (!take_ready(tiered, jobs, &end)) return failure(tiered, error);
-        select_attend_chosen(select, stream, operation, choice, jobs->list[first].index,
-                             jobs->list[first].bring.kv_head, end - first);
-        release(jobs, end);
-    }
-    jobs_drop(&tiered->held);
-    return STATUS_OK;
-}
-
 /* What was begun ahead becomes what is held for the layer that attends now. */
 static void hold_guesses(struct tiered *tiered) {
     struct jobs guesses = tiered->next;
@@ -412,12 +425,22 @@ static void hold_guesses(struct tiered *tiered) {
     tiered->held = guesses;
 }
 
+/* What became of the guess for this layer. */
+static void judge_guess(struct tiered *tiered) {
+    size_t read = 0, used = 0;
+    if (tiered->held.count == 0 || tiered->held.layer_index != tiered->now.layer_index) return;
+    for (size_t i = 0; i < tiered->held.count; i++) read += tiered->held.list[i].bring.missed;
+    for (size_t i = 0; i < tiered->now.count; i++) used += tiered->now.list[i].bring.foreseen;
+    guess_gate_add(&tiered->gates[tiered->now.layer_index], read, used);
+}
+
 static enum status choose(struct tiered *tiered, struct stream *stream, size_t layer_index,
                           const struct attend_operation *operation, struct select *select,
                           const struct select_rule *const *rules, bool guess, struct select_choice *choice,
                           struct error *error) {
     uint64_t began = trace_clock(tiered->trace);
-    enum status status = select_choose(select, stream, layer_index, operation, rules, guess, choice, error);
+    enum status status =
+        (guess ? select_guess : select_choose)(select, stream, layer_index, operation, rules, choice, error);
     if (tiered->trace == NULL) return status;
     trace_add(tiered->trace, &(struct trace_span){.name = guess ? "choose ahead" : "choose",
                                                   .begin_ns = began,
@@ -428,65 +451,6 @@ static enum status choose(struct tiered *tiered, struct stream *stream, size_t l
                                                   .chunk = TRACE_NONE,
                                                   .count = (uint32_t)choice->chosen_count});
     return status;
-}
-
-/* Rows of the part, each of which chooses, or attends to everything because its context is short. */
-static enum status attend_part(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                               const struct attend_operation *operation, struct select *select,
-                               struct error *error) {
-    struct select_choice choice;
-    const struct scan everything = {.select = NULL};
-    struct attend_operation rows = *operation;
-    rows.items = tiered->part.items;
-    rows.item_count = tiered->part.count;
-    TRY(choose(tiered, stream, layer_index, &rows, select, tiered->part.rules, false, &choice, error));
-    for (size_t i = 0; i < choice.dense_count; i++) {
-        struct attend_operation one = *operation;
-        one.items = &choice.dense[i];
-        one.item_count = 1;
-        attend_dense(tiered, stream, layer_index, &one, &tiered->part.sequences[choice.dense_items[i]],
-                     &everything, false);
-    }
-    return attend_chosen(tiered, stream, layer_index, &rows, tiered->part.sequences, select, &choice, error);
-}
-
-static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                                   const struct attend_operation *operation,
-                                   struct kv_sequence *const *sequences, struct select *select,
-                                   const struct select_rule *const *rules, struct error *error) {
-    struct select_choice choice;
-    const struct scan everything = {.select = NULL};
-    bool chooses = operation->window == 0 && select_layer_chooses(select, layer_index);
-    if (select_scans(select) && chooses) {
-        const struct scan scan = {select, rules, layer_index};
-        attend_dense(tiered, stream, layer_index, operation, sequences, &scan, tiered->looks_ahead);
-        return STATUS_OK;
-    }
-    if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
-    if (!chooses) {
-        TRY(choose(tiered, stream, layer_index, operation, select, rules, false, &choice, error));
-        attend_dense(tiered, stream, layer_index, operation, sequences, &everything, false);
-        return STATUS_OK;
-    }
-    struct part *part = &tiered->part;
-    part->count = 0;
-    for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t row = 0; row < operation->items[i].row_count; row++) {
-            if (part->count == tiered->row_capacity) {
-                part->is_last = false;
-                TRY(attend_part(tiered, stream, layer_index, operation, select, error));
-                part->count = 0;
-            }
-            struct attend_item *item = &part->items[part->count];
-            *item = operation->items[i];
-            item->row_first += row;
-            item->position_first += row;
-            item->row_count = 1;
-            part->sequences[part->count] = sequences[i];
-            part->rules[part->count++] = rules[i];
-        }
-    part->is_last = true;
-    return part->count > 0 ? attend_part(tiered, stream, layer_index, operation, select, error) : STATUS_OK;
 }
 
 /* The chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
@@ -500,21 +464,116 @@ static void make_guesses(struct jobs *jobs, const struct select_choice *choice) 
     }
 }
 
-void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                       const struct attend_operation *operation, struct kv_sequence *const *sequences,
-                       struct select *select, const struct select_rule *const *rules) {
-    struct error error;
+/* Who chooses, and who guesses what comes after. */
+struct chooser {
+    struct select *select;
+    const struct select_rule *const *rules;
+    tiered_guess *guess;
+    void *guess_context;
+};
+
+/* Plans what the next layer is guessed to choose, while this layer's reads are submitted. */
+static enum status look_ahead(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                              const struct chooser *chooser, struct kv_sequence *const *sequences,
+                              struct error *error) {
+    struct attend_operation operation;
     struct select_choice choice;
-    ASSERT(operation->item_count <= tiered->row_capacity);
-    hold_guesses(tiered);
-    tiered->part.is_last = true;
-    enum status status = choose(tiered, stream, layer_index, operation, select, rules, true, &choice, &error);
-    if (status == STATUS_OK && !choice.everything)
-        status = plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, &error);
-    if (status != STATUS_OK)
-        fail(tiered, &error);
-    else if (!choice.everything)
-        make_guesses(&tiered->next, &choice);
+    if (chooser->guess == NULL || layer_index >= tiered->layer_count ||
+        !guess_gate_opens(&tiered->gates[layer_index]))
+        return STATUS_OK;
+    tiered->device->operations->beside(stream, begin_now, tiered);
+    if (!chooser->guess(chooser->guess_context, &operation))
+        return tiered->device->operations->stream_synchronize(stream, error);
+    TRY(choose(tiered, stream, layer_index, &operation, chooser->select, chooser->rules, true, &choice,
+               error));
+    if (choice.everything) return STATUS_OK;
+    TRY(plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, error));
+    make_guesses(&tiered->next, &choice);
+    return STATUS_OK;
+}
+
+static enum status attend_chosen(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                                 const struct attend_operation *operation,
+                                 struct kv_sequence *const *sequences, const struct chooser *chooser,
+                                 const struct select_choice *choice, struct error *error) {
+    struct jobs *jobs = &tiered->now;
+    jobs_drop(jobs);
+    TRY(plan_chosen(tiered, jobs, layer_index, choice, sequences, error));
+    TRY(look_ahead(tiered, stream, layer_index + 1, chooser, sequences, error));
+    while (jobs->done < jobs->count) {
+        size_t end, first = jobs->done;
+        if (!take_ready(tiered, jobs, &end)) return failure(tiered, error);
+        if (guesses_may_begin(tiered)) tiered->device->operations->beside(stream, begin_next, tiered);
+        select_attend_chosen(chooser->select, stream, operation, choice, jobs->list[first].index,
+                             jobs->list[first].bring.kv_head, end - first);
+        release(jobs, end);
+    }
+    judge_guess(tiered);
+    jobs_drop(&tiered->held);
+    return STATUS_OK;
+}
+
+/* Rows of the part, each of which chooses, or attends to everything because its context is short. */
+static enum status attend_part(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                               const struct attend_operation *operation, const struct chooser *chooser,
+                               struct error *error) {
+    struct select_choice choice;
+    const struct scan everything = {.select = NULL};
+    struct attend_operation rows = *operation;
+    rows.items = tiered->part.items;
+    rows.item_count = tiered->part.count;
+    TRY(choose(tiered, stream, layer_index, &rows, chooser->select, tiered->part.rules, false, &choice,
+               error));
+    for (size_t i = 0; i < choice.dense_count; i++) {
+        struct attend_operation one = *operation;
+        one.items = &choice.dense[i];
+        one.item_count = 1;
+        attend_dense(tiered, stream, layer_index, &one, &tiered->part.sequences[choice.dense_items[i]],
+                     &everything, false);
+    }
+    return attend_chosen(tiered, stream, layer_index, &rows, tiered->part.sequences, chooser, &choice, error);
+}
+
+static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
+                                   const struct attend_operation *operation,
+                                   struct kv_sequence *const *sequences, const struct chooser *chooser,
+                                   struct error *error) {
+    struct select_choice choice;
+    struct select *select = chooser->select;
+    const struct scan everything = {.select = NULL};
+    bool chooses = operation->window == 0 && select_layer_chooses(select, layer_index);
+    if (select_scans(select) && chooses) {
+        const struct scan scan = {select, chooser->rules, layer_index};
+        attend_dense(tiered, stream, layer_index, operation, sequences, &scan, tiered->looks_ahead);
+        return STATUS_OK;
+    }
+    if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
+    if (!chooses) {
+        TRY(choose(tiered, stream, layer_index, operation, select, chooser->rules, false, &choice, error));
+        attend_dense(tiered, stream, layer_index, operation, sequences, &everything, false);
+        return STATUS_OK;
+    }
+    struct part *part = &tiered->part;
+    struct chooser certain = *chooser;
+    certain.guess = NULL; /* of rows in parts none knows what the next layer wants first */
+    part->count = 0;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t row = 0; row < operation->items[i].row_count; row++) {
+            if (part->count == tiered->row_capacity) {
+                part->is_last = false;
+                TRY(attend_part(tiered, stream, layer_index, operation, &certain, error));
+                part->count = 0;
+            }
+            struct attend_item *item = &part->items[part->count];
+            *item = operation->items[i];
+            item->row_first += row;
+            item->position_first += row;
+            item->row_count = 1;
+            part->sequences[part->count] = sequences[i];
+            part->rules[part->count++] = chooser->rules[i];
+        }
+    part->is_last = true;
+    return part->count > 0 ? attend_part(tiered, stream, layer_index, operation, chooser, error) : STATUS_OK;
 }
 
 /* ---- a layer ---- */
@@ -537,15 +596,16 @@ enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
 
 void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, struct kv_sequence *const *sequences,
-                   struct select *select, const struct select_rule *const *rules) {
+                   struct select *select, const struct select_rule *const *rules, tiered_guess *guess,
+                   void *guess_context) {
     struct error error;
     const struct scan everything = {.select = NULL};
+    const struct chooser chooser = {select, rules, tiered->looks_ahead ? guess : NULL, guess_context};
     if (select == NULL || rules == NULL) {
         attend_dense(tiered, stream, layer_index, operation, sequences, &everything, select == NULL);
         return;
     }
-    if (attend_selected(tiered, stream, layer_index, operation, sequences, select, rules, &error) !=
-        STATUS_OK)
+    if (attend_selected(tiered, stream, layer_index, operation, sequences, &chooser, &error) != STATUS_OK)
         fail(tiered, &error);
 }
 

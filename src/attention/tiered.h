@@ -6,14 +6,14 @@
  * are begun as well (the layer-ahead prefetch of FlexGen).  Each head's result is that of dense_attend or
  * select_attend bit for bit: ranges and their order follow from lengths alone.
  *
- * Where layers choose, tiered_look_ahead chooses for the next layer by a guess of its queries and has those chunks read
- * while this layer computes (InfiniGen's speculation as a prefetch).  It changes what is in memory when the next
- * layer chooses, never what it chooses.
+ * Where layers choose, the next layer's choice is guessed by a guess of its queries while the disk has this layer's
+ * reads to do, and those chunks are read while this layer computes (InfiniGen's speculation as a prefetch; CLO section
+ * 4).  It changes what is in memory when the next layer chooses, never what it chooses.  Guesses are begun when all
+ * that this layer waits for has come: a disk may tell of what is done only when it has nothing more to do.
  *
  * A selection that scans reads all keys, or is to do so for comparison: heads choose and attend as their chunks come.
  *
  *   tiered_begin_layer    room for the layer's new rows
- *   tiered_look_ahead     before tiered_attend: what the next layer will want
  *   tiered_attend         its attention
  *   tiered_end_layer      chunks that are full go to the disk behind the computation
  *
@@ -38,7 +38,7 @@ struct tiered_options {
     uint64_t context_size;    /* tokens of one */
     uint64_t kept_most;       /* that a row chooses; 0: none does (select_options_kept_most) */
     bool
-        looks_ahead; /* a selection that scans (select.h) has the next layer's chunks brought while this one computes */
+        looks_ahead; /* to the next layer's choice; a selection that scans (select.h) brings all of its chunks */
 };
 /* Of lists of chosen rows, of their chunks and of jobs: all that it will hold, lists of `select` included. */
 uint64_t tiered_bytes(const struct tiered_options *options);
@@ -53,14 +53,15 @@ void tiered_set_trace(struct tiered *tiered, struct trace *trace);
 enum status tiered_begin_layer(struct tiered *tiered, size_t layer_index,
                                struct kv_sequence *const *sequences, const struct attend_item *items,
                                size_t item_count, struct error *error) STATUS_CHECKED;
-/* sequences: [operation->item_count].  select NULL or rules NULL: everything is attended to. */
+/* Guesses the queries of the layer that follows: *guess is the operation that it will be, with its items' views, of one
+ * row each, valid until the layer has attended.  false: none is to be guessed. */
+typedef bool tiered_guess(void *context, struct attend_operation *guess);
+/* sequences: [operation->item_count].  select NULL or rules NULL: everything is attended to.  guess: asked at most
+ * once, in decode steps; NULL: nothing is guessed. */
 void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_index,
                    const struct attend_operation *operation, struct kv_sequence *const *sequences,
-                   struct select *select, const struct select_rule *const *rules);
-/* operation: guessed queries of layer_index, which comes next, with its items' views; rows of decode steps only. */
-void tiered_look_ahead(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                       const struct attend_operation *operation, struct kv_sequence *const *sequences,
-                       struct select *select, const struct select_rule *const *rules);
+                   struct select *select, const struct select_rule *const *rules, tiered_guess *guess,
+                   void *guess_context);
 enum status tiered_end_layer(struct tiered *tiered, size_t layer_index, struct kv_sequence *const *sequences,
                              const struct attend_item *items, size_t item_count, struct error *error)
     STATUS_CHECKED;

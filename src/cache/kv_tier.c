@@ -14,6 +14,7 @@ enum {
     SLAB_BYTES_LEAST = 1 << 20, /* from here on the device's memory is aligned to pages */
     SAMPLE_SLOTS = 16,          /* of which the one that is used least goes */
     AGE_USES = 16,              /* uses per slot after which all counts are halved */
+    PREFETCH_CHUNKS = 8,
 };
 
 /* ---- life ---- */
@@ -535,6 +536,9 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
     size_t seen = 0;
     for (uint64_t i = 0; i < most && seen < sample; i++) {
         struct slot *slot = &tier->slots[pool->first + pool->hand];
+        const struct slot *later = slot + (pool->hand + PREFETCH_CHUNKS < pool->count ? PREFETCH_CHUNKS : 0);
+        if (later->sequence != NULL)
+            __builtin_prefetch(uses_at(later->sequence, later->row, later->chunk), 0);
         pool->hand = (pool->hand + 1) % pool->count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
         seen++;
@@ -816,14 +820,25 @@ static struct slot *bring_begin_chunk(struct kv_bring *bring, uint64_t chunk, st
     if (slot == NULL) return NULL;
     slot_give(tier, slot, sequence, row, chunk, SLOT_READING);
     slot->fetched = true;
+    slot->guessed = bring->ahead;
     if (unpack(tier, bring, slot, chunk)) {
-        tier->statistics.hits++;
+        tier->statistics.hits += !bring->ahead;
         return slot;
     }
     batch_add(tier, batch, slot);
     bring->missed++;
-    tier->statistics.misses++;
+    ++*(bring->ahead ? &tier->statistics.guessed : &tier->statistics.misses);
     return slot;
+}
+
+/* Slots lie apart, and whatever was computed since they were last looked at has driven them out of the caches. */
+static void prefetch_slot(const struct kv_bring *bring, size_t index) {
+    if (index >= bring->chunk_count) return;
+    uint64_t chunk = bring_chunk(bring, index);
+    const void *memory = *bring_entry(bring, chunk);
+    size_t row = bring->layer_index * bring->sequence->cache->config.kv_head_count + bring->kv_head;
+    __builtin_prefetch(uses_at(bring->sequence, row, chunk), 1);
+    if (memory != NULL) __builtin_prefetch(tier_slot_at(bring->sequence->cache->tier, memory), 1);
 }
 
 bool kv_bring_begin(struct kv_bring *bring) {
@@ -832,6 +847,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
     batch.count = 0;
     if (scan_is_full(tier, bring)) return false;
     for (; bring->pinned < bring->chunk_count; bring->pinned++) {
+        prefetch_slot(bring, bring->pinned + PREFETCH_CHUNKS);
         uint64_t chunk = bring_chunk(bring, bring->pinned);
         void *const *entry = bring_entry(bring, chunk);
         struct slot *slot;
@@ -840,7 +856,11 @@ bool kv_bring_begin(struct kv_bring *bring) {
             if (slot == NULL) break;
         } else {
             slot = tier_slot_at(tier, *entry);
-            tier->statistics.hits++;
+            tier->statistics.hits += !bring->ahead;
+            if (slot->guessed && !bring->ahead) {
+                bring->foreseen++;
+                tier->statistics.foreseen++;
+            }
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
@@ -850,9 +870,10 @@ bool kv_bring_begin(struct kv_bring *bring) {
     while (tier->reserve_count > 0) /* evictions made room that is not needed */
         tier->rows.free_slots[tier->rows.free_count++] = tier->reserve[--tier->reserve_count];
     if (batch.count > 0) batch_submit(tier, &batch);
-    if (bring->missed > 0) io_queue_flush(tier->queue);
     return bring->pinned == bring->chunk_count;
 }
+
+void kv_bring_flush(struct kv_bring *bring) { io_queue_flush(bring->sequence->cache->tier->queue); }
 
 static bool has_arrived(struct kv_bring *bring) {
     while (bring->arrived < bring->pinned && bring_slot(bring, bring->arrived)->state != SLOT_READING)
@@ -877,12 +898,13 @@ void kv_bring_release(struct kv_bring *bring) {
     struct kv_tier *tier = bring->sequence->cache->tier;
     /* The last first, so that they are taken again in the order of their chunks and neighbours stay neighbours. */
     for (size_t i = bring->pinned; i > 0; i--) {
+        if (i > PREFETCH_CHUNKS) prefetch_slot(bring, i - 1 - PREFETCH_CHUNKS);
         struct slot *slot = bring_slot(bring, i - 1);
         ASSERT(slot->pins > 0);
         slot->pins--;
         if (bring->scan) tier->scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
-        slot->fetched = false;
+        slot->fetched = slot->guessed = false;
         if (is_resident(tier, slot) || bring->stays) continue;
         if (bring->scan)
             make_victim(tier, slot);

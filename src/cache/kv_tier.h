@@ -69,14 +69,16 @@ struct kv_bring {
         packed; /* for attend_selected, which reads chunks that are full in 4 bits where the tier has them so; else
                   * all are brought as rows */
     /* The tier's. */
-    size_t pinned;  /* so many have a slot */
-    size_t arrived; /* and of these so many are in memory */
-    size_t missed;  /* were not there */
+    size_t pinned;   /* so many have a slot */
+    size_t arrived;  /* and of these so many are in memory */
+    size_t missed;   /* were not there */
+    size_t foreseen; /* were brought by a guess that is still held */
 };
 
 /* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
- * something was released, until then. */
+ * something was released, until then.  Reads gather until they are flushed, or somebody waits. */
 bool kv_bring_begin(struct kv_bring *bring);
+void kv_bring_flush(struct kv_bring *bring);    /* of all brings of its cache */
 bool kv_bring_is_ready(struct kv_bring *bring); /* looks for completions, without waiting */
 /* Waits.  The bring must have all its slots. */
 enum status kv_bring_wait(struct kv_bring *bring, struct error *error) STATUS_CHECKED;
@@ -146,7 +148,8 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t hits, misses;        /* chunks that were brought */
+    uint64_t hits, misses;        /* chunks that were brought to be attended to */
+    uint64_t guessed, foreseen;   /* chunks that guesses had read; hits that are owed to them */
     uint64_t wait_ns;             /* in which nothing could be computed */
     uint64_t host_bytes;          /* of slots that were ever used, metadata, tables and buffers */
     uint64_t resident_read_pages; /* of read_pages, those of layers that stay in RAM */

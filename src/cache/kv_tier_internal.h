@@ -23,7 +23,8 @@ struct slot {
     uint8_t state; /* enum slot_state */
     bool fetched;  /* from disk, and not released since */
     bool is_victim;
-    bool staged; /* being read as a 4-bit page */
+    bool staged;  /* being read as a 4-bit page */
+    bool guessed; /* fetched by a guess, and not released since */
 };
 
 /* Slots of one kind: of rows as attention over everything reads them, or of chunks in 4 bits. */

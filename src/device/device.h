@@ -160,7 +160,7 @@ struct metadata_layout {
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
-    struct tree_layout tree;        /* unit_tokens are those of a leaf */
+    struct tree_layout tree; /* unit_tokens are those of a leaf */
     /* Whether minima and maxima of each unit's keys lie in the block, as [64 / unit_tokens][2][k_dimension] halves from
      * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
     bool has_bounds, bounds_apart;
@@ -286,6 +286,9 @@ struct device_operations {
     enum status (*stream_create)(struct device *device, struct stream **stream, struct error *error);
     void (*stream_destroy)(struct stream *stream);
     enum status (*stream_synchronize)(struct stream *stream, struct error *error);
+    /* Host work of the calling thread (disk reads to be submitted), done once while what is launched next is under way,
+     * or at the next stream_synchronize.  It launches nothing itself.  One at a time. */
+    void (*beside)(struct stream *stream, void (*work)(void *context), void *context);
     void (*copy)(struct stream *stream, void *target, const void *source,
                  size_t size_bytes); /* any two kinds */
     enum status (*event_create)(struct device *device, struct event **event, struct error *error);

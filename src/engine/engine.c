@@ -387,7 +387,7 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
     struct tiered_options lists;
     TRY(tiered_options_of(engine->model, options, &lists, error));
     TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, engine->select, &lists, error));
-    forward_set_tiered(engine->forward, engine->tiered, options->looks_ahead);
+    forward_set_tiered(engine->forward, engine->tiered);
     forward_set_hooks(
         engine->forward,
         &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});
@@ -395,7 +395,7 @@ static enum status make_tiered(struct engine *engine, const struct engine_option
     TRY(documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
                        engine->select, engine->kv.buffer_bytes, error));
     documents_build_with(engine->documents, build_rows, engine);
-    engine->hides_reads = options->looks_ahead || engine->select == NULL;
+    engine->hides_reads = engine->select == NULL || (options->looks_ahead && select_scans(engine->select));
     if (options->mixes_pages && options->shares.layer_count == 0)
         documents_choose_with(engine->documents, choose_shares, engine);
     return STATUS_OK;

@@ -125,10 +125,7 @@ void forward_set_hooks(struct forward *forward, const struct forward_hooks *hook
 void forward_set_trace(struct forward *forward, struct trace *trace) { forward->trace = trace; }
 
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
-void forward_set_tiered(struct forward *forward, struct tiered *tiered, bool looks_ahead) {
-    forward->tiered = tiered;
-    forward->looks_ahead = looks_ahead;
-}
+void forward_set_tiered(struct forward *forward, struct tiered *tiered) { forward->tiered = tiered; }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
     forward->attention_observer = observer;

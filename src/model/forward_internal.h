@@ -36,9 +36,8 @@ struct forward {
     forward_observer *observer;
     void *observer_context;
     float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
-    struct select *select; /* borrowed; NULL: none */
-    struct tiered *tiered; /* borrowed; NULL: all KV is in memory */
-    bool looks_ahead;
+    struct select *select;           /* borrowed; NULL: none */
+    struct tiered *tiered;           /* borrowed; NULL: all KV is in memory */
     float *ahead_normed, *ahead_q;   /* [ahead_rows][hidden_size], [ahead_rows][head_count][k_dimension] */
     struct attend_item *ahead_items; /* owned, [ahead_rows] */
     size_t ahead_rows;               /* rows of a step whose next layer's queries are guessed */

@@ -2,7 +2,7 @@
 #include "attention/dense.h"
 #include "model/forward_internal.h"
 
-static void norm_into(struct layer_pass *pass, const float *weight, const float *bias, float *y) {
+static void norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y) {
     const struct model *model = pass->forward->model;
     model->device->operations->norm(pass->forward->stream,
                                     &(struct norm_operation){.kind = bias != NULL ? NORM_LAYER : NORM_RMS,
@@ -23,7 +23,7 @@ void layer_norm(struct layer_pass *pass, const float *weight, const float *bias)
 }
 
 /* The norm per head of qwen3, in place. */
-static void head_norm(struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+static void head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
                       const float *weight) {
     const struct model *model = pass->forward->model;
     size_t dimension = model->config.k_dimension;
@@ -41,7 +41,7 @@ static void head_norm(struct layer_pass *pass, float *x, size_t row_count, size_
                                                              .y_stride = heads * dimension});
 }
 
-static void rotate(struct layer_pass *pass, float *x, size_t row_count, size_t heads) {
+static void rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
@@ -135,18 +135,32 @@ static void append(struct layer_pass *pass) {
         select_append(forward->select, forward->stream, pass->layer_index, forward->items, batch->item_count);
 }
 
+static struct attend_operation operation_of(const struct layer_pass *pass, const float *q,
+                                            const struct attend_item *items, size_t item_count) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    return (struct attend_operation){.q = q,
+                                     .q_stride = config->head_count * config->k_dimension,
+                                     .out = forward->attended,
+                                     .out_stride = config->head_count * config->v_dimension,
+                                     .head_count = config->head_count,
+                                     .kv_head_count = config->kv_head_count,
+                                     .scale = config->attention_scale,
+                                     .items = items,
+                                     .item_count = item_count};
+}
+
 /* What the next layer will ask for, by the residual stream as it came into this one: a layer changes it little
  * (InfiniGen; CLO section 4).  Only for steps that choose. */
-static void look_ahead(struct layer_pass *pass, const struct attend_operation *operation) {
+static bool guess_next(void *context, struct attend_operation *guess) {
+    const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     size_t next = pass->layer_index + 1;
-    if (!forward->looks_ahead || forward->select == NULL || pass->batch->rules == NULL || pass->narrow ||
-        next >= config->layer_count || pass->row_count > forward->ahead_rows ||
-        pass->row_count != pass->batch->item_count || select_scans(forward->select) ||
-        config->layers[next].attention == ATTENTION_SLIDING)
-        return;
+    if (pass->narrow || next >= config->layer_count || pass->row_count > forward->ahead_rows ||
+        pass->row_count != pass->batch->item_count || config->layers[next].attention == ATTENTION_SLIDING)
+        return false;
     const struct layer_weights *weights = &model->layers[next];
     norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->ahead_normed);
     model->device->operations->matmul(
@@ -160,16 +174,12 @@ static void look_ahead(struct layer_pass *pass, const struct attend_operation *o
                                                     .y_stride = {config->head_count * config->k_dimension}});
     head_norm(pass, forward->ahead_q, pass->row_count, config->head_count, weights->q_norm);
     rotate(pass, forward->ahead_q, pass->row_count, config->head_count);
-    for (size_t i = 0; i < operation->item_count; i++) {
-        forward->ahead_items[i] = operation->items[i];
+    for (size_t i = 0; i < pass->row_count; i++) {
+        forward->ahead_items[i] = forward->items[i];
         forward->ahead_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
     }
-    struct attend_operation guess = *operation;
-    guess.q = forward->ahead_q;
-    guess.window = 0;
-    guess.items = forward->ahead_items;
-    tiered_look_ahead(forward->tiered, forward->stream, next, &guess, pass->batch->sequences, forward->select,
-                      pass->batch->rules);
+    *guess = operation_of(pass, forward->ahead_q, forward->ahead_items, pass->row_count);
+    return true;
 }
 
 static void attend(struct layer_pass *pass) {
@@ -185,22 +195,14 @@ static void attend(struct layer_pass *pass) {
                                                    .row_first = i,
                                                    .row_count = 1,
                                                    .position_first = positions[i]};
-    const struct attend_operation operation = {
-        .q = forward->q,
-        .q_stride = config->head_count * config->k_dimension,
-        .out = forward->attended,
-        .out_stride = config->head_count * config->v_dimension,
-        .head_count = config->head_count,
-        .kv_head_count = config->kv_head_count,
-        .scale = config->attention_scale,
-        .window = layer->attention == ATTENTION_SLIDING ? layer->window : 0,
-        .items = pass->narrow ? narrow_items : forward->items,
-        .item_count = pass->narrow ? pass->row_count : pass->batch->item_count};
+    struct attend_operation operation =
+        operation_of(pass, forward->q, pass->narrow ? narrow_items : forward->items,
+                     pass->narrow ? pass->row_count : pass->batch->item_count);
+    operation.window = layer->attention == ATTENTION_SLIDING ? layer->window : 0;
     if (forward->tiered != NULL) {
-        look_ahead(pass, &operation);
         tiered_attend(forward->tiered, forward->stream, pass->layer_index, &operation,
                       pass->narrow ? forward->narrow_kv + pass->narrow_first : pass->batch->sequences,
-                      forward->select, pass->batch->rules);
+                      forward->select, pass->batch->rules, guess_next, pass);
         return;
     }
     if (forward->select != NULL && pass->batch->rules != NULL) {

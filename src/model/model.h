@@ -126,9 +126,8 @@ void forward_set_observer(struct forward *forward, forward_observer *observer, v
 /* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
 void forward_set_select(struct forward *forward, struct select *select);
 /* Attention over a cache whose chunks come and go; the hooks below are to begin and end its layers.  Borrowed, NULL:
- * all of it is in memory.  looks_ahead: what the next layer will choose is guessed
- * and brought while this one computes. */
-void forward_set_tiered(struct forward *forward, struct tiered *tiered, bool looks_ahead);
+ * all of it is in memory. */
+void forward_set_tiered(struct forward *forward, struct tiered *tiered);
 
 /* A layer about to run over a block of a batch, or just run: for who brings K and V and takes them away.  A decode
  * step is one block of one row per sequence. */

@@ -27,7 +27,7 @@ const struct preset preset_table[] = {
     {"infinigen", "tokens by skewed partial keys (InfiniGen)", {"lowrank", FIXED_AXES}, "20%"},
     {"leoam",
      "leaves of a tree of bounds, over RAM and disk (LeoAM)",
-     {"tree", "none", "none", "even", "direct", "f16", "none", "row"},
+     {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
      "10%"},
     {"flexgen", "everything, exactly, from slower tiers (FlexGen)", {"all", FIXED_AXES}, "100%"},
     {"retroinfer", "clusters and an estimate of the rest (RetroInfer)", LATER},

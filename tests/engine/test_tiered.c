@@ -143,7 +143,7 @@ static void assert_same_certificates(struct certificates found, struct certifica
     assert_true(fabs(found.sum - expected.sum) <= 1e-9 * (double)expected.count);
 }
 
-enum { AMPLE_BYTES = 1 << 28 }; /* nothing leaves RAM */
+enum { AMPLE_BYTES = 1 << 28 };           /* nothing leaves RAM */
 enum { ROWS_BYTES = 64 * (32 + 32) * 2 }; /* a chunk of the tiny model in f16 */
 
 static uint64_t seed_of_run(void) {
@@ -168,8 +168,8 @@ static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *sh
                            struct random *random) {
     const size_t most = shape->mask == 0 ? PROMPT / 3 : PROMPT, count = 1 + random_below(random, SEQUENCES);
     for (size_t i = 0; i < count; i++)
-        lengths[i] = all_long || i == 0 ? most / 2 + random_below(random, most / 2)
-                                        : 1 + random_below(random, most);
+        lengths[i] =
+            all_long || i == 0 ? most / 2 + random_below(random, most / 2) : 1 + random_below(random, most);
     return count;
 }
 
@@ -196,18 +196,21 @@ static void draw_budget(const struct rig *rig, struct engine_options *options, c
     options->host_bytes = *least + (room > 1 ? 1 + random_below(random, room - 1) : 0);
 }
 
-/* Logits in tiers are those expected, and so is what was certified; how many pages were read. */
-static uint64_t expect_logits(struct rig *rig, const struct engine_options *options, const size_t *lengths,
-                              size_t count, const float *expected, struct certificates certified) {
+/* Logits in tiers are those expected, and so is what was certified; what the tiers did. */
+static struct kv_tier_statistics expect_logits(struct rig *rig, const struct engine_options *options,
+                                               const size_t *lengths, size_t count, const float *expected,
+                                               struct certificates certified) {
     struct engine *engine = make_engine(rig, options);
     float *found = decode(rig, engine, lengths, count);
     assert_memory_equal(found, expected, STEPS * count * rig->width * sizeof *found);
     assert_same_certificates(certificates_of(engine), certified);
     const struct kv_tier_statistics statistics = engine_tier_statistics(engine);
     assert_true(statistics.host_bytes <= options->host_bytes);
+    assert_true(statistics.foreseen <= statistics.guessed && statistics.foreseen <= statistics.hits);
+    if (!options->looks_ahead) assert_int_equal(statistics.guessed, 0);
     engine_destroy(engine);
     free(found);
-    return statistics.read_pages;
+    return statistics;
 }
 
 /* In 4 bits chunks that are full hold what 4 bits hold, so it is another budget that gives the same bits, not no
@@ -217,7 +220,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
     struct random random;
     random_init(&random, seed_of_run());
     size_t between = 0, reading = 0;
-    uint64_t certificates = 0;
+    uint64_t certificates = 0, guessed = 0, foreseen = 0;
     for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
@@ -257,15 +260,22 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         if (round % 4 == 3) options.host_bytes = least;
         between += options.host_bytes > least;
-        uint64_t read = expect_logits(&rig, &options, lengths, count, expected, certified);
-        reading += read > 0;
+        const struct kv_tier_statistics did =
+            expect_logits(&rig, &options, lengths, count, expected, certified);
+        reading += did.read_pages > 0;
+        guessed += did.guessed;
+        foreseen += did.foreseen;
         free(expected);
         scratch_destroy(&scratch);
         scratch_destroy(&ample);
         rig_close(&rig);
     }
-    print_message("%zu rounds, %zu between the least and all, %zu reading, %llu heads certified\n", rounds, between,
-                  reading, (unsigned long long)certificates);
+    print_message(
+        "%zu rounds, %zu between the least and all, %zu reading, %llu heads certified, %llu of %llu guessed "
+        "chunks used\n",
+        rounds, between, reading, (unsigned long long)certificates, (unsigned long long)foreseen,
+        (unsigned long long)guessed);
+    assert_true(foreseen > 0);
     assert_true(between >= rounds * 2 / 3 && reading >= rounds / 2);
 }
 
@@ -294,9 +304,10 @@ static void exact_at_any_budget(void **state) {
         options.segment_size = random_below(&random, 5) * BLOCK;
         options.looks_ahead = round / 4 % 2 == 0;
         options.resident_layers = random_below(&random, 3);
-        uint64_t read = expect_logits(&rig, &options, lengths, count, expected, (struct certificates){0});
+        const struct kv_tier_statistics did =
+            expect_logits(&rig, &options, lengths, count, expected, (struct certificates){0});
         between += options.host_bytes > least;
-        assert_true(read > 0);
+        assert_true(did.read_pages > 0);
         free(expected);
         scratch_destroy(&scratch);
         rig_close(&rig);

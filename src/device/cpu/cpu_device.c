@@ -21,7 +21,34 @@ struct error *cpu_device_error(struct cpu_device *device) {
     return device->error.status == STATUS_OK ? &device->error : NULL;
 }
 
+/* A run whose caller has something else to do first: the others draw the units meanwhile. */
+struct beside_run {
+    void (*work)(void *context);
+    void *work_context;
+    pool_task *task;
+    void *context;
+};
+
+static void beside_task(void *context, const struct pool_worker *worker) {
+    const struct beside_run *run = context;
+    if (worker->index == 0) run->work(run->work_context);
+    run->task(run->context, worker);
+}
+
+static struct beside_run take_beside(struct cpu_device *device) {
+    struct beside_run run = {.work = device->beside, .work_context = device->beside_context};
+    device->beside = NULL;
+    return run;
+}
+
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context) {
+    if (!alone && device->beside != NULL) {
+        struct beside_run run = take_beside(device);
+        run.task = task;
+        run.context = context;
+        pool_run(device->pool, beside_task, &run);
+        return;
+    }
     if (!alone) {
         pool_run(device->pool, task, context);
         return;
@@ -57,8 +84,18 @@ static enum status cpu_stream_create(struct device *device, struct stream **stre
 
 static void cpu_stream_destroy(struct stream *stream) { free(stream); }
 
+static void cpu_beside(struct stream *stream, void (*work)(void *context), void *context) {
+    ASSERT(stream->device->beside == NULL);
+    stream->device->beside = work;
+    stream->device->beside_context = context;
+}
+
 static enum status cpu_stream_synchronize(struct stream *stream, struct error *error) {
     const struct error *first = &stream->device->error;
+    if (stream->device->beside != NULL) {
+        struct beside_run run = take_beside(stream->device);
+        run.work(run.work_context);
+    }
     if (first->status != STATUS_OK && error != NULL) *error = *first;
     return first->status;
 }
@@ -140,6 +177,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_synchronize = cpu_stream_synchronize,
+    .beside = cpu_beside,
     .copy = cpu_copy,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,

@@ -31,6 +31,8 @@ struct cpu_device {
     uint8_t *scratch;   /* owned */
     size_t scratch_bytes;
     uint64_t scratch_growths;
+    void (*beside)(void *context); /* what the caller does before its part of the next run; NULL: nothing */
+    void *beside_context;
     /* By weight type: up to how many inputs go through matvec; more go through matmul. */
     uint16_t matvec_inputs[MATVEC_TYPES];
     struct kernels kernels;
