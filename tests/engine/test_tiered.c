@@ -254,8 +254,8 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
 
         uint64_t least;
         options.disk_directory = scratch.path;
-        draw_budget(&rig, &options, lengths, count, &least, &random);
         options.looks_ahead = random_below(&random, 2) == 0;
+        draw_budget(&rig, &options, lengths, count, &least, &random);
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         if (round % 4 == 3) options.host_bytes = least;
@@ -300,9 +300,9 @@ static void exact_at_any_budget(void **state) {
         engine_destroy(engine);
         uint64_t least;
         options.disk_directory = scratch.path;
+        options.looks_ahead = round / 4 % 2 == 0;
         draw_budget(&rig, &options, lengths, count, &least, &random);
         options.segment_size = random_below(&random, 5) * BLOCK;
-        options.looks_ahead = round / 4 % 2 == 0;
         options.resident_layers = random_below(&random, 3);
         const struct kv_tier_statistics did =
             expect_logits(&rig, &options, lengths, count, expected, (struct certificates){0});
