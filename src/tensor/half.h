@@ -47,6 +47,14 @@ static inline uint16_t float_to_half(float value) {
 }
 #endif
 
+/* To the 11 significant bits of a half, ties to even, with a float's range.  The scale of 32 activations in 8 bits is
+ * kept so: it is what llama.cpp stores, in a half, and products with its files then differ from ours by the order of
+ * sums alone. */
+static inline float round_to_half_precision(float value) {
+    uint32_t bits = float_to_bits(value);
+    return bits_to_float((bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu);
+}
+
 static inline float bfloat_to_float(uint16_t value) { return bits_to_float((uint32_t)value << 16); }
 
 static inline uint16_t float_to_bfloat(float value) {

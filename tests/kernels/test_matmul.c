@@ -73,11 +73,11 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
     for (size_t b = 0; b < columns; b += 32) {
         float most = 0;
         for (size_t c = b; c < b + 32; c++) most = fmaxf(most, fabsf(x[c]));
-        float inverse = most > 0 ? 127.0f / most : 0, scale = most / 127.0f;
+        float inverse = most > 0 ? 127.0f / most : 0, scale = round_to_half_precision(most / 127.0f);
         for (size_t c = b; c < b + 32; c++) {
             rounded[c] = scale * nearbyintf(x[c] * inverse);
-            /* The bound that the int8 forms promise: half a step. */
-            assert_true(fabsf(rounded[c] - x[c]) <= scale * 0.5001f);
+            /* The bound that the int8 forms promise: half a step, and what 11 bits of the scale make of 127 steps. */
+            assert_true(fabsf(rounded[c] - x[c]) <= scale * (0.5001f + 127 * 0x1p-11f));
         }
     }
 }

@@ -28,6 +28,7 @@
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
+#include "tensor/half.h"
 
 enum { BLOCK = PANEL_COLUMNS, TILE_INPUTS = 6 };
 
@@ -55,8 +56,8 @@ static inline float magnitude_max(const __m256 x[4]) {
     return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
-/* Rounds 32 activations to q * scale, |q| <= 127; out[0], out[1]: columns 0..15 and 16..31 as int16.
- * A NaN makes the scale NaN; a block below 2^-120 becomes zero. */
+/* Rounds 32 activations to q * scale, |q| <= 127, the scale of a half's precision; out[0], out[1]: columns 0..15 and
+ * 16..31 as int16.  A NaN makes the scale NaN; a block below 2^-120 becomes zero. */
 static inline float block_quantize(const float *x, __m256i out[2]) {
     __m256 v[4];
     for (size_t j = 0; j < 4; j++) v[j] = _mm256_loadu_ps(x + 8 * j);
@@ -65,7 +66,7 @@ static inline float block_quantize(const float *x, __m256i out[2]) {
     for (size_t j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(inverse)));
     for (size_t j = 0; j < 2; j++)
         out[j] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * j], q[2 * j + 1]), 0xd8);
-    return most / 127.0f;
+    return round_to_half_precision(most / 127.0f);
 }
 
 void code_input_prepare(const float *x, struct code_input *target) {

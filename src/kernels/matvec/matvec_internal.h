@@ -7,7 +7,8 @@
 
 enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last one is filled up with zeros */
 
-/* MATVEC_FORM_Q8_32: x = scale·q, one scale per block of 32; q is in -127..127.
+/* MATVEC_FORM_Q8_32: x = scale·q, one scale per block of 32, of a half's precision (round_to_half_precision); q is in
+ * -127..127.
  * `turned` holds the same values by columns: bytes 32k + 4p .. + 3 are elements 4k .. 4k + 3 of the block at place p,
  * so that codes turned alike sum each block in a 32-bit lane of its own, with nothing to add across lanes at the end.
  * The numbers of the 8 blocks are in the order 0 2 4 6 1 3 5 7 (input_block_place), as two blocks in the halves of a

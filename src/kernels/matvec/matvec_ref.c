@@ -47,7 +47,7 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
         struct input_q8_32 *g = group + begin / INPUT_GROUP;
         size_t b = begin % INPUT_GROUP / 32, place = input_block_place(b);
         int8_t *q = g->q + b * 32;
-        g->scale[place] = quantize_block(x + begin, min_size(32, columns - begin), q);
+        g->scale[place] = round_to_half_precision(quantize_block(x + begin, min_size(32, columns - begin), q));
         int sum = 0;
         for (size_t i = 0; i < 32; i++) {
             int16_t *start = &g->start[2 * place + i % 4 / 2];

@@ -6,6 +6,7 @@
 
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
+#include "tensor/half.h"
 
 /* The largest magnitude in each lane, as integers: the order of floats, with NaN above all. */
 INLINE __m256i magnitude_most(__m256i most, const float *x) {
@@ -53,7 +54,7 @@ static void prepare_block_32(const float *x, struct input_q8_32 *group, size_t b
     struct rounding rounding = rounding_of(most);
     __m256i q = _mm256_setzero_si256();
     if (rounding.inverse != 0) q = round_32(x, rounding.inverse);
-    group->scale[input_block_place(b)] = rounding.scale;
+    group->scale[input_block_place(b)] = round_to_half_precision(rounding.scale);
     _mm256_storeu_si256((__m256i *)(group->q + b * 32), q);
 }
 
