@@ -26,7 +26,8 @@ WAYS = {
     "tokens+prefetch": (["--set", "select=exact,dense=0,speculate=next-layer"], 3, "Prefetch-based"),
     "chunks+prefetch": (["--set", "select=quest,page=64,dense=0,scan=1,speculate=next-layer"], 3, "both"),
     "abstracts": (["--set", "select=quest,page=64,dense=0"], 24, "+LKA"),
-    "tree": (["--set", "select=tree,leaf=16,dense=0"], 24, "+LKA +IAKM"),
+    "tree": (["--set", "select=tree,leaf=32,dense=0"], 24, "+LKA +IAKM"),
+    "exact": (["--preset", "leoam", "--set", "codec=f16"], 24, "ALL without compression"),
     "all": (["--preset", "leoam", "--set", "codec=q4"], 24, "ALL"),
 }
 BASELINES = ["tokens", "chunks", "tokens+prefetch", "chunks+prefetch"]

@@ -97,6 +97,8 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
                                       options->looks_ahead ? options->sequence_capacity : 0,
                                       options->kept_most, error);
     tiered->gates = calloc(tiered->layer_count, sizeof *tiered->gates);
+    for (size_t i = 0; tiered->gates != NULL && i < tiered->layer_count; i++)
+        guess_gate_init(&tiered->gates[i]);
     if (status == STATUS_OK &&
         (tiered->gates == NULL || !jobs_init(&tiered->now, tiered) || !jobs_init(&tiered->next, tiered) ||
          !jobs_init(&tiered->held, tiered) || !part_init(&tiered->part, tiered->row_capacity)))
@@ -170,16 +172,22 @@ static void bring_all(struct kv_bring *bring, uint64_t first, uint64_t end) {
     bring->scan = true;
 }
 
-/* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
-static void begin_jobs(struct jobs *jobs) {
-    size_t first = jobs->begun, flush = first;
-    while (jobs->begun < jobs->count && kv_bring_begin(&jobs->list[jobs->begun].bring))
+/* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some).  No
+ * more are begun when so many chunks are being read. */
+static void begin_jobs_within(struct jobs *jobs, size_t room) {
+    size_t first = jobs->begun, flush = first, read = 0;
+    for (size_t i = 0; i < jobs->begun; i++) read += jobs->list[i].bring.missed;
+    while (jobs->begun < jobs->count && read < room && kv_bring_begin(&jobs->list[jobs->begun].bring)) {
+        read += jobs->list[jobs->begun].bring.missed;
         if (jobs->begun++ == flush) { /* the disk begins at once, and is told of twice as much each time */
             kv_bring_flush(&jobs->list[flush].bring);
             flush = jobs->begun + (jobs->begun - first);
         }
+    }
     if (first < jobs->count) kv_bring_flush(&jobs->list[first].bring);
 }
+
+static void begin_jobs(struct jobs *jobs) { begin_jobs_within(jobs, SIZE_MAX); }
 
 static enum status wait_for(struct tiered *tiered, struct kv_bring *bring, struct error *error) {
     if (tiered->trace == NULL || kv_bring_is_ready(bring)) return kv_bring_wait(bring, error);
@@ -209,7 +217,11 @@ static bool guesses_may_begin(struct tiered *tiered) {
 }
 
 static void begin_now(void *context) { begin_jobs(&((struct tiered *)context)->now); }
-static void begin_next(void *context) { begin_jobs(&((struct tiered *)context)->next); }
+/* Of the guess as many heads as the disk has time for. */
+static void begin_next(void *context) {
+    struct tiered *tiered = context;
+    begin_jobs_within(&tiered->next, guess_gate_room(&tiered->gates[tiered->next.layer_index]));
+}
 
 /* Jobs [*first, *end) of one item, of neighbouring heads, whose chunks are here; waits for at least one. */
 static bool take_ready(struct tiered *tiered, struct jobs *jobs, size_t *end) {
@@ -425,13 +437,20 @@ static void hold_guesses(struct tiered *tiered) {
     tiered->held = guesses;
 }
 
+/* Reads of the guess for this layer are still under way. */
+static bool guess_is_late(struct tiered *tiered) {
+    for (size_t i = 0; i < tiered->held.begun; i++)
+        if (!kv_bring_is_ready(&tiered->held.list[i].bring)) return true;
+    return false;
+}
+
 /* What became of the guess for this layer. */
-static void judge_guess(struct tiered *tiered) {
-    size_t read = 0, used = 0;
+static void judge_guess(struct tiered *tiered, bool late) {
+    struct guess_outcome outcome = {.late = late};
     if (tiered->held.count == 0 || tiered->held.layer_index != tiered->now.layer_index) return;
-    for (size_t i = 0; i < tiered->held.count; i++) read += tiered->held.list[i].bring.missed;
-    for (size_t i = 0; i < tiered->now.count; i++) used += tiered->now.list[i].bring.foreseen;
-    guess_gate_add(&tiered->gates[tiered->now.layer_index], read, used);
+    for (size_t i = 0; i < tiered->held.count; i++) outcome.read += tiered->held.list[i].bring.missed;
+    for (size_t i = 0; i < tiered->now.count; i++) outcome.used += tiered->now.list[i].bring.foreseen;
+    guess_gate_add(&tiered->gates[tiered->now.layer_index], &outcome);
 }
 
 static enum status choose(struct tiered *tiered, struct stream *stream, size_t layer_index,
@@ -499,6 +518,7 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
     struct jobs *jobs = &tiered->now;
     jobs_drop(jobs);
     TRY(plan_chosen(tiered, jobs, layer_index, choice, sequences, error));
+    bool late = guess_is_late(tiered);
     TRY(look_ahead(tiered, stream, layer_index + 1, chooser, sequences, error));
     while (jobs->done < jobs->count) {
         size_t end, first = jobs->done;
@@ -508,7 +528,7 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
                              jobs->list[first].bring.kv_head, end - first);
         release(jobs, end);
     }
-    judge_guess(tiered);
+    judge_guess(tiered, late);
     jobs_drop(&tiered->held);
     return STATUS_OK;
 }

@@ -781,6 +781,11 @@ static bool scan_is_full(const struct kv_tier *tier, const struct kv_bring *brin
            tier->scan_pins + bring->chunk_count > most;
 }
 
+/* What is submitted to a full queue waits, and for a guess nobody does. */
+static bool guess_has_room(const struct kv_tier *tier, const struct kv_bring *bring) {
+    return !bring->ahead || bring->chunk_count - bring->pinned <= io_queue_room(tier->queue);
+}
+
 static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
     return bring->chunks != NULL ? bring->chunks[index] : bring->chunk_first + index;
 }
@@ -845,7 +850,7 @@ bool kv_bring_begin(struct kv_bring *bring) {
     struct kv_tier *tier = bring->sequence->cache->tier;
     struct read_batch batch;
     batch.count = 0;
-    if (scan_is_full(tier, bring)) return false;
+    if (scan_is_full(tier, bring) || !guess_has_room(tier, bring)) return false;
     for (; bring->pinned < bring->chunk_count; bring->pinned++) {
         prefetch_slot(bring, bring->pinned + PREFETCH_CHUNKS);
         uint64_t chunk = bring_chunk(bring, bring->pinned);

@@ -1,5 +1,5 @@
-/* guess_gate: a layer's guesses go on while enough of what they read is used, stop when it is not, and are tried
- * again. */
+/* guess_gate: a layer's guesses go on while enough of what they read is used, stop when it is not, and are tried again;
+ * they read what the disk has time for. */
 #include "testing.h"
 
 #include "attention/guess_gate.h"
@@ -11,7 +11,7 @@ static size_t guesses(struct guess_gate *gate, size_t used) {
     size_t opened = 0;
     for (size_t step = 0; step < STEPS; step++)
         if (guess_gate_opens(gate)) {
-            guess_gate_add(gate, 50, used);
+            guess_gate_add(gate, &(struct guess_outcome){.read = 50, .used = used});
             opened += step >= STEPS / 2;
         }
     return opened;
@@ -19,11 +19,12 @@ static size_t guesses(struct guess_gate *gate, size_t used) {
 
 static void the_first_are_free(void **state) {
     (void)state;
-    struct guess_gate gate = {0};
+    struct guess_gate gate;
+    guess_gate_init(&gate);
     size_t opened = 0;
     for (size_t step = 0; step < 5; step++)
         if (guess_gate_opens(&gate)) {
-            guess_gate_add(&gate, 50, 0);
+            guess_gate_add(&gate, &(struct guess_outcome){.read = 50});
             opened++;
         }
     assert_in_range(opened, 2, 5); /* one guess says little */
@@ -31,7 +32,8 @@ static void the_first_are_free(void **state) {
 
 static void what_is_used_goes_on(void **state) {
     (void)state;
-    struct guess_gate good = {0}, fair = {0}, poor = {0}, none = {0};
+    struct guess_gate good, fair, poor, none;
+    guess_gate_init(&good), guess_gate_init(&fair), guess_gate_init(&poor), guess_gate_init(&none);
     assert_int_equal(guesses(&good, 50), STEPS / 2);
     assert_int_equal(guesses(&fair, 15), STEPS / 2);
     assert_in_range(guesses(&poor, 5), 1, STEPS / 2 / 20);
@@ -41,11 +43,12 @@ static void what_is_used_goes_on(void **state) {
 /* All is in memory: nothing is read for a guess, nothing is gained by one. */
 static void nothing_to_read_is_nothing_to_guess(void **state) {
     (void)state;
-    struct guess_gate gate = {0};
+    struct guess_gate gate;
+    guess_gate_init(&gate);
     size_t opened = 0;
     for (size_t step = 0; step < STEPS; step++)
         if (guess_gate_opens(&gate)) {
-            guess_gate_add(&gate, 0, 0);
+            guess_gate_add(&gate, &(struct guess_outcome){0});
             opened++;
         }
     assert_in_range(opened, 1, STEPS / 20);
@@ -53,10 +56,41 @@ static void nothing_to_read_is_nothing_to_guess(void **state) {
 
 static void it_changes_its_mind(void **state) {
     (void)state;
-    struct guess_gate gate = {0};
+    struct guess_gate gate;
+    guess_gate_init(&gate);
     assert_in_range(guesses(&gate, 0), 1, STEPS / 2 / 20);
     assert_int_equal(guesses(&gate, 40), STEPS / 2);
     assert_in_range(guesses(&gate, 2), 1, STEPS / 2 / 20);
+}
+
+/* A guess that wants 100 chunks, half of which are used, before a disk that reads so many in time: chunks read on
+ * average in the second half of the steps, and how many of the guesses were late. */
+static double read_on_average(struct guess_gate *gate, size_t in_time, double *late_share) {
+    size_t read = 0, late = 0, guessed = 0;
+    for (size_t step = 0; step < STEPS; step++) {
+        if (!guess_gate_opens(gate)) continue;
+        size_t room = guess_gate_room(gate), now = room < 100 ? room : 100;
+        guess_gate_add(gate, &(struct guess_outcome){.read = now, .used = now / 2, .late = now > in_time});
+        if (step < STEPS / 2) continue;
+        read += now;
+        late += now > in_time;
+        guessed++;
+    }
+    *late_share = guessed > 0 ? (double)late / (double)guessed : 0;
+    return (double)read / (STEPS / 2.0);
+}
+
+static void it_reads_what_there_is_time_for(void **state) {
+    (void)state;
+    struct guess_gate fast, slow, none;
+    double late;
+    guess_gate_init(&fast), guess_gate_init(&slow), guess_gate_init(&none);
+    assert_true(read_on_average(&fast, 200, &late) == 100 && late == 0);
+    double slowly = read_on_average(&slow, 40, &late);
+    assert_true(slowly > 30 && slowly <= 44 && late < 0.4);
+    assert_true(read_on_average(&none, 0, &late) < 1);
+    slowly = read_on_average(&none, 40, &late); /* the disk has time again */
+    assert_true(slowly > 30 && slowly <= 44);
 }
 
 int main(void) {
@@ -65,6 +99,7 @@ int main(void) {
         cmocka_unit_test(what_is_used_goes_on),
         cmocka_unit_test(nothing_to_read_is_nothing_to_guess),
         cmocka_unit_test(it_changes_its_mind),
+        cmocka_unit_test(it_reads_what_there_is_time_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
