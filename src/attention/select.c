@@ -14,6 +14,7 @@
 
 /* What the rows of one operation come to: they see everything, or choose. */
 struct select_room {
+    size_t row_capacity;
     struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
     struct select_item *chosen;         /* owned, [row_capacity] */
     uint64_t *picks;                    /* owned, [row_capacity][kv_head_count]: of chosen */
@@ -32,7 +33,6 @@ struct select {
     uint32_t weights_digest;
     double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
-    size_t row_capacity;
     struct tree_density *densities; /* owned, [layer]; NULL: no tree */
     struct select_room room;
     struct select_room
@@ -40,7 +40,8 @@ struct select {
     struct select_statistics statistics;
     select_observer *observer;
     void *observer_context;
-    double *certified;    /* owned, [row_capacity][head_count]: of the last operation; NULL: none is wanted */
+    double
+        *certified; /* owned, [room.row_capacity][head_count]: of the last operation; NULL: none is wanted */
     uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
     size_t event_stride;
     size_t *event_counts; /* owned, [kv_head_count] */
@@ -341,6 +342,7 @@ static void room_deinit(struct select_room *room) {
 
 static enum status room_init(struct select_room *room, size_t rows, size_t kv_head_count,
                              struct error *error) {
+    room->row_capacity = rows;
     room->dense = calloc(rows, sizeof *room->dense);
     room->chosen = calloc(rows, sizeof *room->chosen);
     room->picks = calloc(rows * kv_head_count, sizeof *room->picks);
@@ -362,22 +364,21 @@ static enum status room_reserve_lists(struct select_room *room, size_t entries, 
     return STATUS_OK;
 }
 
-static enum status init(struct select *select, const struct select_calibration *calibration,
-                        struct error *error) {
+static enum status init(struct select *select, size_t row_capacity,
+                        const struct select_calibration *calibration, struct error *error) {
     TRY(make_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_shares(select, calibration, error));
-    TRY(room_init(&select->room, select->row_capacity, select->shape.kv_head_count, error));
+    TRY(room_init(&select->room, row_capacity, select->shape.kv_head_count, error));
     bool has_tree = select->layout.kind == METADATA_TREE;
     bool certifies = select->options.certify && select->layout.has_bounds;
     if (certifies)
-        select->certified =
-            calloc(select->row_capacity * select->shape.head_count, sizeof *select->certified);
+        select->certified = calloc(row_capacity * select->shape.head_count, sizeof *select->certified);
     if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
     select->event_counts = calloc(select->shape.kv_head_count, sizeof *select->event_counts);
     if (select->event_counts == NULL || (has_tree && select->densities == NULL) ||
         (certifies && select->certified == NULL))
-        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", select->row_capacity);
+        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     return STATUS_OK;
 }
 
@@ -387,9 +388,8 @@ enum status select_create(struct select **result, struct device *device, const s
     *result = NULL;
     struct select *select = calloc(1, sizeof *select);
     if (select == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    *select =
-        (struct select){.device = device, .shape = *shape, .options = *options, .row_capacity = row_capacity};
-    enum status status = init(select, calibration, error);
+    *select = (struct select){.device = device, .shape = *shape, .options = *options};
+    enum status status = init(select, row_capacity, calibration, error);
     if (status != STATUS_OK) {
         select_destroy(select);
         return status;
@@ -547,7 +547,7 @@ static void plan_rows(struct select *select, size_t layer_index, const struct at
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
         for (size_t row = 0; row < item->row_count; row++) {
-            ASSERT(*dense_count + *chosen_count < select->row_capacity);
+            ASSERT(*dense_count + *chosen_count < select->room.row_capacity);
             uint64_t position = item->position_first + row;
             struct select_item chosen = {.view = item->view, .row = item->row_first + row};
             select->statistics.visible += (position + 1) * heads;

@@ -168,11 +168,29 @@ static void quantisers_survive_extremes(void **state) {
         }
 }
 
+/* What a half holds is what a half gives back; what it does not hold, too large or too small, has as many digits. */
+static void a_halfs_precision_at_any_size(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, 29);
+    assert_true(round_to_half_precision(0) == 0 && isnan(round_to_half_precision(NAN)));
+    assert_true(round_to_half_precision(1 + 0x1p-11f) == 1); /* ties to even */
+    assert_true(round_to_half_precision(1 + 0x3p-11f) == 1 + 0x1p-9f);
+    for (size_t i = 0; i < 100000; i++) {
+        float x = ldexpf((float)random_normal(&random), (int)random_below(&random, 12) - 6);
+        if (fabsf(x) < 0x1p-14f) continue;
+        assert_true(round_to_half_precision(x) == half_to_float(float_to_half(x)));
+        for (int exponent = -90; exponent <= 90; exponent += 45)
+            assert_true(round_to_half_precision(ldexpf(x, exponent)) ==
+                        ldexpf(half_to_float(float_to_half(x)), exponent));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_blocks_decode),        cmocka_unit_test(plain_types_decode),
         cmocka_unit_test(levels_decode_alike),         cmocka_unit_test(quantisers_are_close),
-        cmocka_unit_test(quantisers_survive_extremes),
+        cmocka_unit_test(quantisers_survive_extremes), cmocka_unit_test(a_halfs_precision_at_any_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
