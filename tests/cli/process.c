@@ -41,8 +41,9 @@ static void capture_read(struct capture *capture) {
     capture->text[capture->used] = '\0';
 }
 
-static void child_prepare(const struct process_request *request, const int input[2], const int output[2],
-                          const int complaints[2]) {
+/* Returns the program, opened before the user changes: a folder above it may be closed to that user (mktemp -d). */
+static int child_prepare(const struct process_request *request, const int input[2], const int output[2],
+                         const int complaints[2]) {
     if (request->input != NULL || request->hold_input) {
         dup2(input[0], 0);
     } else {
@@ -62,6 +63,8 @@ static void child_prepare(const struct process_request *request, const int input
     }
     dup2(complaints[1], 2);
     for (int fd = 3; fd < 64; fd++) close(fd);
+    int program = open(LOAM_BINARY, O_RDONLY | O_CLOEXEC);
+    if (program < 0) _exit(97);
     if (request->close_output) close(1);
     if (request->user != 0 && geteuid() == 0 &&
         (setgroups(0, NULL) != 0 || setgid(request->user) != 0 || setuid(request->user) != 0))
@@ -70,15 +73,16 @@ static void child_prepare(const struct process_request *request, const int input
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    return program;
 }
 
-static void child_run(const struct process_request *request) {
+static void child_run(const struct process_request *request, int program) {
     const char *argv[ARGUMENTS_MOST + 2] = {LOAM_BINARY};
     for (size_t i = 0; request->arguments[i] != NULL; i++) {
         if (i == ARGUMENTS_MOST) _exit(98);
         argv[i + 1] = request->arguments[i];
     }
-    execv(LOAM_BINARY, (char *const *)(uintptr_t)argv);
+    fexecve(program, (char *const *)(uintptr_t)argv, environ);
     _exit(97);
 }
 
@@ -137,10 +141,7 @@ struct process_result process_run(const struct process_request *request) {
     fflush(NULL);
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) {
-        child_prepare(request, input, output, complaints);
-        child_run(request);
-    }
+    if (child == 0) { child_run(request, child_prepare(request, input, output, complaints)); }
     close(input[0]);
     close(output[1]);
     close(complaints[1]);
