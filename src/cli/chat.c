@@ -8,11 +8,12 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/generate.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
+#include "cli/listener.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/session.h"
 #include "cli/trace_file.h"
 #include "cli/utf8.h"
 #include "token/chat_template.h"
@@ -29,12 +30,12 @@ struct chat {
     struct trace_file trace;
     struct plan plan;
     const struct chat_template *layout;
+    struct listener listener;
     struct generation generation;
     struct answer answer;
     struct line_reader *reader;
     struct message *messages; /* owned */
     size_t message_count, message_capacity;
-    bool failed_memory;
     bool found_damage; /* in a saved document */
 };
 
@@ -79,9 +80,7 @@ static enum status chat_reset(struct chat *chat, struct error *error) {
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
 
-/* The first one, and one for what a damaged document had. */
-static enum status make_engine(void *context, struct error *error) {
-    struct chat *chat = context;
+static enum status create_engine(struct chat *chat, struct error *error) {
     const struct options *options = chat->options;
     struct engine_options engine_options = {
         .sequence_capacity = 1,
@@ -99,6 +98,15 @@ static enum status make_engine(void *context, struct error *error) {
     return session_create_engine(&chat->session, &engine_options, error);
 }
 
+/* In the place of one that found a saved document damaged. */
+static enum status make_engine(void *context, struct engine **engine, struct error *error) {
+    struct chat *chat = context;
+    chat->found_damage = true;
+    enum status status = create_engine(chat, error);
+    *engine = chat->session.engine;
+    return status;
+}
+
 /* ---- a turn ---- */
 
 static enum status lay_out(const struct chat *chat, struct token_list *tokens, struct error *error) {
@@ -114,11 +122,11 @@ static enum status lay_out(const struct chat *chat, struct token_list *tokens, s
 }
 
 /* Answers go to standard output and into the conversation. */
-static void sink_answer(void *context, const char *bytes, size_t length) {
+static enum status sink_answer(void *context, const char *bytes, size_t length, struct error *error) {
     struct chat *chat = context;
     output_bytes(bytes, length);
-    struct message *message = &chat->messages[chat->message_count - 1];
-    if (message_append(message, bytes, length, NULL) != STATUS_OK) chat->failed_memory = true;
+    TRY(output_flush(error));
+    return message_append(&chat->messages[chat->message_count - 1], bytes, length, error);
 }
 
 /* The sequence keeps what it shares with tokens, at most all but the last: its logits are needed. */
@@ -132,39 +140,28 @@ static size_t keep_shared(struct chat *chat, const struct token_list *tokens) {
 }
 
 static void print_figures(const struct chat *chat, size_t reused) {
-    if (chat->generation.quiet) return;
-    const struct generation *g = &chat->generation;
+    if (chat->listener.quiet) return;
+    const struct generation_figures *g = &chat->generation.figures;
     fprintf(stderr, "loam: prompt %llu tokens (%zu more reused) in %.2f s, answer %zu tokens (%.1f t/s)\n",
             (unsigned long long)g->prefill_tokens, reused, g->prefill_seconds, chat->answer.tokens.count,
             generation_decode_rate(g));
 }
 
 static enum status generate_answer(struct chat *chat, const struct token_list *tokens, struct error *error) {
-    struct generation *g = &chat->generation;
     size_t reused = keep_shared(chat, tokens);
-    g->prefill_tokens = g->step_tokens = 0;
-    g->prefill_seconds = g->decode_seconds = 0;
-    chat->answer.tokens.count = 0;
-    chat->answer.stop = STOP_NONE;
-    TRY(message_add(chat, CHAT_ASSISTANT, "", error));
     const struct token_list fresh = {.ids = tokens->ids + reused, .count = tokens->count - reused};
-    enum status status = generation_prefill(g, &chat->answer, fresh.ids, fresh.count, error);
-    if (reused == 0) generation_tell_notice(g, &chat->answer);
-    if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
-    if (status == STATUS_DOCUMENT) {
-        const struct error reason = *error;
-        chat->found_damage = true;
-        status = generation_compute_again(g, &chat->answer, 1, &fresh, make_engine, chat, &reason, error);
-        if (status == STATUS_OK) status = generation_decode(g, &chat->answer, 1, error);
-    }
-    generation_abandon(&chat->answer, 1, STOP_FAILED);
+    chat->generation.figures = (struct generation_figures){0};
+    answer_begin(&chat->answer);
+    chat->answer.prompt = &fresh;
+    TRY(message_add(chat, CHAT_ASSISTANT, "", error));
+    enum status status = generation_run(&chat->generation, &chat->answer, 1, error);
+    chat->answer.prompt = NULL;
     if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
         output_text("\n");
         struct error ignored;
         TRY(output_flush(status == STATUS_OK ? error : &ignored));
         print_figures(chat, reused);
     }
-    if (chat->failed_memory) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
     return status;
 }
 
@@ -268,16 +265,20 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
-    TRY(make_engine(chat, error));
-    chat->generation = (struct generation){.session = &chat->session,
-                                           .token_most = option_integer(options, OPTION_PREDICT),
-                                           .quiet = option_flag(options, OPTION_QUIET)};
-    TRY(answer_create(&chat->answer, &chat->generation, options, session_seed(options), error));
+    TRY(create_engine(chat, error));
+    chat->listener.quiet = option_flag(options, OPTION_QUIET);
+    chat->generation = (struct generation){.engine = chat->session.engine,
+                                           .tokenizer = chat->session.tokenizer,
+                                           .listener = listener_of(&chat->listener),
+                                           .make_engine = make_engine,
+                                           .make_engine_context = chat,
+                                           .token_max = option_integer(options, OPTION_PREDICT)};
+    const struct sampler_options sampling = session_sampling(options, session_seed(options));
+    TRY(answer_create(&chat->answer, &chat->generation, &sampling, error));
     chat->answer.sink = sink_answer;
     chat->answer.sink_context = chat;
-    chat->answer.streams = true;
     TRY(line_reader_create(&chat->reader, error));
-    if (line_reader_is_terminal(chat->reader) && !chat->generation.quiet)
+    if (line_reader_is_terminal(chat->reader) && !chat->listener.quiet)
         fprintf(stderr, "%s, template %s, context %llu tokens; /help\n", chat->session.model->config.name,
                 chat_template_name(chat->layout),
                 (unsigned long long)engine_context_size(chat->session.engine));
@@ -294,7 +295,7 @@ enum status chat_command(const struct options *options, struct error *error) {
     if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
     struct error why;
     if (chat->answer.sequence != NULL && sequence_flush(chat->answer.sequence, &why) != STATUS_OK &&
-        !chat->generation.quiet)
+        !chat->listener.quiet)
         fprintf(stderr, "loam: note: saving stopped: %s\n", why.message);
     line_reader_destroy(chat->reader);
     answer_destroy(&chat->answer);

@@ -5,12 +5,13 @@
 #include <unistd.h>
 
 #include "cli/command.h"
-#include "cli/generate.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
+#include "cli/listener.h"
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/session.h"
 #include "cli/shares.h"
 #include "cli/trace_file.h"
 
@@ -20,6 +21,7 @@ struct run {
     struct session session;
     struct trace_file trace;
     struct token_list prompt;
+    struct listener listener;
     struct generation generation;
     struct answer answers[ENGINE_SEQUENCES_MOST];
     size_t answer_count;
@@ -32,29 +34,27 @@ struct run {
 struct held_text {
     char *bytes; /* owned */
     size_t length, capacity;
-    bool failed;
 };
 
-static void sink_hold(void *context, const char *bytes, size_t length) {
+static enum status sink_hold(void *context, const char *bytes, size_t length, struct error *error) {
     struct held_text *held = context;
     if (held->length + length > held->capacity) {
         size_t capacity = held->capacity * 2 + length + 256;
         char *bigger = realloc(held->bytes, capacity);
-        if (bigger == NULL) {
-            held->failed = true;
-            return;
-        }
+        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answers");
         held->bytes = bigger;
         held->capacity = capacity;
     }
     memcpy(held->bytes + held->length, bytes, length);
     held->length += length;
+    return STATUS_OK;
 }
 
-static void sink_stream(void *context, const char *bytes, size_t length) {
+static enum status sink_stream(void *context, const char *bytes, size_t length, struct error *error) {
     char *last = context;
     if (length > 0) *last = bytes[length - 1];
     output_bytes(bytes, length);
+    return output_flush(error);
 }
 
 /* ---- before ---- */
@@ -92,26 +92,40 @@ static enum status create_engine(struct run *run, struct error *error) {
         return error_set(error, STATUS_USAGE,
                          "the prompt has %zu tokens, the context holds %llu: give -c %zu", run->prompt.count,
                          (unsigned long long)engine_options.context_size, run->prompt.count + 512);
-    uint64_t wanted = engine_options.context_size, asked = (uint64_t)run->generation.token_most;
-    if (run->generation.token_most < 0) asked = 1; /* open-ended: as far as it goes */
+    uint64_t wanted = engine_options.context_size, asked = (uint64_t)run->generation.token_max;
+    if (run->generation.token_max < 0) asked = 1; /* open-ended: as far as it goes */
     if (asked < wanted - run->prompt.count) wanted = run->prompt.count + asked;
     TRY(plan_check_memory(&run->plan, &run->session.model->config, wanted * run->answer_count, error));
     if (run->plan.disk.directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
-        run->generation.token_most >= 0)
+        run->generation.token_max >= 0)
         engine_options.context_size = wanted; /* metadata of what is never used would take the budget */
     engine_options.wanted_tokens = wanted;
     TRY(plan_tiers(&run->plan, run->session.model, option_text(run->options, OPTION_FILE), &engine_options,
                    error));
-    if (engine_options.context_size > run->session.model->config.context_length && !run->generation.quiet)
+    if (engine_options.context_size > run->session.model->config.context_length && !run->listener.quiet)
         fprintf(stderr, "loam: note: a context of %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)engine_options.context_size,
                 (unsigned long long)run->session.model->config.context_length);
     return session_create_engine(&run->session, &engine_options, error);
 }
 
+/* In the place of one that found a saved document damaged. */
+static enum status make_engine(void *context, struct engine **engine, struct error *error) {
+    struct run *run = context;
+    run->found_damage = true;
+    enum status status = create_engine(run, error);
+    *engine = run->session.engine;
+    return status;
+}
+
 static enum status create_answers(struct run *run, struct error *error) {
-    for (size_t i = 0; i < run->answer_count; i++)
-        TRY(answer_create(&run->answers[i], &run->generation, run->options, run->seed + i, error));
+    run->generation.engine = run->session.engine;
+    run->generation.tokenizer = run->session.tokenizer;
+    for (size_t i = 0; i < run->answer_count; i++) {
+        const struct sampler_options sampling = session_sampling(run->options, run->seed + i);
+        TRY(answer_create(&run->answers[i], &run->generation, &sampling, error));
+        run->answers[i].prompt = &run->prompt;
+    }
     return STATUS_OK;
 }
 
@@ -125,10 +139,12 @@ static enum status open_run(struct run *run, struct error *error) {
     if (json_path != NULL) TRY(json_file_check(json_path, error));
     TRY(trace_file_open(&run->trace, options, error));
     run->answer_count = option_count(options, OPTION_PARALLEL);
-    run->generation = (struct generation){.session = &run->session,
-                                          .token_most = option_integer(options, OPTION_PREDICT),
+    run->listener.quiet = option_flag(options, OPTION_QUIET);
+    run->generation = (struct generation){.listener = listener_of(&run->listener),
+                                          .make_engine = make_engine,
+                                          .make_engine_context = run,
+                                          .token_max = option_integer(options, OPTION_PREDICT),
                                           .ignore_end = option_flag(options, OPTION_IGNORE_EOS),
-                                          .quiet = option_flag(options, OPTION_QUIET),
                                           .top_count = option_count(options, OPTION_TOP_LOGPROBS)};
     TRY(session_open(&run->session, options, option_count(options, OPTION_THREADS), error));
     TRY(open_tokenizer(run, error));
@@ -140,47 +156,11 @@ static enum status open_run(struct run *run, struct error *error) {
 
 /* ---- the work ---- */
 
-static enum status prefill(struct run *run, struct error *error) {
-    for (size_t i = 0; i < run->answer_count; i++) {
-        enum status status =
-            generation_prefill(&run->generation, &run->answers[i], run->prompt.ids, run->prompt.count, error);
-        generation_tell_notice(&run->generation, &run->answers[i]);
-        for (size_t j = i + 1; status != STATUS_OK && j < run->answer_count; j++)
-            run->answers[j].stop = STOP_INTERRUPTED;
-        TRY(status);
-        run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
-    }
-    return STATUS_OK;
-}
-
-static enum status make_engine(void *run, struct error *error) { return create_engine(run, error); }
-
-static enum status compute_again(struct run *run, const struct error *reason, struct error *error) {
-    run->found_damage = true;
-    enum status status = generation_compute_again(&run->generation, run->answers, run->answer_count,
-                                                  &run->prompt, make_engine, run, reason, error);
-    run->reused_tokens = 0;
+static enum status generate(struct run *run, struct error *error) {
+    enum status status = generation_run(&run->generation, run->answers, run->answer_count, error);
     for (size_t i = 0; i < run->answer_count; i++)
         if (run->answers[i].sequence != NULL)
             run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
-    return status;
-}
-
-static enum status generate_once(struct run *run, struct error *error) {
-    TRY(prefill(run, error));
-    return generation_decode(&run->generation, run->answers, run->answer_count, error);
-}
-
-static enum status generate(struct run *run, struct error *error) {
-    enum status status = generate_once(run, error);
-    if (status == STATUS_DOCUMENT) {
-        struct error reason = *error;
-        status = compute_again(run, &reason, error);
-        if (status == STATUS_OK)
-            status = generation_decode(&run->generation, run->answers, run->answer_count, error);
-    }
-    generation_abandon(run->answers, run->answer_count,
-                       status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED);
     return status;
 }
 
@@ -196,8 +176,6 @@ static enum status generate_held(struct run *run, struct error *error) {
         output_text("%s--- answer %zu, seed %llu ---\n", i > 0 ? "\n" : "", i + 1,
                     (unsigned long long)run->answers[i].seed);
         output_bytes(held[i].bytes != NULL ? held[i].bytes : "", held[i].length);
-        if (held[i].failed && status == STATUS_OK)
-            status = error_set(error, STATUS_MEMORY, "no memory for answer %zu", i + 1);
         free(held[i].bytes);
     }
     output_text("\n");
@@ -223,7 +201,6 @@ static enum status generate_and_print(struct run *run, struct error *error) {
     } else {
         run->answers[0].sink = sink_stream;
         run->answers[0].sink_context = &run->last_byte;
-        run->answers[0].streams = true;
         status = generate(run, error);
         if (run->last_byte != '\n' && isatty(STDOUT_FILENO)) output_text("\n"); /* a prompt may follow */
     }
@@ -246,7 +223,7 @@ static uint64_t output_token_count(const struct run *run) {
 
 static void print_timings(const struct run *run) {
     if (option_flag(run->options, OPTION_QUIET)) return;
-    const struct generation *g = &run->generation;
+    const struct generation_figures *g = &run->generation.figures;
     char rss[32], kv[32], reused[64] = "";
     if (run->reused_tokens > 0)
         snprintf(reused, sizeof reused, "; %llu more were saved", (unsigned long long)run->reused_tokens);
@@ -272,6 +249,24 @@ static json_t *ids_json(const struct token_list *tokens) {
     json_t *ids = json_array();
     for (size_t i = 0; i < tokens->count; i++) json_array_append_new(ids, json_integer(tokens->ids[i]));
     return ids;
+}
+
+/* Per token of the first answer the likeliest ones. */
+static json_t *top_json(const struct run *run) {
+    size_t count = run->generation.top_count;
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < run->answers[0].tokens.count; i++) {
+        const struct token_probability *top = run->answers[0].top + i * count;
+        json_t *list = json_array();
+        for (size_t j = 0; j < count && top[j].id >= 0; j++) {
+            json_t *item = json_object();
+            json_add(item, "id", json_integer(top[j].id));
+            json_add_number(item, "logprob", (double)top[j].log_probability);
+            json_array_append_new(list, item);
+        }
+        json_array_append_new(tokens, list);
+    }
+    return tokens;
 }
 
 static json_t *answers_json(const struct run *run) {
@@ -314,7 +309,7 @@ static void tiers_json(const struct run *run, json_t *root) {
 /* The contract's fields.  What preset full does not do is 0 where nothing was moved and null where there
  * is nothing to measure; it selects everything, so kept_ratio and recall are 1 by definition. */
 static json_t *run_json(const struct run *run) {
-    const struct generation *g = &run->generation;
+    const struct generation_figures *g = &run->generation.figures;
     const struct session *session = &run->session;
     char kernels[128];
     json_t *root = json_object(), *plan = plan_json(&run->plan);
@@ -343,8 +338,7 @@ static json_t *run_json(const struct run *run) {
     json_add_uint(root, "seed", run->answers[0].seed);
     json_add(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));
     json_add(root, "output_tokens", ids_json(&run->answers[0].tokens));
-    if (run->answers[0].top_logprobs != NULL)
-        json_add(root, "top_logprobs", json_incref(run->answers[0].top_logprobs));
+    if (run->generation.top_count > 0) json_add(root, "top_logprobs", top_json(run));
     if (run->answer_count > 1) json_add(root, "answers", answers_json(run));
     return root;
 }
@@ -368,7 +362,7 @@ static enum status report(struct run *run, enum status status, struct error *err
     if (run->plan.disk.directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
     /* What is refused before any work has no figures. */
-    if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.prefill_tokens > 0)
+    if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.figures.prefill_tokens > 0)
         print_timings(run);
     if (status == STATUS_OK) status = check_saving(run, error);
     const char *path = option_text(run->options, OPTION_JSON_FILE);

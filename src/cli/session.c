@@ -96,3 +96,15 @@ uint64_t session_seed(const struct options *options) {
     if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != sizeof drawn) drawn = (uint32_t)clock_ns();
     return drawn;
 }
+
+struct sampler_options session_sampling(const struct options *options, uint64_t seed) {
+    return (struct sampler_options){
+        .temperature = (float)option_number(options, OPTION_TEMPERATURE),
+        .top_k = (uint32_t)option_count(options, OPTION_TOP_K),
+        .top_p = (float)option_number(options, OPTION_TOP_P),
+        .min_p = (float)option_number(options, OPTION_MIN_P),
+        .repeat_penalty = (float)option_number(options, OPTION_REPEAT_PENALTY),
+        .repeat_last = (uint32_t)option_count(options, OPTION_REPEAT_LAST),
+        .seed = seed,
+    };
+}

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "engine/engine.h"
-#include "engine/sampler.h"
+#include "generate/sampler.h"
 #include "model/tiny_model.h"
 
 enum { PROMPT = 50, STEPS = 150, SEQUENCES = 3 }; /* several chunks of 64 tokens begin on the way */

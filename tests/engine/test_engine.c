@@ -19,7 +19,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/logits.h"
-#include "engine/sampler.h"
+#include "generate/sampler.h"
 #include "model/tiny_model.h"
 
 enum { PROMPT = 150, CONTEXT = 256 };

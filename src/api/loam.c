@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
-#include "engine/sampler.h"
+#include "generate/sampler.h"
 #include "plan/axes.h"
 #include "token/tokenizer.h"
 

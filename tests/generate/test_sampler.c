@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/sampler.h"
+#include "generate/sampler.h"
 
 enum { SMALL = 8, LARGE = 128256 };
 

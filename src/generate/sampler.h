@@ -4,8 +4,8 @@
  * temperature 0 is greedy (the lowest id wins a tie).  The same seed and logits give the same tokens on
  * any thread count: one generator per sampler, one draw per token.
  */
-#ifndef LOAM_ENGINE_SAMPLER_H
-#define LOAM_ENGINE_SAMPLER_H
+#ifndef LOAM_GENERATE_SAMPLER_H
+#define LOAM_GENERATE_SAMPLER_H
 
 #include <stddef.h>
 #include <stdint.h>

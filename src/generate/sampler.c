@@ -1,6 +1,6 @@
 /* sampler: candidates are found by partial selection; a vocabulary of 128 K is never sorted whole.  Every choice
  * between equal logits goes to the lower id, so the result does not depend on the order of the search. */
-#include "engine/sampler.h"
+#include "generate/sampler.h"
 
 #include <float.h>
 #include <math.h>

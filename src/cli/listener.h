@@ -1,0 +1,16 @@
+/* listener: what the terminal shows of a generation: progress and notes on standard error, Ctrl-C stops it. */
+#ifndef LOAM_CLI_LISTENER_H
+#define LOAM_CLI_LISTENER_H
+
+#include "cli/progress.h"
+#include "generate/generate.h"
+
+/* Stays where it is while the generation does. */
+struct listener {
+    struct progress progress;
+    bool quiet;
+};
+
+struct generation_listener listener_of(struct listener *listener);
+
+#endif

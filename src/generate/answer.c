@@ -1,0 +1,119 @@
+/* answer: one sequence, its sampler, and the text that leaves it. */
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "generate/generate_internal.h"
+
+const char *stop_reason_name(enum stop_reason reason) {
+    switch (reason) {
+    case STOP_NONE: return "none";
+    case STOP_END: return "end";
+    case STOP_LENGTH: return "length";
+    case STOP_CONTEXT: return "context";
+    case STOP_INTERRUPTED: return "interrupted";
+    case STOP_FAILED: return "failed";
+    }
+    return "none";
+}
+
+enum status answer_create(struct answer *answer, const struct generation *generation,
+                          const struct sampler_options *sampling, struct error *error) {
+    *answer = (struct answer){.seed = sampling->seed};
+    size_t vocabulary = engine_config(generation->engine)->vocabulary_size;
+    TRY(sampler_create(&answer->sampler, sampling, vocabulary, error));
+    return sequence_create(&answer->sequence, generation->engine, error);
+}
+
+void answer_destroy(struct answer *answer) {
+    sequence_destroy(answer->sequence);
+    sampler_destroy(answer->sampler);
+    token_list_deinit(&answer->tokens);
+    token_list_deinit(&answer->stored);
+    token_list_deinit(&answer->origins);
+    free(answer->top);
+    *answer = (struct answer){0};
+}
+
+void answer_truncate(struct answer *answer, size_t token_count) {
+    sequence_truncate(answer->sequence, token_count);
+    if (answer->stored.count > token_count) answer->stored.count = answer->origins.count = token_count;
+}
+
+void answer_begin(struct answer *answer) {
+    answer->tokens.count = 0;
+    answer->stop = STOP_NONE;
+}
+
+enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
+                               struct error *error) {
+    TRY(token_list_append(&answer->stored, id, error));
+    return token_list_append(&answer->origins, (token_id)origin, error);
+}
+
+/* The likeliest tokens beside the last one. */
+static enum status note_top(struct answer *answer, const struct generation *generation, const float *logits,
+                            struct error *error) {
+    size_t count = generation->top_count, index = answer->tokens.count - 1;
+    if (count == 0) return STATUS_OK;
+    if (index >= answer->top_capacity) {
+        size_t capacity = answer->top_capacity * 2 + 64;
+        struct token_probability *bigger = realloc(answer->top, capacity * count * sizeof *bigger);
+        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the likeliest tokens");
+        answer->top = bigger;
+        answer->top_capacity = capacity;
+    }
+    sampler_top(logits, engine_config(generation->engine)->vocabulary_size, answer->top + index * count,
+                count);
+    return STATUS_OK;
+}
+
+static enum status emit_bytes(struct answer *answer, const char *bytes, size_t length, struct error *error) {
+    enum { SLICE = 256 };
+    for (size_t done = 0; done < length; done += SLICE) {
+        char shown[3 * (SLICE + UTF8_BYTES_MOST)]; /* utf8_stream_bound(SLICE) */
+        size_t count = utf8_stream_push(&answer->utf8, bytes + done, min_size(SLICE, length - done), shown);
+        if (count > 0) TRY(answer->sink(answer->sink_context, shown, count, error));
+    }
+    return STATUS_OK;
+}
+
+static enum status emit(struct answer *answer, const struct tokenizer *tokenizer, token_id id,
+                        struct error *error) {
+    if (tokenizer == NULL || answer->sink == NULL) return STATUS_OK;
+    char small[256], *piece = small;
+    size_t length = tokenizer_piece(tokenizer, id, false, small, sizeof small);
+    if (length > sizeof small) {
+        piece = malloc(length);
+        if (piece == NULL)
+            return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
+        length = tokenizer_piece(tokenizer, id, false, piece, length);
+    }
+    enum status status = emit_bytes(answer, piece, length, error);
+    if (piece != small) free(piece);
+    return status;
+}
+
+enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) {
+    answer->stop = reason;
+    char shown[3 * UTF8_BYTES_MOST]; /* utf8_stream_bound(0) */
+    size_t count = utf8_stream_finish(&answer->utf8, shown);
+    if (answer->sink == NULL || count == 0) return STATUS_OK;
+    return answer->sink(answer->sink_context, shown, count, error);
+}
+
+enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
+                        struct error *error) {
+    token_id id;
+    TRY(sampler_pick(answer->sampler, logits, &id, error));
+    sampler_accept(answer->sampler, id);
+    TRY(token_list_append(&answer->tokens, id, error));
+    TRY(note_top(answer, generation, logits, error));
+    bool is_end = generation->tokenizer != NULL && tokenizer_is_end(generation->tokenizer, id);
+    if (is_end && !generation->ignore_end) return answer_finish(answer, STOP_END, error);
+    TRY(emit(answer, generation->tokenizer, id, error));
+    if (generation->token_max >= 0 && answer->tokens.count >= (uint64_t)generation->token_max)
+        return answer_finish(answer, STOP_LENGTH, error);
+    if (sequence_length(answer->sequence) >= engine_context_size(generation->engine))
+        return answer_finish(answer, STOP_CONTEXT, error);
+    return STATUS_OK;
+}
