@@ -41,7 +41,7 @@ static enum status each(void *context, uint64_t index, const float *logits, stru
                          run->place->length);
     if (is_base) return STATUS_OK;
     double kld = divergence_add(&run->figures[run->preset][run->place->length_index], base, row,
-                                run->vocabulary_size, (uint32_t)next);
+                                run->vocabulary_size, -INFINITY, (uint32_t)next);
     double *largest = &run->largest[run->preset][run->place->length_index];
     if (kld > *largest) *largest = kld;
     return STATUS_OK;

@@ -6,12 +6,14 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "eval/divergence.h"
 
 enum { HEAD_BYTES = 20, TRAILER_BYTES = 16, CODE_MOST = 65535, WINDOW_LEAST = 3 };
 static const char magic[8] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
 static const char trailer_magic[8] = {'L', 'O', 'A', 'M', 'V', 'O', 'C', '1'};
 static const float range_most = 24;
+static const float clamp_least =
+    15.99F; /* llama-perplexity clamps at 16; a narrower row holds no clamped token */
+static const double rounding = 2e-3; /* of the sum: half a step in every log-probability, and floats */
 
 static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
     for (size_t i = 0; i < length; i++)
@@ -136,15 +138,17 @@ static enum status check_head(struct logits_base *base, const char *path, struct
 }
 
 enum status logits_base_open(struct logits_base *base, const char *path, struct error *error) {
-    *base = (struct logits_base){0};
-    TRY(file_map_open(&base->map, path, error));
-    enum status status = check_head(base, path, error);
+    *base = (struct logits_base){.path = strdup(path)};
+    if (base->path == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    enum status status = file_map_open(&base->map, path, error);
+    if (status == STATUS_OK) status = check_head(base, path, error);
     if (status != STATUS_OK) logits_base_close(base);
     return status;
 }
 
 void logits_base_close(struct logits_base *base) {
     file_map_close(&base->map);
+    free(base->path);
     *base = (struct logits_base){0};
 }
 
@@ -155,17 +159,30 @@ bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint) {
     return checksum_of(&base->head, fingerprint) == checksum;
 }
 
-void logits_base_read(const struct logits_base *base, uint64_t place, float *log_probabilities) {
+/* What the codes above 0 say is at most 1, and with the clamped ones at their bound at least 1; rounding apart. */
+static bool is_distribution(const float *log_probabilities, uint32_t count, float floor) {
+    double sum = 0, clamped = 0;
+    for (uint32_t i = 0; i < count; i++)
+        *(log_probabilities[i] > floor ? &sum : &clamped) += exp((double)log_probabilities[i]);
+    return sum <= 1 + rounding && sum + clamped >= 1 - rounding; /* false for NaN */
+}
+
+enum status logits_base_read(const struct logits_base *base, uint64_t place, float *log_probabilities,
+                             float *floor, struct error *error) {
     uint32_t count = base->head.vocabulary_size;
     const uint8_t *row = base->rows + place * row_bytes(&base->head);
-    float step;
-    memcpy(&step, row, sizeof step);
-    if (!(step >= 0) || !isfinite(step))
-        step = range_most / CODE_MOST; /* damaged: a distribution all the same */
+    float head[2]; /* step, least log-probability */
+    memcpy(head, row, sizeof head);
     for (uint32_t i = 0; i < count; i++) {
         uint16_t code;
-        memcpy(&code, row + 2 * sizeof(float) + i * sizeof code, sizeof code);
-        log_probabilities[i] = step * (float)code;
+        memcpy(&code, row + sizeof head + i * sizeof code, sizeof code);
+        log_probabilities[i] = head[1] + head[0] * (float)code;
     }
-    log_softmax(log_probabilities, count, log_probabilities); /* whatever the least one was said to be */
+    *floor = head[0] * CODE_MOST > clamp_least ? head[1] : -INFINITY;
+    if (head[0] >= 0 && is_distribution(log_probabilities, count, *floor)) return STATUS_OK;
+    return error_set(
+        error, STATUS_DOCUMENT,
+        "%s: damaged: row %llu: found step %g and least log-probability %g, expected probabilities "
+        "that add to 1",
+        base->path, (unsigned long long)place, (double)head[0], (double)head[1]);
 }

@@ -12,8 +12,11 @@
  *   then for each place C/2 .. C-2 of each window:
  *     f32     step S
  *     f32     least log-probability L
- *     u16[V]  q: log-probability = L + S * q; L is at most 24 below the largest (what is less likely counts as
- *             that), so a step is at most 24/65535 = 0.0004, and half of that the error of a log-probability
+ *     u16[V]  q: log-probability = L + S * q.  L is at most 16 below the largest (24 where loam writes), so a step is
+ *             at most 24/65535 = 0.0004, and half of that the error of a log-probability.  q = 0 where the span is as
+ *             wide as that: clamped, the log-probability is L or anything less.  49,152 such tokens would add 0.0055
+ *             to the sum of probabilities at 16 nats, so L is what the writer's own sum gave and a reader must not
+ *             normalise again, nor count clamped tokens in a KLD
  *     u16     0, where V is odd
  *
  * loam alone adds, behind what llama-perplexity reads, and checks where it is there:
@@ -64,6 +67,7 @@ struct logits_base {
     const int32_t *tokens; /* [window_count * window_size], borrowed from the map */
     const uint8_t *rows;
     const uint8_t *checksum; /* NULL in a file of llama-perplexity */
+    char *path;              /* owned */
 };
 
 /* STATUS_DOCUMENT, naming the field, when it is no base, damaged or cut short. */
@@ -71,8 +75,11 @@ enum status logits_base_open(struct logits_base *base, const char *path, struct 
 void logits_base_close(struct logits_base *base);
 /* Made with a vocabulary of this fingerprint?  True where the file does not say. */
 bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
-/* Log-probabilities of a scored place, 0 .. window_count * (window_size - 1 - first_scored) - 1. */
-void logits_base_read(const struct logits_base *base, uint64_t place,
-                      float *log_probabilities /* [vocabulary_size] */);
+/* Log-probabilities of a scored place, 0 .. window_count * (window_size - 1 - first_scored) - 1.  *floor: those of at
+ * most this were clamped; -INFINITY: none was.  STATUS_DOCUMENT, naming the place: the row's numbers are no
+ * probabilities. */
+enum status logits_base_read(const struct logits_base *base, uint64_t place,
+                             float *log_probabilities /* [vocabulary_size] */, float *floor,
+                             struct error *error) STATUS_CHECKED;
 
 #endif

@@ -40,10 +40,12 @@ struct perplexity {
 
 /* ---- scoring ---- */
 
-static void compare(struct perplexity *p, token_id next) {
-    logits_base_read(&p->base, p->place, p->theirs);
+static enum status compare(struct perplexity *p, token_id next, struct error *error) {
+    float floor;
+    TRY(logits_base_read(&p->base, p->place, p->theirs, &floor, error));
     p->divergences[p->place] =
-        (float)divergence_add(&p->figures, p->theirs, p->own, p->vocabulary_size, (uint32_t)next);
+        (float)divergence_add(&p->figures, p->theirs, p->own, p->vocabulary_size, floor, (uint32_t)next);
+    return STATUS_OK;
 }
 
 /* An engine_each_logits over the second half of a window: index 0 is place first_scored. */
@@ -56,7 +58,7 @@ static enum status score(void *context, uint64_t index, const float *logits, str
                          (unsigned long long)p->place);
     if (p->saves) TRY(logits_base_write(&p->writer, logits, error));
     if (p->compares)
-        compare(p, next);
+        TRY(compare(p, next, error));
     else
         tally_add(&p->figures.loss, -(double)p->own[next]);
     p->place++;

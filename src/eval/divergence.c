@@ -34,17 +34,17 @@ uint32_t top_of(const float *values, size_t count) {
     return (uint32_t)best;
 }
 
-double kl_divergence(const float *base, const float *own, size_t count) {
+double kl_divergence(const float *base, const float *own, size_t count, float floor) {
+    float least = floor > -40 ? floor : -40; /* below -40 a term is less than 1e-16 */
     double sum = 0;
     for (size_t i = 0; i < count; i++)
-        if (base[i] > -40) /* below that a term is less than 1e-16 */
-            sum += exp((double)base[i]) * ((double)base[i] - (double)own[i]);
-    return sum > 0 ? sum : 0; /* rounding */
+        if (base[i] > least) sum += exp((double)base[i]) * ((double)base[i] - (double)own[i]);
+    return sum;
 }
 
 double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count,
-                      uint32_t true_token) {
-    double kld = kl_divergence(base, own, count);
+                      float floor, uint32_t true_token) {
+    double kld = kl_divergence(base, own, count, floor);
     tally_add(&divergence->kld, kld);
     tally_add(&divergence->loss, -(double)own[true_token]);
     tally_add(&divergence->base_loss, -(double)base[true_token]);

@@ -27,16 +27,18 @@ void log_softmax(const float *logits, uint32_t count, float *log_probabilities);
 /* Index of the largest value; of equal ones the first. */
 uint32_t top_of(const float *values, size_t count);
 
-/* KLD of two rows of log-probabilities; what rounding makes negative is 0. */
-double kl_divergence(const float *base, const float *own, size_t count);
+/* KLD of two rows of log-probabilities.  Tokens of at most `floor` in base are left out: there a base from a file holds
+ * a bound and no probability (cli/logits_base.h); -INFINITY leaves out none.  Rounding, or what is left out, can make
+ * it negative. */
+double kl_divergence(const float *base, const float *own, size_t count, float floor);
 
 /* The figures above over the places of a text. */
 struct divergence {
     struct tally loss, base_loss, kld, delta_p;
     uint64_t same_top;
 };
-/* base and own: [count] log-probabilities; returns the place's KLD. */
+/* base and own: [count] log-probabilities; floor: as above; returns the place's KLD. */
 double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count,
-                      uint32_t true_token);
+                      float floor, uint32_t true_token);
 
 #endif

@@ -153,24 +153,21 @@ static void rows_come_back(void **state) {
     struct logits_base base;
     assert_ok(logits_base_open(&base, base_path, &error), error);
     assert_true(logits_base_matches(&base, 77) && !logits_base_matches(&base, 78));
-    logits_base_read(&base, 0, found);
+    float floor;
+    assert_ok(logits_base_read(&base, 0, found, &floor, &error), error);
     log_softmax(logits, V, expected);
-    double sum = 0;
-    for (int i = 0; i < V; i++) {
-        sum += exp((double)found[i]);
-        if (i != 7) assert_true(fabsf(found[i] - expected[i]) < 4e-4F);
-    }
-    assert_true(fabs(sum - 1) < 1e-5);
-    assert_true(found[7] < -20); /* as unlikely as the format can say */
+    for (int i = 0; i < V; i++)
+        if (i != 7) assert_true(found[i] > floor && fabsf(found[i] - expected[i]) < 4e-4F);
+    assert_true(found[7] < -20 && found[7] == floor); /* as unlikely as the format can say */
     logits_base_close(&base);
 }
 
 /* The bytes that llama-perplexity writes: 4 tokens, 3 words, one place. */
 static void a_base_of_llama_perplexity_is_read(void **state) {
     (void)state;
-    const int32_t counts[] = {4, 3, 1, 2, 0, 1, 2}; /* window, vocabulary, windows, then the tokens */
-    const uint16_t codes[] = {0, 65535, 32768, 0};  /* the last one fills up to an even number */
-    const float row[] = {2.0F / 65535, -2.5F}; /* from -2.5 to -0.5; not normalised, as rounding leaves it */
+    const int32_t counts[] = {4, 3, 1, 2, 0, 1, 2};   /* window, vocabulary, windows, then the tokens */
+    const uint16_t codes[] = {0, 65535, 32768, 0};    /* the last one fills up to an even number */
+    const float row[] = {2.0F / 65535, -2.40760596F}; /* the least, the most and half way between */
     FILE *file = fopen(base_path, "wb");
     assert_non_null(file);
     fwrite("_logits_", 1, 8, file);
@@ -185,12 +182,81 @@ static void a_base_of_llama_perplexity_is_read(void **state) {
     assert_int_equal(base.head.vocabulary_size, 3);
     assert_int_equal(base.tokens[3], 2);
     assert_true(logits_base_matches(&base, 1) && logits_base_matches(&base, 2)); /* it does not say */
-    float found[3];
-    logits_base_read(&base, 0, found);
+    float found[3], floor;
+    assert_ok(logits_base_read(&base, 0, found, &floor, &error), error);
+    assert_true(floor == -INFINITY); /* a row as narrow as this has nothing clamped */
     assert_true(fabsf(found[1] - found[0] - 2) < 1e-5F);
     assert_true(fabsf(found[2] - found[0] - 1) < 1e-4F);
     assert_true(fabs(exp((double)found[0]) + exp((double)found[1]) + exp((double)found[2]) - 1) < 1e-5);
     logits_base_close(&base);
+}
+
+/* As llama-perplexity writes a place: clamped at 16 below the largest, the sum taken before. */
+static void write_row_of_llama(FILE *file, const float *logits, size_t count) {
+    float most = logits[0], least = logits[0];
+    double sum = 0;
+    for (size_t i = 1; i < count; i++) {
+        most = fmaxf(most, logits[i]);
+        least = fminf(least, logits[i]);
+    }
+    least = fmaxf(least, most - 16);
+    for (size_t i = 0; i < count; i++) sum += exp((double)(logits[i] - most));
+    float row[2] = {(most - least) / 65535, least - most - (float)log(sum)};
+    fwrite(row, sizeof row[0], 2, file);
+    for (size_t i = 0; i < count; i++) {
+        uint16_t code = logits[i] > least ? (uint16_t)lrintf((logits[i] - least) / row[0]) : 0;
+        fwrite(&code, sizeof code, 1, file);
+    }
+}
+
+/* Of a large vocabulary most is clamped at 16 nats: its bound times 49,152 would be 0.0055 of probability. */
+static void what_another_program_clamps_is_left_out(void **state) {
+    (void)state;
+    enum { V = 49152, LIKELY = 40 };
+    const int32_t counts[] = {4, V, 1, 1, 2, 3, 4};
+    static float logits[V], own[V], found[V], other[V];
+    for (int i = 0; i < V; i++) {
+        logits[i] = i < LIKELY ? -0.2F * (float)i : -20 - 3 * sinf((float)i);
+        other[i] = logits[i] + (i < LIKELY ? 0.1F * cosf(2 * (float)i) : 0);
+    }
+    FILE *file = fopen(base_path, "wb");
+    assert_non_null(file);
+    fwrite("_logits_", 1, 8, file);
+    fwrite(counts, sizeof counts[0], 7, file);
+    write_row_of_llama(file, logits, V);
+    fclose(file);
+    struct logits_base base;
+    struct error error;
+    float floor;
+    assert_ok(logits_base_open(&base, base_path, &error), error);
+    assert_ok(logits_base_read(&base, 0, found, &floor, &error), error);
+    log_softmax(logits, V, own);
+    for (int i = 0; i < V; i++)
+        assert_true(i < LIKELY ? fabsf(found[i] - own[i]) < 2e-4F : found[i] <= floor);
+    assert_true(fabs(kl_divergence(found, own, V, floor)) < 2e-5); /* with itself; normalised again: 0.0055 */
+    log_softmax(other, V, other);
+    double expected = kl_divergence(own, other, V, -INFINITY);
+    assert_true(expected > 1e-3 && fabs(kl_divergence(found, other, V, floor) - expected) < 3e-5);
+    logits_base_close(&base);
+}
+
+static void rows_that_are_no_distribution_are_refused(void **state) {
+    (void)state;
+    struct process_result saved = LOAM("perplexity", "-m", model_path, "-f", text_path, "-c", "32",
+                                       "--chunks", "1", "--kl-divergence-base", base_path, "-q");
+    assert_int_equal(saved.code, 0);
+    process_deinit(&saved);
+    const size_t row = 20 + 32 * sizeof(int32_t);
+    const float wrong[] = {NAN, INFINITY, 1, -30};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        write_damaged(scratch_path("damaged.bin"), row + sizeof(float), &wrong[i], sizeof wrong[i]);
+        check_refused(scratch_path("damaged.bin"), "damaged: row 0");
+    }
+    const float step[] = {NAN, -1e-4F, 1};
+    for (size_t i = 0; i < sizeof step / sizeof step[0]; i++) {
+        write_damaged(scratch_path("damaged.bin"), row, &step[i], sizeof step[i]);
+        check_refused(scratch_path("damaged.bin"), "damaged: row 0");
+    }
 }
 
 static void quantized_models_run(void **state) {
@@ -251,6 +317,8 @@ int main(void) {
         cmocka_unit_test(damaged_and_foreign_bases_are_refused),
         cmocka_unit_test(rows_come_back),
         cmocka_unit_test(a_base_of_llama_perplexity_is_read),
+        cmocka_unit_test(what_another_program_clamps_is_left_out),
+        cmocka_unit_test(rows_that_are_no_distribution_are_refused),
         cmocka_unit_test(quantized_models_run),
         cmocka_unit_test(import_says_what_is_missing),
         cmocka_unit_test(usage),

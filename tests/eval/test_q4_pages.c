@@ -3,6 +3,7 @@
  * bounds leave room. */
 #include "testing.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,7 @@ static void close_to_f16(void **state) {
     struct divergence divergence = {0};
     for (size_t step = 0; step < STEPS; step++)
         (void)divergence_add(&divergence, base + step * rig.width, own + step * rig.width, rig.width,
+                             -INFINITY,
                              (uint32_t)rig.list.ids[PROMPT + step]);
     double kld = tally_mean(&divergence.kld), same = (double)divergence.same_top / STEPS;
     print_message("%d tokens behind %d: KLD %.5f +- %.5f, same top %.3f, loss %.4f of %.4f\n", STEPS, PROMPT,
