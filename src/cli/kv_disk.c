@@ -8,9 +8,15 @@
 enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *error) {
     *disk = (struct kv_disk){0};
     const char *colon = strrchr(text, ':');
-    size_t length = strlen(text);
-    bool has_limit = colon != NULL && size_parse(colon + 1, &disk->limit_bytes);
-    if (has_limit || (colon != NULL && colon[1] == '\0')) length = (size_t)(colon - text);
+    if (colon != NULL && strchr(colon, '/') != NULL) colon = NULL; /* of a folder on the way */
+    bool has_limit = colon != NULL && colon[1] != '\0';
+    if (has_limit && !size_parse(colon + 1, &disk->limit_bytes))
+        return error_set(
+            error, STATUS_USAGE,
+            "--kv-disk: found '%.80s' behind the colon, expected a size (8G, 512M), or '%.200s/' for "
+            "a folder of that name",
+            colon + 1, text);
+    size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
     if (length == 0 || (has_limit && disk->limit_bytes == 0))
         return error_set(error, STATUS_USAGE, "--kv-disk: found '%.200s', expected DIR or DIR:SIZE", text);
     disk->directory = strndup(text, length);

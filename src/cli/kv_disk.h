@@ -11,8 +11,9 @@ struct kv_disk {
     uint64_t limit_bytes; /* of everything in it; 0: none */
 };
 
-/* What follows the last colon is the limit if it is a size (8G), else it belongs to the name; "DIR:" with nothing
- * behind is the folder without a limit, whatever its name.  STATUS_USAGE: no folder, or a limit of 0. */
+/* What follows the last colon is the limit, and must be a size (8G); a colon with a '/' behind it belongs to the
+ * folder's name, so "a:b/" and "a:b:" are the folder a:b without a limit.  STATUS_USAGE: no folder, no size, or a
+ * limit of 0. */
 enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *error) STATUS_CHECKED;
 void kv_disk_deinit(struct kv_disk *disk);
 
