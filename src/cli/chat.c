@@ -286,7 +286,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
 }
 
 enum status chat_command(const struct options *options, struct error *error) {
-    interrupt_install();
+    interrupt_install_ctrl_c();
     struct chat *chat = calloc(1, sizeof *chat);
     if (chat == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     chat->options = options;

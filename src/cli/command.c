@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/interrupt.h"
 #include "cli/output.h"
 
 const struct command command_table[COMMAND_COUNT] = {
@@ -190,6 +191,7 @@ int command_main(int argc, char **argv) {
     fill_standard_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, told like any other */
     signal(SIGXFSZ, SIG_IGN); /* so is a file beyond ulimit -f */
+    interrupt_install_cleanup();
     struct error error = {0};
     enum status status = dispatch(argc, argv, &error);
     struct error output_error;

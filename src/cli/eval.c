@@ -311,7 +311,6 @@ enum status eval_command(const struct options *options, struct error *error) {
     TRY(find_kind(options, &kind, error));
     TRY(check_options(options, kind, error));
     interrupt_install();
-    interrupt_install_termination();
     struct evaluation *evaluation = calloc(1, sizeof *evaluation);
     if (evaluation == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     enum status status = evaluation_read(evaluation, options, error);

@@ -2,26 +2,44 @@
 
 #include <signal.h>
 #include <stddef.h>
-#include <unistd.h>
+
+#include "platform/file.h"
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+enum { SIGNAL_COUNT = sizeof signals / sizeof *signals };
 
 static volatile sig_atomic_t requested;
 
-static void on_interrupt(int signal_number) {
-    (void)signal_number;
-    if (requested) _exit(130);
+static void leave(int signal_number) {
+    file_writer_remove_temporaries();
+    /* The same signal, once this handler returns: who waits for the process sees what ended it. */
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void on_request(int signal_number) {
+    if (requested) leave(signal_number);
     requested = 1;
 }
 
-static void install(int signal_number) {
-    /* SA_RESTART: a read of standard input goes on; the second Ctrl-C ends it. */
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+static void install(int signal_number, void (*handler)(int)) {
+    struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    if (signal_number == SIGHUP && sigaction(signal_number, NULL, &before) == 0 &&
+        before.sa_handler == SIG_IGN)
+        return;
     sigemptyset(&action.sa_mask);
     sigaction(signal_number, &action, NULL);
 }
 
-void interrupt_install(void) { install(SIGINT); }
+void interrupt_install_cleanup(void) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) install(signals[i], leave);
+}
 
-void interrupt_install_termination(void) { install(SIGTERM); }
+void interrupt_install(void) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) install(signals[i], on_request);
+}
+
+void interrupt_install_ctrl_c(void) { install(SIGINT, on_request); }
 
 bool interrupt_requested(void) { return requested != 0; }
 

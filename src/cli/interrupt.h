@@ -1,14 +1,18 @@
-/* interrupt: the first Ctrl-C asks the work to stop, the second leaves at once with 130. */
+/* interrupt: SIGINT (Ctrl-C), SIGTERM and SIGHUP.  The first asks the work to stop, the second leaves at once; either
+ * way no temporary file is left behind. */
 #ifndef LOAM_CLI_INTERRUPT_H
 #define LOAM_CLI_INTERRUPT_H
 
 #include <stdbool.h>
 
-/* From here on SIGINT only sets a mark that interrupt_requested returns.  Without it SIGINT ends the
- * process as usual, which suits commands that have nothing to finish. */
+/* Of every command, before it begins: a signal removes the temporary files and ends the process as usual.  A SIGHUP
+ * that is ignored (nohup) stays so. */
+void interrupt_install_cleanup(void);
+/* From here on the first signal only sets a mark that interrupt_requested returns: for work that has something to
+ * finish, and looks. */
 void interrupt_install(void);
-/* SIGTERM counts as a Ctrl-C too: for commands that have results to save and never wait for the user. */
-void interrupt_install_termination(void);
+/* The same for Ctrl-C alone: for commands that wait for the user. */
+void interrupt_install_ctrl_c(void);
 bool interrupt_requested(void);
 void interrupt_clear(void); /* the request was heard; the next Ctrl-C is a first one again */
 

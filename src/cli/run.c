@@ -381,11 +381,11 @@ static enum status report(struct run *run, enum status status, struct error *err
 }
 
 enum status run_command(const struct options *options, struct error *error) {
-    interrupt_install();
     struct run *run = calloc(1, sizeof *run);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     run->options = options;
     enum status status = open_run(run, error);
+    interrupt_install(); /* until here there is nothing to finish */
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
     session_close(&run->session);

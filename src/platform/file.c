@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +151,62 @@ enum status file_read_all(const char *path, size_t limit_bytes, char **text, siz
     return STATUS_OK;
 }
 
+/* The temporary files that a signal handler must remove: entries of a fixed table, since it may neither lock nor
+ * follow memory that another thread frees.  A name is published before its file is made; is_named is released by
+ * temporary_add and acquired by file_writer_remove_temporaries. */
+enum { TEMPORARIES_MAX = 32 };
+
+static struct temporary {
+    atomic_bool is_taken, is_named;
+    char path[PATH_MAX];
+} temporaries[TEMPORARIES_MAX];
+
+static void temporary_add(const char *path) {
+    for (size_t i = 0; i < TEMPORARIES_MAX; i++) {
+        struct temporary *slot = &temporaries[i];
+        if (atomic_exchange(&slot->is_taken, true)) continue;
+        snprintf(slot->path, sizeof slot->path, "%s", path);
+        atomic_store_explicit(&slot->is_named, true, memory_order_release);
+        return;
+    }
+}
+
+static void temporary_drop(const char *path) {
+    for (size_t i = 0; i < TEMPORARIES_MAX; i++) {
+        struct temporary *slot = &temporaries[i];
+        if (!atomic_load(&slot->is_named) || strcmp(slot->path, path) != 0) continue;
+        atomic_store(&slot->is_named, false);
+        atomic_store(&slot->is_taken, false);
+        return;
+    }
+}
+
+void file_writer_remove_temporaries(void) {
+    for (size_t i = 0; i < TEMPORARIES_MAX; i++)
+        if (atomic_load_explicit(&temporaries[i].is_named, memory_order_acquire))
+            (void)unlink(temporaries[i].path);
+}
+
+/* mkostemp, but for a name that the table has before the file is there; path ends in six X. */
+static int temporary_open(char *path) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    char *end = path + strlen(path) - 6;
+    for (int tries = 0; tries < 100; tries++) {
+        uint8_t drawn[6];
+        if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) return -1;
+        for (size_t i = 0; i < sizeof drawn; i++) end[i] = letters[drawn[i] % (sizeof letters - 1)];
+        if (access(path, F_OK) == 0) continue; /* another's */
+        temporary_add(path);
+        int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0) return fd;
+        int failed = errno;
+        temporary_drop(path);
+        errno = failed;
+        if (failed != EEXIST) return -1;
+    }
+    return -1;
+}
+
 enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
     *writer = (struct file_writer){0};
     size_t length = strlen(path);
@@ -160,7 +218,7 @@ enum status file_writer_open(struct file_writer *writer, const char *path, struc
     }
     memcpy(writer->temporary, path, length);
     memcpy(writer->temporary + length, ".XXXXXX", 8);
-    int fd = mkostemp(writer->temporary, O_CLOEXEC);
+    int fd = temporary_open(writer->temporary);
     if (fd < 0) {
         int failed = errno;
         free(writer->temporary);
@@ -170,7 +228,7 @@ enum status file_writer_open(struct file_writer *writer, const char *path, struc
     }
     mode_t mask = umask(0);
     umask(mask);
-    (void)fchmod(fd, 0666 & ~mask); /* mkostemp is stricter than what a user expects of an output */
+    (void)fchmod(fd, 0666 & ~mask); /* as a user expects of an output */
     writer->stream = fdopen(fd, "wb");
     if (writer->stream == NULL) {
         int failed = errno;
@@ -193,6 +251,7 @@ enum status file_writer_commit(struct file_writer *writer, struct error *error) 
         file_writer_abort(writer);
         return status;
     }
+    temporary_drop(writer->temporary);
     free(writer->temporary);
     writer->temporary = NULL;
     file_writer_abort(writer);
@@ -201,7 +260,10 @@ enum status file_writer_commit(struct file_writer *writer, struct error *error) 
 
 void file_writer_abort(struct file_writer *writer) {
     if (writer->stream != NULL) fclose(writer->stream);
-    if (writer->temporary != NULL) unlink(writer->temporary);
+    if (writer->temporary != NULL) {
+        unlink(writer->temporary);
+        temporary_drop(writer->temporary);
+    }
     free(writer->temporary);
     free(writer->path);
     *writer = (struct file_writer){0};

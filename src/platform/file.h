@@ -45,5 +45,8 @@ enum status file_writer_open(struct file_writer *writer, const char *path, struc
     STATUS_CHECKED;
 enum status file_writer_commit(struct file_writer *writer, struct error *error) STATUS_CHECKED;
 void file_writer_abort(struct file_writer *writer); /* safe after commit and after a failed open */
+/* Removes the temporary files of all writers of the process, which then cannot commit.  For a signal handler that is
+ * about to end it. */
+void file_writer_remove_temporaries(void);
 
 #endif

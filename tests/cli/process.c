@@ -73,6 +73,7 @@ static int child_prepare(const struct process_request *request, const int input[
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
     return program;
 }
 
