@@ -20,29 +20,38 @@ static bool program_folder(char *folder, size_t size) {
     return true;
 }
 
-static enum status find_bundled(const struct options *options, const char **path, struct error *error) {
-    static const char *const places[] = {"../share/loam/models", "../../models"};
+static const char *const places[] = {"../share/loam/models", "../../models"};
+
+const char *bundled_model_find(void) {
     static char found[PATH_MAX + 64];
     char folder[PATH_MAX];
-    *path = found;
-    if (found[0] != '\0') return STATUS_OK;
-    if (!program_folder(folder, sizeof folder))
-        return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    if (found[0] != '\0') return found;
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && program_folder(folder, sizeof folder); i++) {
         snprintf(found, sizeof found, "%s/%s/" MODEL_NAME, folder, places[i]);
-        if (access(found, R_OK) != 0) continue;
-        if (!option_flag(options, OPTION_QUIET))
-            fprintf(stderr, "loam: note: no -m: the bundled model, %s\n", found);
-        return STATUS_OK;
+        if (access(found, R_OK) == 0) return found;
     }
     found[0] = '\0';
-    return error_set(error, STATUS_USAGE,
-                     "%s: which model?  -m FILE (the bundled " MODEL_NAME
-                     " is neither in %s nor in %s of %s)",
-                     options->command->name, places[0], places[1], folder);
+    return NULL;
+}
+
+static enum status use_bundled(const struct options *options, const char **path, struct error *error) {
+    static bool is_told;
+    char folder[PATH_MAX];
+    *path = bundled_model_find();
+    if (*path == NULL && !program_folder(folder, sizeof folder))
+        return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
+    if (*path == NULL)
+        return error_set(error, STATUS_USAGE,
+                         "%s: which model?  -m FILE (the bundled " MODEL_NAME
+                         " is neither in %s nor in %s of %s)",
+                         options->command->name, places[0], places[1], folder);
+    if (!is_told && !option_flag(options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: no -m: the bundled model, %s\n", *path);
+    is_told = true;
+    return STATUS_OK;
 }
 
 enum status model_path(const struct options *options, const char **path, struct error *error) {
     *path = option_text(options, OPTION_MODEL);
-    return *path != NULL ? STATUS_OK : find_bundled(options, path, error);
+    return *path != NULL ? STATUS_OK : use_bundled(options, path, error);
 }

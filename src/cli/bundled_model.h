@@ -9,5 +9,7 @@
  * program's folder (installed) or in ../../models (built in its source tree), and a line on standard error says so
  * once, unless -q.  STATUS_USAGE: it is in neither; the line names both. */
 enum status model_path(const struct options *options, const char **path, struct error *error) STATUS_CHECKED;
+/* The bundled one's, without a word; NULL: it is in neither place. */
+const char *bundled_model_find(void);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/output_check.h"
 
 const struct command command_table[COMMAND_COUNT] = {
     [COMMAND_RUN] =
@@ -180,9 +181,12 @@ static enum status dispatch(int argc, char **argv, struct error *error) {
     }
     struct options options;
     enum status status = options_parse(&options, command, argc - 1, argv + 1, error);
-    if (status == STATUS_OK)
-        status = option_flag(&options, OPTION_HELP) ? help_print_command(command, error)
-                                                    : command->run(&options, error);
+    if (status == STATUS_OK && option_flag(&options, OPTION_HELP)) {
+        status = help_print_command(command, error);
+    } else if (status == STATUS_OK) {
+        status = output_check(&options, error);
+        if (status == STATUS_OK) status = command->run(&options, error);
+    }
     options_deinit(&options);
     return status;
 }

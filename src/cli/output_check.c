@@ -1,0 +1,196 @@
+#include "cli/output_check.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/bundled_model.h"
+#include "cli/command.h"
+#include "cli/kv_disk.h"
+#include "format/gguf.h"
+#include "model/calibration.h"
+
+enum { OUTPUTS_MAX = 8, SUFFIX_BYTES = 20 }; /* "-00001-of-00003.gguf" */
+
+struct identity {
+    dev_t device;
+    ino_t inode;      /* of the file, or of the folder that it will lie in */
+    const char *name; /* NULL: the file is there */
+    bool is_special;  /* a device or a pipe, or a folder that is not there */
+};
+
+struct output {
+    const char *option, *path; /* as the user wrote them */
+    struct identity identity;
+};
+
+struct output_list {
+    struct output outputs[OUTPUTS_MAX];
+    size_t count;
+    struct error *error;
+};
+
+static struct identity identity_of(const struct stat *info) {
+    return (struct identity){
+        .device = info->st_dev, .inode = info->st_ino, .is_special = !S_ISREG(info->st_mode)};
+}
+
+static struct identity identify(const char *path) {
+    struct stat info;
+    if (stat(path, &info) == 0) return identity_of(&info);
+    char folder[PATH_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+    struct identity identity = {.is_special = true};
+    if (length >= sizeof folder) return identity;
+    if (slash != NULL) snprintf(folder, sizeof folder, "%.*s", (int)length, path);
+    if (stat(folder, &info) != 0) return identity;
+    return (struct identity){info.st_dev, info.st_ino, slash != NULL ? slash + 1 : path, false};
+}
+
+static bool is_same(const struct identity *a, const struct identity *b) {
+    if (a->is_special || b->is_special || a->device != b->device || a->inode != b->inode) return false;
+    if (a->name == NULL || b->name == NULL) return a->name == b->name;
+    return strcmp(a->name, b->name) == 0;
+}
+
+static enum status add_output(struct output_list *list, const char *option, const char *path) {
+    if (path == NULL) return STATUS_OK;
+    struct output output = {option, path, identify(path)};
+    for (size_t i = 0; i < list->count; i++)
+        if (is_same(&list->outputs[i].identity, &output.identity))
+            return error_set(list->error, STATUS_USAGE, "%s: '%.200s' is the file of %s, too", option, path,
+                             list->outputs[i].option);
+    list->outputs[list->count++] = output;
+    return STATUS_OK;
+}
+
+static enum status check_identity(const struct output_list *list, const char *input,
+                                  const struct identity *identity) {
+    for (size_t i = 0; i < list->count; i++)
+        if (is_same(&list->outputs[i].identity, identity))
+            return error_set(list->error, STATUS_USAGE, "%s: '%.200s' would overwrite %s",
+                             list->outputs[i].option, list->outputs[i].path, input);
+    return STATUS_OK;
+}
+
+static enum status check_input(const struct output_list *list, const char *input, const char *path) {
+    struct stat info;
+    if (path == NULL) return STATUS_OK;
+    const bool is_standard = strcmp(path, "-") == 0;
+    if ((is_standard ? fstat(STDIN_FILENO, &info) : stat(path, &info)) != 0) return STATUS_OK;
+    const struct identity identity = identity_of(&info);
+    return check_identity(list, input, &identity);
+}
+
+/* The files that lie in a folder. */
+static enum status check_folder(const struct output_list *list, const char *input, const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) return STATUS_OK; /* said by who reads it */
+    enum status status = STATUS_OK;
+    struct stat info;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+        if (fstatat(dirfd(folder), entry->d_name, &info, 0) != 0) continue;
+        const struct identity identity = identity_of(&info);
+        status = check_identity(list, input, &identity);
+    }
+    closedir(folder);
+    return status;
+}
+
+/* The parts of a split model, by the name of one. */
+static enum status check_parts(const struct output_list *list, const char *input, const char *path) {
+    const size_t length = strlen(path);
+    unsigned number, count;
+    char ending[8] = "", part[PATH_MAX];
+    if (length < SUFFIX_BYTES || length >= sizeof part ||
+        sscanf(path + length - SUFFIX_BYTES, "-%5u-of-%5u%7s", &number, &count, ending) != 3 ||
+        strcmp(ending, ".gguf") != 0 || count > GGUF_FILES_MOST)
+        return STATUS_OK;
+    for (unsigned i = 1; i <= count; i++) {
+        snprintf(part, sizeof part, "%.*s-%05u-of-%05u.gguf", (int)(length - SUFFIX_BYTES), path, i, count);
+        TRY(check_input(list, input, part));
+    }
+    return STATUS_OK;
+}
+
+static enum status check_model(const struct output_list *list, const char *input, const char *path) {
+    if (path == NULL) return STATUS_OK;
+    TRY(check_input(list, input, path));
+    return check_parts(list, input, path);
+}
+
+/* The sidecar that a command reads where it lies beside the model. */
+static enum status check_calibration(const struct output_list *list, const char *model) {
+    char *path;
+    if (model == NULL) return STATUS_OK;
+    TRY(calibration_path(model, &path, list->error));
+    enum status status = check_input(list, "the calibration beside the model", path);
+    free(path);
+    return status;
+}
+
+static enum status check_documents(const struct output_list *list, const char *text) {
+    struct kv_disk disk;
+    struct error later; /* the command says it */
+    if (text == NULL || kv_disk_parse(&disk, text, &later) != STATUS_OK) return STATUS_OK;
+    enum status status = check_folder(list, "a file of --kv-disk", disk.directory);
+    kv_disk_deinit(&disk);
+    return status;
+}
+
+static enum status check_positionals(const struct output_list *list, const struct options *options) {
+    const enum command_id id = options->command->id;
+    if (id == COMMAND_IMPORT) return check_folder(list, "a file of HF_DIR", options->positionals[0]);
+    if (id != COMMAND_QUANTIZE && id != COMMAND_CALIBRATE)
+        return STATUS_OK; /* no files that a command reads */
+    TRY(check_model(list, "the model", options->positionals[0]));
+    for (size_t i = 1; id == COMMAND_CALIBRATE && i < options->positional_count; i++)
+        TRY(check_input(list, "a text to learn from", options->positionals[i]));
+    return STATUS_OK;
+}
+
+/* MODEL.calib.gguf is an output of calibrate when it is not told otherwise. */
+static enum status add_positionals(struct output_list *list, const struct options *options, char **owned) {
+    const enum command_id id = options->command->id;
+    if (id == COMMAND_IMPORT || id == COMMAND_QUANTIZE)
+        return add_output(list, options->command->name, options->positionals[1]);
+    if (id != COMMAND_CALIBRATE || option_text(options, OPTION_CALIBRATION) != NULL) return STATUS_OK;
+    TRY(calibration_path(options->positionals[0], owned, list->error));
+    return add_output(list, "-o", *owned);
+}
+
+static enum status check_all(struct output_list *list, const struct options *options, char **owned) {
+    static const struct {
+        enum option_id id;
+        const char *name;
+    } outputs[] = {{OPTION_JSON_FILE, "--json"}, {OPTION_TRACE, "--trace"},    {OPTION_EVAL_JSONL, "--jsonl"},
+                   {OPTION_EVAL_SVG, "--svg"},   {OPTION_EVAL_EMIT, "--emit"}, {OPTION_CALIBRATION, "-o"}};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        TRY(add_output(list, outputs[i].name, option_text(options, outputs[i].id)));
+    const char *base = option_text(options, OPTION_KL_BASE);
+    if (!option_flag(options, OPTION_KL_COMPARE)) TRY(add_output(list, "--kl-divergence-base", base));
+    TRY(add_positionals(list, options, owned));
+    if (list->count == 0) return STATUS_OK;
+    TRY(check_positionals(list, options));
+    const char *model = option_text(options, OPTION_MODEL);
+    if (model == NULL) model = bundled_model_find();
+    TRY(check_model(list, "the model of -m", model));
+    TRY(check_calibration(list, model));
+    TRY(check_input(list, "the text of -f", option_text(options, OPTION_FILE)));
+    TRY(check_input(list, "the questions", option_text(options, OPTION_EVAL_QUESTIONS)));
+    TRY(check_input(list, "the file of --import-heads", option_text(options, OPTION_IMPORT_HEADS)));
+    return check_documents(list, option_text(options, OPTION_KV_DISK));
+}
+
+enum status output_check(const struct options *options, struct error *error) {
+    struct output_list list = {.error = error};
+    char *owned = NULL;
+    enum status status = check_all(&list, options, &owned);
+    free(owned);
+    return status;
+}
