@@ -45,6 +45,7 @@ struct select {
     uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
     size_t event_stride;
     size_t *event_counts; /* owned, [kv_head_count] */
+    float *event_q;       /* owned, [head_count][k_dimension] */
 };
 
 /* ---- methods and options ---- */
@@ -409,6 +410,7 @@ void select_destroy(struct select *select) {
     room_deinit(&select->guesses);
     free(select->certified);
     free(select->event_rows);
+    free(select->event_q);
     free(select->event_counts);
     free(select);
 }
@@ -576,24 +578,29 @@ static void observe(struct select *select, struct stream *stream, size_t layer_i
         select->event_stride = kept + kept / 2;
         select->event_rows = calloc(heads * select->event_stride, sizeof *select->event_rows);
     }
-    ASSERT(select->event_rows != NULL); /* only while somebody measures */
+    size_t q_size = select->shape.head_count * select->shape.k_dimension;
+    if (select->event_q == NULL) select->event_q = calloc(q_size, sizeof *select->event_q);
+    ASSERT(select->event_rows != NULL && select->event_q != NULL); /* only while somebody measures */
     operation->chosen = select->event_rows;
     operation->chosen_stride = select->event_stride;
     select->device->operations->attend_selected(stream, operation);
     for (size_t head = 0; head < heads; head++)
         select->event_counts[head] = (size_t)select_item_kept(item, head);
     struct error error;
-    if (select->device->operations->stream_synchronize(stream, &error) != STATUS_OK) return;
-    select->observer(select->observer_context,
-                     &(struct select_event){.layer_index = layer_index,
-                                            .row = item->row,
-                                            .position = item->position,
-                                            .q = operation->q + item->row * operation->q_stride,
-                                            .view = item->view,
-                                            .rows = select->event_rows,
-                                            .row_counts = select->event_counts,
-                                            .row_stride = select->event_stride,
-                                            .certified = select->certified});
+    if (device_read(select->device, stream, select->event_q, operation->q + item->row * operation->q_stride,
+                    q_size * sizeof *select->event_q, &error) != STATUS_OK)
+        return;
+    select->observer(select->observer_context, &(struct select_event){.layer_index = layer_index,
+                                                                      .row = item->row,
+                                                                      .position = item->position,
+                                                                      .q = select->event_q,
+                                                                      .view = item->view,
+                                                                      .device = select->device,
+                                                                      .stream = stream,
+                                                                      .rows = select->event_rows,
+                                                                      .row_counts = select->event_counts,
+                                                                      .row_stride = select->event_stride,
+                                                                      .certified = select->certified});
 }
 
 static struct attend_selected_operation selected_operation(struct select *select, size_t layer_index,

@@ -210,13 +210,16 @@ void select_watch_prefill(struct select *select, struct stream *stream, size_t l
                           const struct attend_operation *operation);
 
 /* What was chosen, for measuring: called after each row of each layer that select_attend handled (the dense layers
- * not).  Everything is host memory and valid during the call. */
+ * not).  Everything is valid during the call and host memory, but for what the view shows, which is the device's
+ * (device_read). */
 struct select_event {
     size_t layer_index;
     size_t row; /* of the batch */
     uint64_t position;
     const float *q; /* [head_count][k_dimension], post-RoPE */
     struct kv_view view;
+    struct device *device; /* that the view is of */
+    struct stream *stream;
     const uint32_t *rows;     /* [kv_head_count][row_stride]: those attended to, ascending */
     const size_t *row_counts; /* [kv_head_count] */
     size_t row_stride;

@@ -11,9 +11,10 @@ struct kv_cache {
     struct device *device; /* borrowed */
     struct kv_cache_config config;
     struct kv_layout layout;
-    uint8_t *slab; /* owned; [layer][column][kv head] chunks */
+    uint8_t *slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; NULL with a tier */
     size_t slab_bytes;
-    uint8_t *metadata; /* owned; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none */
+    uint8_t *
+        metadata; /* owned MEMORY_DEVICE; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none */
     size_t metadata_slab_bytes;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */

@@ -11,9 +11,8 @@
 enum {
     QUEUE_DEPTH = 128,
     READ_BATCH = 64,
-    SLAB_BYTES_LEAST = 1 << 20, /* from here on the device's memory is aligned to pages */
-    SAMPLE_SLOTS = 16,          /* of which the one that is used least goes */
-    AGE_USES = 16,              /* uses per slot after which all counts are halved */
+    SAMPLE_SLOTS = 16, /* of which the one that is used least goes */
+    AGE_USES = 16,     /* uses per slot after which all counts are halved */
     PREFETCH_CHUNKS = 8,
 };
 
@@ -176,7 +175,7 @@ static uint64_t host_bytes(const struct kv_tier *tier) {
 static void release_slots(struct kv_tier *tier) {
     io_queue_destroy(tier->queue);
     if (tier->slab != NULL)
-        tier->cache->device->operations->release(tier->cache->device, MEMORY_DEVICE, tier->slab,
+        tier->cache->device->operations->release(tier->cache->device, MEMORY_HOST, tier->slab,
                                                  tier->slab_bytes);
     free(tier->slots);
     free(tier->stacks);
@@ -191,10 +190,9 @@ static enum status create_slots(struct kv_tier *tier, struct tier_share share, s
     const size_t rows_bytes = (size_t)rows_bytes_of(config), staging = (size_t)staging_bytes_of(config);
     uint64_t count = share.rows + share.packed;
     if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
-    tier->slab_bytes =
-        max_size(staging + share.rows * rows_bytes + share.packed * tier->q4_bytes, SLAB_BYTES_LEAST);
+    tier->slab_bytes = staging + share.rows * rows_bytes + share.packed * tier->q4_bytes;
     void *slab;
-    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_DEVICE, tier->slab_bytes, &slab,
+    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_HOST, tier->slab_bytes, &slab,
                                                   error));
     tier->slab = tier->staging = slab;
     tier->slots = calloc(count, sizeof *tier->slots);
@@ -229,6 +227,11 @@ uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_
 
 enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     const struct kv_cache_config *config = &cache->config;
+    const struct device *device = cache->device;
+    if (!device->reaches_host)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "KV on disk with device %s, whose operations cannot read the host's memory",
+                         device->name);
     struct kv_tier *tier = calloc(1, sizeof *tier);
     if (tier == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     cache->tier = tier;
@@ -243,12 +246,13 @@ enum status kv_tier_create(struct kv_cache *cache, struct error *error) {
     memset(tier->shares.sixteenths, PAGE_SHARE_WHOLE / 2,
            tier->shares.layer_count); /* until a sequence has some */
     if (tier->ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
-    return STATUS_OK;
+    return device->operations->stream_create(cache->device, &tier->stream, error);
 }
 
 void kv_tier_destroy(struct kv_tier *tier) {
     if (tier == NULL) return;
     release_slots(tier);
+    if (tier->stream != NULL) tier->cache->device->operations->stream_destroy(tier->stream);
     free(tier->ring);
     free(tier->metadata_run);
     free(tier->began_ns);

@@ -41,7 +41,8 @@ struct tier_pool {
 
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
-    uint8_t *slab;          /* owned; staging area, rows, packed */
+    struct stream *stream;  /* owned; metadata to and from the device's memory */
+    uint8_t *slab;          /* owned MEMORY_HOST; staging area, rows, packed */
     size_t slab_bytes;
     struct slot *slots; /* owned; of both pools */
     uint32_t *stacks;   /* owned; of both pools */

@@ -47,8 +47,11 @@ static enum status write_metadata(struct kv_sequence *sequence, size_t layer, si
     ASSERT(bytes == config->metadata_bytes && count <= TIER_RUN_CHUNKS);
     memset(tier->metadata_run, 0, count * bytes);
     size_t row = (layer * config->kv_head_count + head) * sequence->column_capacity;
+    const struct device_operations *operations = sequence->cache->device->operations;
     for (size_t i = 0; has && i < count; i++)
-        memcpy(tier->metadata_run + i * bytes, sequence->metadata[row + first + i], bytes);
+        operations->copy(tier->stream, tier->metadata_run + i * bytes, sequence->metadata[row + first + i],
+                         bytes);
+    TRY(operations->stream_synchronize(tier->stream, error));
     tier->statistics.write_bytes += count * bytes;
     WRITE(document, document_write_metadata(document, layer, head, first, count, tier->metadata_run, error));
     return STATUS_OK;
@@ -267,6 +270,8 @@ static enum status load_metadata(struct kv_sequence *sequence, struct document *
     if (strcmp(layout->metadata_kind, sequence->backing.layout.metadata_kind) != 0 ||
         layout->metadata_bytes != sequence->backing.layout.metadata_bytes)
         return build_metadata(sequence, chunk_count, error);
+    const struct device_operations *operations = sequence->cache->device->operations;
+    struct stream *stream = sequence->cache->tier->stream;
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
@@ -277,8 +282,11 @@ static enum status load_metadata(struct kv_sequence *sequence, struct document *
             status = document_read_metadata(document, layer, first, count, run, error);
             for (size_t head = 0; head < heads && status == STATUS_OK; head++)
                 for (size_t i = 0; i < count; i++)
-                    memcpy(sequence->metadata[(layer * heads + head) * sequence->column_capacity + first + i],
-                           run + (head * count + i) * bytes, bytes);
+                    operations->copy(
+                        stream,
+                        sequence->metadata[(layer * heads + head) * sequence->column_capacity + first + i],
+                        run + (head * count + i) * bytes, bytes);
+            if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
         }
     free(run);
     return status;

@@ -64,11 +64,15 @@ void attended_run(struct pool *pool, const struct attended_args *args) {
     pool_run(pool, attended_task, &own);
 }
 
-void attended_load(const struct samples *samples, size_t layer, size_t window, float *keys, float *values) {
+enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys,
+                          float *values, struct error *error) {
     const struct model_config *config = &samples->model->config;
     size_t size = samples->options.window_size;
     for (size_t head = 0; head < config->kv_head_count; head++) {
-        samples_keys(samples, layer, window, head, 0, size, keys + head * size * config->k_dimension);
-        samples_values(samples, layer, window, head, 0, size, values + head * size * config->v_dimension);
+        TRY(samples_keys(samples, layer, window, head, 0, size, keys + head * size * config->k_dimension,
+                         error));
+        TRY(samples_values(samples, layer, window, head, 0, size, values + head * size * config->v_dimension,
+                           error));
     }
+    return STATUS_OK;
 }

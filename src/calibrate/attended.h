@@ -23,6 +23,7 @@ struct attended_args {
 void attended_run(struct pool *pool, const struct attended_args *args);
 
 /* A layer's keys and values of a window, in the shapes above. */
-void attended_load(const struct samples *samples, size_t layer, size_t window, float *keys, float *values);
+enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys,
+                          float *values, struct error *error) STATUS_CHECKED;
 
 #endif

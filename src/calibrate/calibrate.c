@@ -183,7 +183,7 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
     const struct calibrate_options *o = run->options;
     struct calibration_result *r = run->result;
     size_t entry = layer * r->kv_head_count + kv_head, training_windows = o->window_count - o->held_out;
-    hash_head_load(run->head, layer, kv_head, 0, training_windows);
+    TRY(hash_head_load(run->head, layer, kv_head, 0, training_windows, error));
     TRY(find_skew(run, layer, kv_head, error));
     for (size_t i = 0; i < o->bits_count; i++) {
         struct hash_learn_options how = {.training = hash_training_published(o->bits[i]),

@@ -58,14 +58,15 @@ void hash_head_destroy(struct hash_head *head) {
     free(head);
 }
 
-void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
-                    size_t window_count) {
+enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
+                           size_t window_count, struct error *error) {
     ASSERT(window_first + window_count <= head->samples->options.window_count);
     head->layer = layer, head->kv_head = kv_head;
     head->window_first = window_first, head->window_count = window_count;
     for (size_t i = 0; i < window_count; i++)
-        samples_keys(head->samples, layer, window_first + i, kv_head, 0, head->window_size,
-                     head->keys + i * head->window_size * head->dimension);
+        TRY(samples_keys(head->samples, layer, window_first + i, kv_head, 0, head->window_size,
+                         head->keys + i * head->window_size * head->dimension, error));
+    return STATUS_OK;
 }
 
 /* ---- shape ---- */

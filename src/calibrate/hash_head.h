@@ -34,8 +34,8 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
                              size_t keys_per_query, struct error *error) STATUS_CHECKED;
 void hash_head_destroy(struct hash_head *head); /* NULL allowed */
 /* Loads the keys of windows [window_first, window_first + window_count). */
-void hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
-                    size_t window_count);
+enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
+                           size_t window_count, struct error *error) STATUS_CHECKED;
 
 /* Fills shape with C^power, C the mean of the second moments of the loaded windows' sampled queries and of their keys
  * around the mean key, each scaled to trace = dimension. power 0: the identity. */

@@ -35,13 +35,14 @@ static size_t choosing_windows(const struct learning *l) {
     return max_size(l->options->train_windows / 4, 1);
 }
 
-static void load_training(struct learning *l) {
-    hash_head_load(l->head, l->layer, l->kv_head, 0, l->options->train_windows - choosing_windows(l));
+static enum status load_training(struct learning *l, struct error *error) {
+    return hash_head_load(l->head, l->layer, l->kv_head, 0, l->options->train_windows - choosing_windows(l),
+                          error);
 }
 
-static void load_choosing(struct learning *l) {
+static enum status load_choosing(struct learning *l, struct error *error) {
     size_t count = choosing_windows(l);
-    hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - count, count);
+    return hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - count, count, error);
 }
 
 /* The candidate becomes the best when it is, on the windows to choose by (which must be loaded). */
@@ -69,12 +70,12 @@ static void take_candidate(struct learning *l) {
 
 static enum status try_powers(struct learning *l, struct error *error) {
     for (size_t i = 0; i < POWER_COUNT; i++) {
-        load_training(l);
+        TRY(load_training(l, error));
         TRY(hash_head_shape(l->head, powers[i], error));
         frame_across(l, l->across);
         hash_head_unshape(l->head, l->across, l->options->training.bits);
         take_candidate(l);
-        load_choosing(l);
+        TRY(load_choosing(l, error));
         TRY(consider(l, powers[i] > 0 ? HASH_SHAPED : HASH_FRAME, powers[i], error));
     }
     return STATUS_OK;
@@ -94,7 +95,7 @@ static enum status descend(struct learning *l, double power, bool each, struct e
     size_t size_bytes = l->size * sizeof(float);
     for (size_t epoch = 0; epoch < training->epochs; epoch++) {
         struct hash_pairs pairs;
-        load_training(l);
+        TRY(load_training(l, error));
         hash_head_draw(l->head, l->random, &pairs);
         for (size_t i = 0; i < training->steps; i++) {
             (void)hash_trainer_step(l->trainer, &pairs);
@@ -104,7 +105,7 @@ static enum status descend(struct learning *l, double power, bool each, struct e
         memcpy(l->across, hash_trainer_weights(l->trainer), size_bytes);
         hash_head_unshape(l->head, l->across, training->bits);
         take_candidate(l);
-        load_choosing(l);
+        TRY(load_choosing(l, error));
         TRY(consider(l, each ? HASH_TRAINED : HASH_PUBLISHED, power, error));
     }
     return STATUS_OK;
@@ -125,12 +126,12 @@ static enum status create_trainer(struct learning *l, bool published, struct err
 static enum status learn(struct learning *l, struct error *error) {
     const struct hash_training *training = &l->options->training;
     TRY(hash_random_weights(l->random, l->head->dimension, training->bits, l->frame, error));
-    load_training(l);
+    TRY(load_training(l, error));
     TRY(try_powers(l, error));
     double power = l->learned->power;
 
     TRY(create_trainer(l, true, error));
-    load_training(l);
+    TRY(load_training(l, error));
     TRY(hash_head_shape(l->head, 0, error));
     l->head->keeps_length = true;
     enum status status = descend(l, 0, false, error);
@@ -139,7 +140,7 @@ static enum status learn(struct learning *l, struct error *error) {
     memcpy(l->published, l->candidate, l->size * sizeof *l->published);
 
     TRY(create_trainer(l, false, error));
-    load_training(l);
+    TRY(load_training(l, error));
     TRY(hash_head_shape(l->head, power, error));
     frame_across(l, hash_trainer_weights(l->trainer));
     return descend(l, power, true, error);
@@ -147,7 +148,8 @@ static enum status learn(struct learning *l, struct error *error) {
 
 static enum status measure(struct learning *l, struct error *error) {
     size_t first = l->options->train_windows;
-    hash_head_load(l->head, l->layer, l->kv_head, first, l->head->samples->options.window_count - first);
+    TRY(hash_head_load(l->head, l->layer, l->kv_head, first, l->head->samples->options.window_count - first,
+                       error));
     const uint16_t *weights[] = {l->frame, l->published, l->best};
     double *recalls[] = {&l->learned->random, &l->learned->published, &l->learned->learned};
     for (size_t i = 0; i < 3; i++) {

@@ -165,16 +165,18 @@ static enum status study_heads(struct layer_study *s, size_t layer, size_t windo
     size_t heads = config->head_count, first = samples->options.text_queries;
     double *g = calloc(heads * heads + (heads + 1) * config->hidden_size, sizeof *g), whole = 0;
     if (g == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    enum status status = STATUS_OK;
     for (size_t window = window_first; window < samples->options.window_count; window++) {
         size_t count = samples->options.probe_queries;
-        attended_load(samples, layer, window, s->keys, s->values);
+        status = attended_load(samples, layer, window, s->keys, s->values, error);
+        if (status != STATUS_OK) break;
         attend(s, layer, window, first, count, s->keys, s->values, false, s->full);
         attend(s, layer, window, first, count, s->keys, s->values, true, s->other);
         for (size_t query = 0; query < count; query++) whole += add_query(s, query, g, g + heads * heads);
     }
-    solve(s, g, whole, importance, alone);
+    if (status == STATUS_OK) solve(s, g, whole, importance, alone);
     free(g);
-    return STATUS_OK;
+    return status;
 }
 
 static void round_all(struct layer_study *s, enum study_rounding rounding) {
@@ -222,8 +224,10 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
     size_t count = samples->options.text_queries;
     double sums[STUDY_ROUNDINGS] = {0}, *work = calloc(3 * samples->model->config.hidden_size, sizeof *work);
     if (work == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    enum status status = STATUS_OK;
     for (size_t window = window_first; window < samples->options.window_count; window++) {
-        attended_load(samples, layer, window, s->keys, s->values);
+        status = attended_load(samples, layer, window, s->keys, s->values, error);
+        if (status != STATUS_OK) break;
         attend(s, layer, window, 0, count, s->keys, s->values, false, s->full);
         for (enum study_rounding r = STUDY_K8; r < STUDY_ROUNDINGS; r++) {
             bool of_keys = r == STUDY_K8 || r == STUDY_K4;
@@ -236,7 +240,7 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
     double rows = (double)((samples->options.window_count - window_first) * count);
     for (size_t r = 0; r < STUDY_ROUNDINGS; r++) sensitivity[r] = (float)(sums[r] / rows);
     free(work);
-    return STATUS_OK;
+    return status;
 }
 
 enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first, float *importance,

@@ -162,7 +162,10 @@ static enum status allocate(struct samples *s, struct error *error) {
         s->similarity_sum == NULL || s->previous == NULL || s->sequences == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
                          windows, o->window_size);
-    return create_cache(s, error);
+    TRY(create_cache(s, error));
+    s->chunk = malloc(kv_cache_layout(s->cache)->chunk_bytes);
+    if (s->chunk == NULL) return error_set(error, STATUS_MEMORY, "no memory for a chunk");
+    return s->model->device->operations->stream_create(s->model->device, &s->stream, error);
 }
 
 static enum status run_all(struct samples *s, struct error *error) {
@@ -200,6 +203,8 @@ void samples_deinit(struct samples *samples) {
         for (size_t i = 0; i < samples->options.window_count; i++)
             if (samples->sequences[i] != NULL) kv_sequence_destroy(samples->sequences[i]);
     kv_cache_destroy(samples->cache);
+    if (samples->stream != NULL) samples->model->device->operations->stream_destroy(samples->stream);
+    free(samples->chunk);
     free(samples->sequences);
     free(samples->tokens);
     free(samples->positions);
@@ -224,25 +229,30 @@ size_t samples_position(const struct samples *samples, size_t window, size_t que
 }
 
 /* Rows of one KV head as floats; row_at: kv_k_row or kv_v_row. */
-static void read_rows(const struct kv_view *view,
-                      const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
-                      size_t dimension, size_t kv_head, size_t first, size_t count, float *out) {
+static enum status read_rows(const struct samples *samples, const struct kv_view *view,
+                             const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
+                             size_t dimension, size_t kv_head, size_t first, size_t count, float *out,
+                             struct error *error) {
     for (size_t row = first; row < first + count; row++, out += dimension) {
         const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
+        if (row == first || row % KV_CHUNK_TOKENS == 0)
+            TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk,
+                            view->layout->chunk_bytes, error));
         const uint16_t *halves =
-            (const uint16_t *)(const void *)row_at(view->layout, chunk, row % KV_CHUNK_TOKENS);
+            (const uint16_t *)(const void *)row_at(view->layout, samples->chunk, row % KV_CHUNK_TOKENS);
         for (size_t d = 0; d < dimension; d++) out[d] = half_to_float(halves[d]);
     }
+    return STATUS_OK;
 }
 
-void samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
-                  size_t count, float *out) {
+enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
+                         size_t first, size_t count, float *out, struct error *error) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    read_rows(&view, kv_k_row, view.layout->k_dimension, kv_head, first, count, out);
+    return read_rows(samples, &view, kv_k_row, view.layout->k_dimension, kv_head, first, count, out, error);
 }
 
-void samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
-                    size_t count, float *out) {
+enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
+                           size_t first, size_t count, float *out, struct error *error) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    read_rows(&view, kv_v_row, view.layout->v_dimension, kv_head, first, count, out);
+    return read_rows(samples, &view, kv_v_row, view.layout->v_dimension, kv_head, first, count, out, error);
 }

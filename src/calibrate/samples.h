@@ -46,6 +46,8 @@ struct samples {
     uint64_t similarity_count; /* pairs seen per layer and head */
     struct kv_cache *cache;
     struct kv_sequence **sequences; /* [window_count] */
+    struct stream *stream;          /* owned; reads the cache */
+    void *chunk;                    /* owned; a chunk of it */
     int32_t *tokens;                /* [window_count][window_size], probes in place */
     /* while running */
     struct forward *forward;
@@ -63,9 +65,9 @@ const float *samples_query(const struct samples *samples, size_t layer, size_t w
                            size_t head);
 size_t samples_position(const struct samples *samples, size_t window, size_t query);
 /* Keys (or values) [first, first + count) of a window, as floats: out[count][dimension]. */
-void samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
-                  size_t count, float *out);
-void samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, size_t first,
-                    size_t count, float *out);
+enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
+                         size_t first, size_t count, float *out, struct error *error) STATUS_CHECKED;
+enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
+                           size_t first, size_t count, float *out, struct error *error) STATUS_CHECKED;
 
 #endif

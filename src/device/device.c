@@ -4,6 +4,12 @@ void device_destroy(struct device *device) {
     if (device != NULL) device->operations->destroy(device);
 }
 
+enum status device_read(struct device *device, struct stream *stream, void *target, const void *source,
+                        size_t size_bytes, struct error *error) {
+    device->operations->copy(stream, target, source, size_bytes);
+    return device->operations->stream_synchronize(stream, error);
+}
+
 struct pool *device_pool(struct device *device) {
     return device->operations->pool(device);
 }

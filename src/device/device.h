@@ -1,10 +1,16 @@
 /* device: what a processor with memory can do.  Nothing above this folder knows which one it is.
  *
  * Work is put on a stream and runs in order; the call returns at once on a device with a queue and
- * after the work on one without (cpu).  Addresses are the device's own (`void *` with ordinary
- * arithmetic); only those of MEMORY_HOST and MEMORY_SHARED may be dereferenced by the host, and
- * on the cpu device all kinds are the same memory.  Launching cannot fail halfway: a device that
- * breaks remembers its first error, which stream_synchronize returns.
+ * after the work on one without (cpu).  Launching cannot fail halfway: a device that breaks remembers its
+ * first error, which stream_synchronize returns.
+ *
+ * Addresses are `void *` with ordinary arithmetic, of one of two memories:
+ *   MEMORY_DEVICE  only operations and `copy` touch it; the host never reads or writes it, not even on the
+ *                  cpu device, where it could (tests/device/walled_device.h faults where it does);
+ *   MEMORY_HOST    the host's disk reads, codecs and checksums work on it, and `copy`.  Where the device
+ *                  `reaches_host`, operations take such addresses too, for what they read and for what they
+ *                  write, at the speed of the bus.  The host touches it while no work that does is under
+ *                  way: after a stream_synchronize.
  * Thread: one engine thread calls; flags may be written by any.
  */
 #ifndef LOAM_DEVICE_DEVICE_H
@@ -29,7 +35,7 @@ struct event;
 
 enum memory_kind {
     MEMORY_DEVICE, /* the fast tier */
-    MEMORY_HOST,   /* host memory the device can copy from at full speed (pinned) */
+    MEMORY_HOST,   /* whole pages of the host's, that the device can copy from and to at full speed */
     MEMORY_SHARED, /* small, seen by both sides without a copy: flags */
 };
 
@@ -275,7 +281,7 @@ struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
 
-    /* Zeroed, aligned to 64 bytes at least; large MEMORY_DEVICE areas take real memory only where they
+    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages; large areas take real memory only where they
      * are touched.  release takes the same kind and size. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                             struct error *error);
@@ -287,10 +293,11 @@ struct device_operations {
     void (*stream_destroy)(struct stream *stream);
     enum status (*stream_synchronize)(struct stream *stream, struct error *error);
     /* Host work of the calling thread (disk reads to be submitted), done once while what is launched next is under way,
-     * or at the next stream_synchronize.  It launches nothing itself.  One at a time. */
+     * or at the next stream_synchronize.  It launches nothing itself but copies, on another stream.  One at a
+     * time. */
     void (*beside)(struct stream *stream, void (*work)(void *context), void *context);
     void (*copy)(struct stream *stream, void *target, const void *source,
-                 size_t size_bytes); /* any two kinds */
+                 size_t size_bytes); /* any two kinds; other host memory too, slower */
     enum status (*event_create)(struct device *device, struct event **event, struct error *error);
     void (*event_destroy)(struct event *event);
     void (*event_record)(struct event *event, struct stream *stream);
@@ -315,7 +322,8 @@ struct device_operations {
 
 struct device {
     const struct device_operations *operations;
-    const char *name; /* "cpu" */
+    const char *name;  /* "cpu" */
+    bool reaches_host; /* operations read and write MEMORY_HOST where it lies (zero copy) */
 };
 
 struct device_options {
@@ -327,6 +335,10 @@ struct device_options {
 enum status device_cpu_create(struct device **device, const struct device_options *options,
                               struct error *error) STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
+
+/* Copies to the host's memory, and waits for it and for all that was put on the stream before. */
+enum status device_read(struct device *device, struct stream *stream, void *target, const void *source,
+                        size_t size_bytes, struct error *error) STATUS_CHECKED;
 
 /* Work on the cpu device's own threads, for code that is host work by nature (sampling over 64 rows,
  * quantising a file).  NULL for a device without a pool. */

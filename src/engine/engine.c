@@ -812,6 +812,7 @@ struct fill {
     struct stream *stream;
     void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
     size_t bytes;
+    void *chunk; /* owned; of the source, in host memory */
     struct random random;
     const struct sequence *source; /* whose rows are copied; NULL: they are made up */
 };
@@ -834,19 +835,24 @@ static void read_halves(const uint8_t *row, size_t count, float *values) {
 }
 
 /* Rows [position, position + count) of a layer of the source, which become the same halves again. */
-static void copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count) {
+static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
+                             struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct kv_view view = kv_sequence_view(fill->source->kv, layer);
     float *k = fill->host, *v = k + count * kv->kv_head_count * kv->k_dimension;
-    for (size_t i = 0; i < count; i++)
-        for (size_t head = 0; head < kv->kv_head_count; head++) {
+    for (size_t head = 0; head < kv->kv_head_count; head++)
+        for (size_t i = 0; i < count; i++) {
             uint64_t token = position + i;
             const void *chunk = view.chunks[head * view.chunk_stride + token / KV_CHUNK_TOKENS];
-            read_halves(kv_k_row(view.layout, chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
+            if (i == 0 || token % KV_CHUNK_TOKENS == 0)
+                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, chunk,
+                                view.layout->chunk_bytes, error));
+            read_halves(kv_k_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
                         k + (i * kv->kv_head_count + head) * kv->k_dimension);
-            read_halves(kv_v_row(view.layout, chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
+            read_halves(kv_v_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
                         v + (i * kv->kv_head_count + head) * kv->v_dimension);
         }
+    return STATUS_OK;
 }
 
 /* Made up, all layers get the same rows: attention's time does not depend on them, and making them would. */
@@ -857,7 +863,7 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
     if (fill->source == NULL) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
     struct engine *engine = fill->engine;
     for (size_t layer = 0; layer < kv->layer_count; layer++) {
-        if (fill->source != NULL) copy_rows(fill, layer, position, count);
+        if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
         if (fill->source != NULL || layer == 0)
             operations->copy(fill->stream, fill->rows, fill->host,
                              count * (k_stride + v_stride) * sizeof(float));
@@ -889,6 +895,8 @@ static enum status fill_run(struct fill *fill, uint64_t token_count, struct erro
     TRY(device->operations->stream_create(device, &fill->stream, error));
     TRY(device->operations->allocate(device, MEMORY_HOST, fill->bytes, &fill->host, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, fill->bytes, &fill->rows, error));
+    fill->chunk = malloc(kv_cache_layout(fill->engine->cache)->chunk_bytes);
+    if (fill->chunk == NULL) return error_set(error, STATUS_MEMORY, "no memory for a chunk");
     for (uint64_t done = 0; done < token_count;) {
         uint64_t length = sequence_length(fill->sequence);
         size_t count = min_size(token_count - done, FILL_ROWS);
@@ -913,6 +921,7 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
     if (fill->rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill->rows, fill->bytes);
     if (fill->host != NULL) device->operations->release(device, MEMORY_HOST, fill->host, fill->bytes);
     if (fill->stream != NULL) device->operations->stream_destroy(fill->stream);
+    free(fill->chunk);
     return status;
 }
 

@@ -36,6 +36,7 @@ void recall_destroy(struct recall *recall) {
     free(recall->keys);
     free(recall->scores);
     free(recall->best);
+    free(recall->chunk);
     free(recall->scratch);
     *recall = (struct recall){0};
 }
@@ -65,6 +66,18 @@ static void read_key(const struct kv_layout *layout, const void *chunk, size_t t
     }
 }
 
+/* False: the device is broken, which the step's own synchronize says. */
+static bool read_chunk(struct recall *recall, const struct select_event *step, const void *chunk) {
+    size_t bytes = step->view.layout->chunk_bytes;
+    if (recall->chunk_bytes != bytes) {
+        free(recall->chunk);
+        recall->chunk = malloc(bytes);
+        recall->chunk_bytes = bytes;
+    }
+    ASSERT(recall->chunk != NULL); /* only while somebody measures */
+    return device_read(step->device, step->stream, recall->chunk, chunk, bytes, NULL) == STATUS_OK;
+}
+
 /* scores[g][row] for the group's query heads. */
 static void score_rows(struct recall *recall, const struct select_event *step, size_t kv_head, size_t group) {
     const struct kv_layout *layout = step->view.layout;
@@ -72,7 +85,8 @@ static void score_rows(struct recall *recall, const struct select_event *step, s
     const float *q = step->q + kv_head * group * dimension;
     for (uint64_t row = 0; row <= step->position; row++) {
         const void *chunk = step->view.chunks[kv_head * step->view.chunk_stride + row / KV_CHUNK_TOKENS];
-        read_key(layout, chunk, row % KV_CHUNK_TOKENS, recall->keys);
+        if (row % KV_CHUNK_TOKENS == 0 && !read_chunk(recall, step, chunk)) return;
+        read_key(layout, recall->chunk, row % KV_CHUNK_TOKENS, recall->keys);
         for (size_t g = 0; g < group; g++) {
             float sum = 0;
             for (size_t i = 0; i < dimension; i++) sum += q[g * dimension + i] * recall->keys[i];

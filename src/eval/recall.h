@@ -27,7 +27,8 @@ struct recall_cell {                    /* of one layer and query head, over the
     uint64_t count;
     uint64_t certified_count; /* of the following; 0: they are not set */
     double certified, certified_least;
-    double certified_excess; /* largest of certified - mass: above 0, but for this file's rounding, is a defect */
+    double
+        certified_excess; /* largest of certified - mass: above 0, but for this file's rounding, is a defect */
 };
 
 struct recall {
@@ -38,7 +39,9 @@ struct recall {
     float *keys;               /* [k_dimension], owned */
     float *scores;             /* [group][row_capacity], owned */
     uint32_t *best;            /* [row_capacity], owned */
-    void *scratch;             /* owned */
+    void *chunk;               /* owned; one of the step's, in host memory; NULL before the first step */
+    size_t chunk_bytes;
+    void *scratch; /* owned */
 };
 
 /* row_capacity: most rows that a step sees. */

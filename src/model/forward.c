@@ -47,11 +47,16 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     TRY(device->operations->stream_create(device, &forward->stream, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->memory_bytes, &forward->memory, error));
     place_all(forward, forward->memory);
-    /* Written by the device straight into host memory: the copy would cost more than it hides. */
+    /* Written by the device straight into host memory where it can: the copy would cost more than it hides. */
     void *logits;
     forward->logits_bytes = wanted * config->vocabulary_size * sizeof(float);
     TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits_bytes, &logits, error));
-    forward->logits = logits;
+    forward->logits = forward->logits_written = logits;
+    if (!device->reaches_host) {
+        forward->logits_written = NULL;
+        TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->logits_bytes, &logits, error));
+        forward->logits_written = logits;
+    }
     forward->items = calloc(rows, sizeof *forward->items);
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
@@ -96,6 +101,8 @@ enum status forward_create(struct forward **forward, struct model *model, size_t
 void forward_destroy(struct forward *forward) {
     if (forward == NULL) return;
     struct device *device = forward->model->device;
+    if (forward->logits_written != NULL && forward->logits_written != forward->logits)
+        device->operations->release(device, MEMORY_DEVICE, forward->logits_written, forward->logits_bytes);
     if (forward->logits != NULL)
         device->operations->release(device, MEMORY_HOST, forward->logits, forward->logits_bytes);
     if (forward->memory != NULL)
@@ -278,8 +285,11 @@ static void project_logits(struct forward *forward, const float *rows, size_t ro
                                                                    .row_count = row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {&model->output},
-                                                                   .y = {forward->logits},
+                                                                   .y = {forward->logits_written},
                                                                    .y_stride = {config->vocabulary_size}});
+    if (forward->logits_written != forward->logits)
+        operations->copy(forward->stream, forward->logits, forward->logits_written,
+                         row_count * config->vocabulary_size * sizeof(float));
 }
 
 /* y[i] = x[rows[i]] of the residual stream. */
@@ -368,7 +378,10 @@ static enum status run_layer(struct layer_pass *pass, const struct block *block,
         llama_layer(pass);
     layer.items = forward->items;
     layer_phase(pass, "store");
-    if (hooks->after != NULL) TRY(hooks->after(hooks->context, &layer, error));
+    if (hooks->after != NULL) { /* the host reads the rows that were stored */
+        TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
+        TRY(hooks->after(hooks->context, &layer, error));
+    }
     if (forward->observer != NULL) TRY(observe(pass, error));
     if (forward->attention_observer != NULL)
         TRY(observe_attention(forward, &block->batch, pass->layer_index, error));

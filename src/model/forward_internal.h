@@ -15,16 +15,17 @@ struct forward {
     size_t row_capacity, block_capacity, logit_row_capacity;
     void *memory; /* owned device memory that holds all but logits */
     size_t memory_bytes;
-    float *hidden;        /* [row_capacity][hidden_size], the residual stream */
-    float *normed;        /* [block_capacity][hidden_size] */
-    float *q;             /* [block_capacity][head_count][k_dimension] */
-    float *k, *v;         /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
-    float *attended;      /* [block_capacity][head_count][v_dimension] */
-    float *gate, *up;     /* [block_capacity][ffn_size]; gate only for gated families */
-    float *angles;        /* [row_capacity][rope_dimension] cosine, sine pairs */
-    float *narrow_hidden; /* [logit_row_capacity][hidden_size]: the rows whose logits are wanted */
-    float *narrow_normed; /* [logit_row_capacity][hidden_size] */
-    float *logits;        /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
+    float *hidden;         /* [row_capacity][hidden_size], the residual stream */
+    float *normed;         /* [block_capacity][hidden_size] */
+    float *q;              /* [block_capacity][head_count][k_dimension] */
+    float *k, *v;          /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    float *attended;       /* [block_capacity][head_count][v_dimension] */
+    float *gate, *up;      /* [block_capacity][ffn_size]; gate only for gated families */
+    float *angles;         /* [row_capacity][rope_dimension] cosine, sine pairs */
+    float *narrow_hidden;  /* [logit_row_capacity][hidden_size]: the rows whose logits are wanted */
+    float *narrow_normed;  /* [logit_row_capacity][hidden_size] */
+    float *logits;         /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
+    float *logits_written; /* the same, or owned MEMORY_DEVICE where operations do not reach the host's */
     size_t logits_bytes;
     struct attend_item *items;        /* owned, [block_capacity]: the block's, with this layer's views */
     struct attend_item *narrow_items; /* owned, [logit_row_capacity]: one row each */

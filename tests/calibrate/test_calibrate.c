@@ -154,7 +154,7 @@ static void test_attended(void **state) {
     float *out = calloc(rows * config->v_dimension, sizeof *out),
           *scratch = calloc(2 * WINDOW, sizeof *scratch);
     double expected[256], worst = 0;
-    attended_load(&s, 1, 0, keys, values);
+    assert_ok(attended_load(&s, 1, 0, keys, values, &error), error);
     for (int stream = 0; stream < 2; stream++) {
         attended_run(device_pool(device), &(struct attended_args){.samples = &s,
                                                                   .layer = 1,
@@ -261,7 +261,7 @@ static void test_caught(void **state) {
     random_init(&random, 5);
     assert_true(head->dimension <= 256 && head->group <= 4);
     assert_ok(hash_random_weights(&random, head->dimension, BITS, weights, &error), error);
-    hash_head_load(head, 0, 1, 0, 1);
+    assert_ok(hash_head_load(head, 0, 1, 0, 1, &error), error);
     assert_ok(hash_head_caught(head, weights, BITS, keep, SINKS, RECENT, &caught, &error), error);
     for (size_t i = 0; i < s.query_count; i++) {
         struct hash_caught one = plain_caught(head, weights, i);

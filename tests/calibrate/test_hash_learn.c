@@ -152,7 +152,7 @@ static void learn_once(size_t bits, uint64_t seed, double *of_random, double *of
     how.training.epochs = 6, how.training.steps = 10;
     assert_ok(hash_learn(rig->head, 0, 0, &how, &rig->random, weights, &learned, &error), error);
     /* Recall is that of the weights handed out, in windows that nothing was learned from or chosen by. */
-    hash_head_load(rig->head, 0, 0, TRAIN_WINDOWS, WINDOWS - TRAIN_WINDOWS);
+    assert_ok(hash_head_load(rig->head, 0, 0, TRAIN_WINDOWS, WINDOWS - TRAIN_WINDOWS, &error), error);
     assert_ok(hash_head_caught(rig->head, weights, bits, how.keep, how.sinks, how.recent, &caught, &error),
               error);
     assert_true(fabs(caught.recall - learned.learned) < 1e-12);

@@ -78,6 +78,12 @@ static struct recall_cell sum_of(const struct recall *recall, size_t layer) {
     return sum;
 }
 
+static void open_device(struct device **device, struct stream **stream) {
+    struct error error;
+    assert_ok(device_cpu_create(device, &(struct device_options){.thread_count = 1}, &error), error);
+    assert_ok((*device)->operations->stream_create(*device, stream, &error), error);
+}
+
 static void check(enum kv_type type) {
     struct scene *scene = calloc(1, sizeof *scene);
     scene_init(scene, type, 3 + (uint64_t)type);
@@ -85,7 +91,12 @@ static void check(enum kv_type type) {
     struct error error;
     struct recall_shape shape = {2, HEADS, KV_HEADS, DIMENSION, 0.125F};
     assert_ok(recall_create(&recall, &shape, 200, &error), error);
+    struct device *device;
+    struct stream *stream;
+    open_device(&device, &stream);
     struct select_event step = {
+        .device = device,
+        .stream = stream,
         .layer_index = 1,
         .position = ROWS - 1,
         .q = scene->q,
@@ -120,6 +131,8 @@ static void check(enum kv_type type) {
     recall_reset(&recall);
     assert_int_equal(sum_of(&recall, 1).count, 0);
     recall_destroy(&recall);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
     free(scene->memory);
     free(scene);
 }
@@ -145,8 +158,13 @@ static void all_is_all(void **state) {
     struct error error;
     struct recall_shape shape = {1, HEADS, KV_HEADS, DIMENSION, 0.125F};
     assert_ok(recall_create(&recall, &shape, 30, &error), error);
+    struct device *device;
+    struct stream *stream;
+    open_device(&device, &stream);
     recall_add(&recall,
                &(struct select_event){
+                   .device = device,
+                   .stream = stream,
                    .position = 29,
                    .q = scene->q,
                    .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
@@ -156,6 +174,8 @@ static void all_is_all(void **state) {
     struct recall_cell sum = sum_of(&recall, 0);
     assert_true(fabs(sum.mass - HEADS) < 1e-9 && sum.top == HEADS && sum.kept == HEADS);
     recall_destroy(&recall);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
     free(scene->memory);
     free(scene);
 }

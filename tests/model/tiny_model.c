@@ -229,11 +229,17 @@ struct tiny_model tiny_model_random(struct random *random, const char *const *fa
 
 void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,
                      struct device **device, struct model **model) {
+    struct error error;
+    assert_ok(device_cpu_create(device, options, &error), error);
+    tiny_model_load_on(tiny, name, *device, model);
+}
+
+void tiny_model_load_on(const struct tiny_model *tiny, const char *name, struct device *device,
+                        struct model **model) {
     char path[64];
     struct error error;
     tiny_model_write(tiny, tiny_model_path(name, path, sizeof path));
-    assert_ok(device_cpu_create(device, options, &error), error);
-    assert_ok(model_load(model, path, *device, &error), error);
+    assert_ok(model_load(model, path, device, &error), error);
     unlink(path);
 }
 

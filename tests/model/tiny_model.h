@@ -47,6 +47,9 @@ const char *tiny_model_path(const char *name, char *buffer, size_t buffer_bytes)
 /* A device, and on it the model, whose file is gone again; name: of the test program's file.  Fails the test. */
 void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,
                      struct device **device, struct model **model);
+/* On a device that is there. */
+void tiny_model_load_on(const struct tiny_model *tiny, const char *name, struct device *device,
+                        struct model **model);
 /* Tokens of its vocabulary. */
 void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int32_t *tokens, size_t count);
 

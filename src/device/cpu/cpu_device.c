@@ -23,6 +23,7 @@ struct error *cpu_device_error(struct cpu_device *device) {
 
 /* A run whose caller has something else to do first: the others draw the units meanwhile. */
 struct beside_run {
+    struct cpu_device *device;
     void (*work)(void *context);
     void *work_context;
     pool_task *task;
@@ -31,17 +32,23 @@ struct beside_run {
 
 static void beside_task(void *context, const struct pool_worker *worker) {
     const struct beside_run *run = context;
-    if (worker->index == 0) run->work(run->work_context);
+    if (worker->index == 0) {
+        run->device->runs_beside = true;
+        run->work(run->work_context);
+        run->device->runs_beside = false;
+    }
     run->task(run->context, worker);
 }
 
 static struct beside_run take_beside(struct cpu_device *device) {
-    struct beside_run run = {.work = device->beside, .work_context = device->beside_context};
+    struct beside_run run = {
+        .device = device, .work = device->beside, .work_context = device->beside_context};
     device->beside = NULL;
     return run;
 }
 
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context) {
+    alone = alone || device->runs_beside; /* the pool is busy */
     if (!alone && device->beside != NULL) {
         struct beside_run run = take_beside(device);
         run.task = task;
@@ -203,7 +210,7 @@ enum status device_cpu_create(struct device **result, const struct device_option
                               struct error *error) {
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
-    device->device = (struct device){&CPU_OPERATIONS, "cpu"};
+    device->device = (struct device){.operations = &CPU_OPERATIONS, .name = "cpu", .reaches_host = true};
     device->flag_wait_limit_ns =
         options->flag_wait_limit_ns != 0 ? options->flag_wait_limit_ns : FLAG_WAIT_LIMIT_NS;
     enum status status = pool_create(&device->pool, options->thread_count, error);

@@ -33,6 +33,7 @@ struct cpu_device {
     uint64_t scratch_growths;
     void (*beside)(void *context); /* what the caller does before its part of the next run; NULL: nothing */
     void *beside_context;
+    bool runs_beside; /* the caller is in it, within a run of the pool */
     /* By weight type: up to how many inputs go through matvec; more go through matmul. */
     uint16_t matvec_inputs[MATVEC_TYPES];
     struct kernels kernels;

@@ -1,7 +1,6 @@
 /* Memory of the cpu device.  Large areas are mapped without a promise of swap, so that a slab for a
- * context of a million tokens costs what is used of it; MEMORY_DEVICE asks for huge pages, because
- * decoding streams the whole of it and would miss the TLB every 4 KiB.  The others do not: tables are
- * touched sparsely, and a huge page would make a few words cost 2 MiB. */
+ * context of a million tokens costs what is used of it, and ask for huge pages, because decoding streams
+ * the whole of them and would miss the TLB every 4 KiB.  MEMORY_HOST is mapped whatever its size. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +12,16 @@
 enum {
     MAP_BYTES_LEAST = 1 << 20, /* from here on mmap instead of the heap */
     HUGE_PAGE_BYTES = 2 << 20,
+    PAGE_BYTES = 4096,
     SCRATCH_BYTES_LEAST = 4 << 20,
 };
 
-static size_t map_alignment(enum memory_kind kind) {
-    return kind == MEMORY_DEVICE ? (size_t)HUGE_PAGE_BYTES : 4096;
+static bool is_mapped(enum memory_kind kind, size_t size_bytes) {
+    return kind == MEMORY_HOST || size_bytes >= MAP_BYTES_LEAST;
+}
+
+static size_t map_alignment(size_t size_bytes) {
+    return size_bytes >= MAP_BYTES_LEAST ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;
 }
 
 static void *map_aligned(size_t size_bytes, size_t alignment) {
@@ -33,15 +37,16 @@ static void *map_aligned(size_t size_bytes, size_t alignment) {
 enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                          struct error *error) {
     (void)device;
-    size_t alignment = map_alignment(kind);
+    size_t alignment = map_alignment(size_bytes);
     uint64_t mapped = 0, with_slack = 0;
-    bool fits = checked_align(size_bytes, alignment, &mapped) && checked_add(mapped, alignment, &with_slack);
+    bool fits = checked_align(max_size(size_bytes, 1), alignment, &mapped) &&
+                checked_add(mapped, alignment, &with_slack);
     void *memory = NULL;
     errno = ENOMEM;
-    if (fits && size_bytes >= MAP_BYTES_LEAST) {
+    if (fits && is_mapped(kind, size_bytes)) {
         memory = map_aligned(mapped, alignment);
         /* Huge pages are a wish: a kernel without them makes it slower, never wrong. */
-        if (memory != NULL && kind == MEMORY_DEVICE) (void)madvise(memory, mapped, MADV_HUGEPAGE);
+        if (memory != NULL && size_bytes >= MAP_BYTES_LEAST) (void)madvise(memory, mapped, MADV_HUGEPAGE);
     } else if (fits) {
         size_t heap_bytes = align_up(max_size(size_bytes, 1), 64);
         memory = aligned_alloc(64, heap_bytes);
@@ -56,8 +61,8 @@ enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t si
 void cpu_release(struct device *device, enum memory_kind kind, void *address, size_t size_bytes) {
     (void)device;
     if (address == NULL) return;
-    if (size_bytes >= MAP_BYTES_LEAST)
-        (void)munmap(address, align_up(size_bytes, map_alignment(kind)));
+    if (is_mapped(kind, size_bytes))
+        (void)munmap(address, align_up(max_size(size_bytes, 1), map_alignment(size_bytes)));
     else
         free(address);
 }

@@ -1,0 +1,209 @@
+#include "walled_device.h"
+
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+
+enum { AREAS_MOST = 64 };
+
+struct area {
+    void *address;
+    size_t bytes; /* of whole pages */
+    enum memory_kind kind;
+};
+
+struct walled_device {
+    struct device device; /* first */
+    struct device *inner; /* owned */
+    struct area areas[AREAS_MOST];
+    size_t area_count;
+    void (*beside)(void *context); /* NULL: none is waiting */
+    void *beside_context;
+    bool is_open;
+};
+
+struct stream {
+    struct walled_device *device;
+    void *inner; /* the cpu device's */
+};
+
+/* ---- walls ---- */
+
+static size_t whole_pages(size_t bytes) {
+    return align_up(max_size(bytes, 1), (size_t)sysconf(_SC_PAGESIZE));
+}
+
+static void protect(const struct walled_device *device, enum memory_kind kind, int protection) {
+    for (size_t i = 0; i < device->area_count; i++)
+        if (device->areas[i].kind == kind)
+            assert_int_equal(mprotect(device->areas[i].address, device->areas[i].bytes, protection), 0);
+}
+
+/* Host work is done before the walls open, so that it cannot pass through them. */
+static void run_beside(struct walled_device *device) {
+    void (*work)(void *context) = device->beside;
+    device->beside = NULL;
+    if (work != NULL) work(device->beside_context);
+}
+
+static void enter(struct walled_device *device, bool copies) {
+    run_beside(device);
+    ASSERT(!device->is_open);
+    device->is_open = true;
+    protect(device, MEMORY_DEVICE, PROT_READ | PROT_WRITE);
+    if (!device->device.reaches_host && !copies) protect(device, MEMORY_HOST, PROT_NONE);
+}
+
+static void leave(struct walled_device *device) {
+    protect(device, MEMORY_DEVICE, PROT_NONE);
+    if (!device->device.reaches_host) protect(device, MEMORY_HOST, PROT_READ | PROT_WRITE);
+    device->is_open = false;
+}
+
+/* ---- memory ---- */
+
+static enum status walled_allocate(struct device *base, enum memory_kind kind, size_t size_bytes,
+                                   void **address, struct error *error) {
+    struct walled_device *device = (struct walled_device *)base;
+    size_t bytes = whole_pages(size_bytes);
+    int protection = kind == MEMORY_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
+    assert_true(device->area_count < AREAS_MOST);
+    void *memory = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return error_set(error, STATUS_MEMORY, "walled device: %zu bytes", bytes);
+    device->areas[device->area_count++] = (struct area){memory, bytes, kind};
+    *address = memory;
+    return STATUS_OK;
+}
+
+static void walled_release(struct device *base, enum memory_kind kind, void *address, size_t size_bytes) {
+    struct walled_device *device = (struct walled_device *)base;
+    if (address == NULL) return;
+    size_t i = 0;
+    while (i < device->area_count && device->areas[i].address != address) i++;
+    assert_true(i < device->area_count);
+    assert_true(device->areas[i].kind == kind && device->areas[i].bytes == whole_pages(size_bytes));
+    assert_int_equal(munmap(address, device->areas[i].bytes), 0);
+    device->areas[i] = device->areas[--device->area_count];
+}
+
+static enum status walled_adopt_weight(struct device *base, struct matrix *matrix, struct error *error) {
+    struct device *inner = ((struct walled_device *)base)->inner;
+    return inner->operations->adopt_weight(inner, matrix, error);
+}
+
+/* ---- streams ---- */
+
+static const struct device_operations *inner_of(const struct stream *stream) {
+    return stream->device->inner->operations;
+}
+
+static enum status walled_stream_create(struct device *base, struct stream **stream, struct error *error) {
+    struct walled_device *device = (struct walled_device *)base;
+    struct stream *inner;
+    TRY(device->inner->operations->stream_create(device->inner, &inner, error));
+    *stream = malloc(sizeof **stream);
+    assert_non_null(*stream);
+    **stream = (struct stream){device, inner};
+    return STATUS_OK;
+}
+
+static void walled_stream_destroy(struct stream *stream) {
+    inner_of(stream)->stream_destroy(stream->inner);
+    free(stream);
+}
+
+static enum status walled_stream_synchronize(struct stream *stream, struct error *error) {
+    run_beside(stream->device);
+    return inner_of(stream)->stream_synchronize(stream->inner, error);
+}
+
+static void walled_beside(struct stream *stream, void (*work)(void *context), void *context) {
+    ASSERT(stream->device->beside == NULL);
+    stream->device->beside = work;
+    stream->device->beside_context = context;
+}
+
+static void walled_copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
+    enter(stream->device, true);
+    inner_of(stream)->copy(stream->inner, target, source, size_bytes);
+    leave(stream->device);
+}
+
+/* ---- operations ---- */
+
+#define WALLED(name)                                                                             \
+    static void walled_##name(struct stream *stream, const struct name##_operation *operation) { \
+        enter(stream->device, false);                                                            \
+        inner_of(stream)->name(stream->inner, operation);                                        \
+        leave(stream->device);                                                                   \
+    }
+
+WALLED(embed)
+WALLED(matmul)
+WALLED(norm)
+WALLED(rope_angles)
+WALLED(rope)
+WALLED(activation)
+WALLED(append)
+WALLED(attend)
+WALLED(gather)
+WALLED(attend_selected)
+
+static void walled_metadata_build(struct stream *stream, const struct metadata_operation *operation) {
+    enter(stream->device, false);
+    inner_of(stream)->metadata_build(stream->inner, operation);
+    leave(stream->device);
+}
+
+/* ---- life ---- */
+
+static struct pool *walled_pool(struct device *base) {
+    return device_pool(((struct walled_device *)base)->inner);
+}
+
+static void walled_destroy(struct device *base) {
+    struct walled_device *device = (struct walled_device *)base;
+    assert_int_equal(device->area_count, 0); /* all was released */
+    device_destroy(device->inner);
+    free(device);
+}
+
+static const struct device_operations OPERATIONS = {
+    .destroy = walled_destroy,
+    .pool = walled_pool,
+    .allocate = walled_allocate,
+    .release = walled_release,
+    .adopt_weight = walled_adopt_weight,
+    .stream_create = walled_stream_create,
+    .stream_destroy = walled_stream_destroy,
+    .stream_synchronize = walled_stream_synchronize,
+    .beside = walled_beside,
+    .copy = walled_copy,
+    .embed = walled_embed,
+    .matmul = walled_matmul,
+    .norm = walled_norm,
+    .rope_angles = walled_rope_angles,
+    .rope = walled_rope,
+    .activation = walled_activation,
+    .append = walled_append,
+    .attend = walled_attend,
+    .gather = walled_gather,
+    .metadata_build = walled_metadata_build,
+    .attend_selected = walled_attend_selected,
+};
+
+struct device *walled_device_create(const struct device_options *options, bool reaches_host) {
+    struct error error;
+    struct walled_device *device = calloc(1, sizeof *device);
+    assert_non_null(device);
+    device->device =
+        (struct device){.operations = &OPERATIONS, .name = "walled", .reaches_host = reaches_host};
+    assert_ok(device_cpu_create(&device->inner, options, &error), error);
+    return &device->device;
+}

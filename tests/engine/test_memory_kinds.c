@@ -1,0 +1,304 @@
+/* The engine on a device whose memory the host cannot touch (device/walled_device.h): the same logits, bit for bit, as
+ * on the cpu device, wherever KV lies and however it is chosen from. */
+#include "testing.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../platform/scratch.h"
+#include "device/walled_device.h"
+#include "engine/engine.h"
+#include "eval/recall.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
+
+enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
+
+enum walls { CPU, WALLED, WALLED_APART }; /* apart: operations do not reach the host's memory */
+
+struct rig {
+    struct device *device;
+    struct model *model;
+    char *calibration; /* owned: its path */
+    int32_t tokens[PROMPT + STEPS];
+    size_t width;
+    struct error error;
+};
+
+static void rig_open(struct rig *rig, const char *architecture, enum walls walls) {
+    struct random random;
+    struct tiny_model tiny = tiny_model_default(architecture);
+    const struct device_options options = {.thread_count = THREADS, .mask = cpu_features()};
+    tiny.head_dimension = 32;
+    tiny.layer_count = 4;
+    if (walls == CPU)
+        assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
+    else
+        rig->device = walled_device_create(&options, walls == WALLED);
+    tiny_model_load_on(&tiny, "memory_kinds", rig->device, &rig->model);
+    rig->calibration = tiny_calibration_write(rig->model);
+    rig->width = tiny.vocabulary_size;
+    random_init(&random, 7);
+    tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT + STEPS);
+}
+
+static void rig_close(struct rig *rig) {
+    unlink(rig->calibration);
+    free(rig->calibration);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+static struct engine_options options_of(const struct select_method *method) {
+    struct engine_options options = {.context_size = CONTEXT,
+                                     .sequence_capacity = 2,
+                                     .batch_size = 96,
+                                     .k_type = KV_F16,
+                                     .v_type = KV_F16,
+                                     .select = select_options_default()};
+    options.select.method = method;
+    options.select.dense_layers = 1;
+    options.select.recent = 32;
+    if (method != &select_all) options.select.keep = (struct select_keep){.tokens = 160};
+    return options;
+}
+
+/* Half of what all KV takes beyond the least, so that chunks come and go. */
+static void on_disk(const struct rig *rig, struct engine_options *options, const char *directory) {
+    struct error error;
+    uint64_t least;
+    options->disk_directory = directory;
+    assert_ok(engine_host_bytes_least(rig->model, options, &least, &error), error);
+    options->host_bytes = least + (128 << 10);
+}
+
+/* A prompt, then steps: logits are added to all[STEPS][width]. */
+static void decode(struct rig *rig, struct engine *engine, struct sequence *sequence, float *all) {
+    for (size_t step = 0; step < STEPS; step++) {
+        const float *logits;
+        const int32_t *token = &rig->tokens[PROMPT + step];
+        assert_ok(engine_step(engine, &sequence, token, 1, &logits, &rig->error), rig->error);
+        memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
+    }
+}
+
+static float *run(struct rig *rig, const struct engine_options *options, struct kv_tier_statistics *did,
+                  uint64_t *reused) {
+    struct engine *engine;
+    struct sequence *sequence;
+    float *all = calloc(STEPS * rig->width, sizeof *all);
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
+    assert_non_null(all);
+    assert_ok(engine_create(&engine, rig->model, options, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    decode(rig, engine, sequence, all);
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    *did = engine_tier_statistics(engine);
+    *reused = sequence_reused_tokens(sequence);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return all;
+}
+
+/* The options on the cpu device and on the walled one: a fresh prompt, and with a disk the same prompt again, opened. */
+static void same_logits(const char *architecture, struct engine_options options, bool disk,
+                        enum walls walls) {
+    float *logits[2][2] = {{NULL}};
+    size_t runs = disk ? 2 : 1, width = 0;
+    for (size_t side = 0; side < 2; side++) {
+        struct rig rig = {0};
+        struct scratch scratch;
+        struct kv_tier_statistics did;
+        uint64_t reused;
+        rig_open(&rig, architecture, side == 0 ? CPU : walls);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        if (disk) on_disk(&rig, &options, scratch.path);
+        for (size_t i = 0; i < runs; i++) {
+            logits[side][i] = run(&rig, &options, &did, &reused);
+            if (disk && i == 0) assert_true(did.write_bytes > 0);
+            if (disk) assert_true(options.select.method == &select_window || did.read_pages > 0);
+            assert_int_equal(reused > 0, i > 0);
+        }
+        width = rig.width;
+        scratch_destroy(&scratch);
+        rig_close(&rig);
+    }
+    for (size_t i = 0; i < runs; i++)
+        assert_memory_equal(logits[0][i], logits[1][i], STEPS * width * sizeof(float));
+    for (size_t i = 0; i < runs; i++) free(logits[0][i]), free(logits[1][i]);
+}
+
+static const struct select_method *const METHODS[] = {&select_all,    &select_hash,    &select_tree,
+                                                      &select_quest,  &select_meanstd, &select_lowrank,
+                                                      &select_window, &select_h2o,     &select_exact};
+enum { METHOD_COUNT = sizeof METHODS / sizeof METHODS[0] };
+
+static void kv_in_device_memory(void **state) {
+    (void)state;
+    for (size_t i = 0; i < METHOD_COUNT; i++) {
+        struct engine_options options = options_of(METHODS[i]);
+        same_logits("llama", options, false, WALLED);
+        same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false, WALLED_APART);
+    }
+}
+
+static void kv_on_disk(void **state) {
+    (void)state;
+    for (size_t i = 0; i < METHOD_COUNT; i++) {
+        struct engine_options options = options_of(METHODS[i]);
+        if (METHODS[i]->watches_prefill) continue;
+        options.looks_ahead = i % 2 == 1;
+        options.resident_layers = i % 3;
+        same_logits("llama", options, true, WALLED);
+        options.q4_pages = !METHODS[i]->reads_keys;
+        if (options.q4_pages) same_logits("llama", options, true, WALLED);
+    }
+}
+
+/* A document that was saved with other metadata, or none: they are built from its keys. */
+static void metadata_built_from_pages(void **state) {
+    (void)state;
+    float *logits[2] = {NULL};
+    size_t width = 0;
+    for (size_t side = 0; side < 2; side++) {
+        struct rig rig = {0};
+        struct scratch scratch;
+        struct kv_tier_statistics did;
+        uint64_t reused;
+        rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct engine_options options = options_of(&select_all);
+        on_disk(&rig, &options, scratch.path);
+        free(run(&rig, &options, &did, &reused));
+        options = options_of(&select_quest);
+        on_disk(&rig, &options, scratch.path);
+        logits[side] = run(&rig, &options, &did, &reused);
+        assert_true(reused > 0);
+        width = rig.width;
+        scratch_destroy(&scratch);
+        rig_close(&rig);
+    }
+    assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
+    free(logits[0]);
+    free(logits[1]);
+}
+
+/* A copy of another engine's KV, then made-up rows, then what was caught, measured from the stored keys. */
+static void copies_fills_and_observers(void **state) {
+    (void)state;
+    float *logits[2] = {NULL};
+    struct recall_cell cells[2];
+    size_t width = 0;
+    for (size_t side = 0; side < 2; side++) {
+        struct rig rig = {0};
+        struct engine *source_engine, *engine;
+        struct sequence *source, *sequence;
+        struct recall recall;
+        const struct prefill_request request = {.tokens = rig.tokens, .token_count = 300};
+        rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
+        const struct engine_options plain = options_of(&select_all), options = options_of(&select_tree);
+        const struct model_config *config = &rig.model->config;
+        const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
+                                           config->k_dimension, config->attention_scale};
+        assert_ok(engine_create(&source_engine, rig.model, &plain, &rig.error), rig.error);
+        assert_ok(sequence_create(&source, source_engine, &rig.error), rig.error);
+        assert_ok(engine_prefill(source_engine, source, &request, NULL, &rig.error), rig.error);
+        assert_ok(engine_create(&engine, rig.model, &options, &rig.error), rig.error);
+        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+        assert_ok(engine_copy(engine, sequence, source, 300, &rig.error), rig.error);
+        assert_ok(engine_fill_random(engine, sequence, 400, 5, &rig.error), rig.error);
+        assert_ok(recall_create(&recall, &shape, CONTEXT, &rig.error), rig.error);
+        select_set_observer(engine_select(engine), recall_add, &recall);
+        logits[side] = calloc(STEPS * rig.width, sizeof(float));
+        decode(&rig, engine, sequence, logits[side]);
+        cells[side] = *recall_get(&recall, 2, 1);
+        recall_destroy(&recall);
+        width = rig.width;
+        sequence_destroy(source);
+        sequence_destroy(sequence);
+        engine_destroy(source_engine);
+        engine_destroy(engine);
+        rig_close(&rig);
+    }
+    assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
+    assert_int_equal(cells[0].count, STEPS);
+    assert_true(cells[0].mass == cells[1].mass && cells[0].top == cells[1].top && cells[0].mass > 0);
+    free(logits[0]);
+    free(logits[1]);
+}
+
+static void refused_without_reach(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct engine *engine;
+    rig_open(&rig, "llama", WALLED_APART);
+    struct engine_options options = options_of(&select_all);
+    on_disk(&rig, &options, ".");
+    assert_int_equal(engine_create(&engine, rig.model, &options, &rig.error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig.error.message, "cannot read the host's memory"));
+    rig_close(&rig);
+}
+
+/* Of a device's memory of this kind: whether a child process that reads it, from the host or by an operation that
+ * writes what it reads to the other kind, ends by a fault. */
+static bool faults(bool reaches_host, enum memory_kind kind, bool by_operation) {
+    const struct device_options options = {.thread_count = 1};
+    struct device *device = walled_device_create(&options, reaches_host);
+    struct stream *stream;
+    struct error error;
+    void *memory, *target;
+    enum { BYTES = 64 };
+    enum memory_kind other = kind == MEMORY_DEVICE ? MEMORY_HOST : MEMORY_DEVICE;
+    assert_ok(device->operations->allocate(device, kind, BYTES, &memory, &error), error);
+    assert_ok(device->operations->allocate(device, other, BYTES, &target, &error), error);
+    assert_ok(device->operations->stream_create(device, &stream, &error), error);
+    const struct gather_operation gather = {.x = memory,
+                                            .x_stride = 4,
+                                            .indices = (uint32_t[]){0},
+                                            .row_count = 1,
+                                            .count = 4,
+                                            .y = target,
+                                            .y_stride = 4};
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL);
+        if (by_operation)
+            device->operations->gather(stream, &gather);
+        else
+            *(volatile uint8_t *)memory += 1;
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    device->operations->stream_destroy(stream);
+    device->operations->release(device, kind, memory, BYTES);
+    device->operations->release(device, other, target, BYTES);
+    device_destroy(device);
+    assert_true(WIFSIGNALED(how) || (WIFEXITED(how) && WEXITSTATUS(how) == 0));
+    return WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV;
+}
+
+static void walls_hold(void **state) {
+    (void)state;
+    assert_true(faults(true, MEMORY_DEVICE, false));
+    assert_true(faults(false, MEMORY_DEVICE, false));
+    assert_false(faults(true, MEMORY_HOST, false));
+    assert_false(faults(false, MEMORY_HOST, false));
+    assert_false(faults(true, MEMORY_HOST, true));
+    assert_true(faults(false, MEMORY_HOST, true));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(walls_hold),
+                                       cmocka_unit_test(kv_in_device_memory),
+                                       cmocka_unit_test(kv_on_disk),
+                                       cmocka_unit_test(metadata_built_from_pages),
+                                       cmocka_unit_test(copies_fills_and_observers),
+                                       cmocka_unit_test(refused_without_reach)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
