@@ -156,9 +156,9 @@ int main(int argc, char **argv) {
     timed.gather = timed_gather;
     device->operations = &timed;
     check(model_load(&model, request.path, device, &error), &error);
-    const struct engine_options options = {.context_size = request.depth + request.prompt + request.steps + 2,
-                                           .sequence_capacity = request.sequences};
-    check(engine_create(&engine, model, &options, &error), &error);
+    const struct plan options = {.context_size = request.depth + request.prompt + request.steps + 2,
+                                 .sequence_capacity = request.sequences};
+    check(engine_create(&engine, model, &options, NULL, &error), &error);
     for (size_t i = 0; i < request.sequences; i++) {
         check(sequence_create(&sequences[i], engine, &error), &error);
         check(engine_fill_random(engine, sequences[i], request.depth, i, &error), &error);

@@ -35,7 +35,7 @@ enum { QUESTIONS_MOST = 16, TAIL_MOST = 512, POINTS = 3, POINT_TOKENS = 256, POI
 struct request {
     const char *model, *folder, *select, *codec;
     size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MOST], question_count;
-    enum engine_remainder remainder;
+    enum plan_suffix remainder;
     bool only_open, computes;
 };
 
@@ -57,9 +57,9 @@ static void usage(void) {
     exit(2);
 }
 
-static enum engine_remainder remainder_of(const char *word) {
-    if (strcmp(word, "dense") == 0) return REMAINDER_DENSE;
-    return strcmp(word, "select") == 0 ? REMAINDER_SELECTS : REMAINDER_CHEAPER;
+static enum plan_suffix remainder_of(const char *word) {
+    if (strcmp(word, "dense") == 0) return SUFFIX_DENSE;
+    return strcmp(word, "select") == 0 ? SUFFIX_SELECTS : SUFFIX_CHEAPER;
 }
 
 static struct request request_read(int argc, char **argv) {
@@ -70,7 +70,7 @@ static struct request request_read(int argc, char **argv) {
                               .keep = 2048,
                               .leaf = 64,
                               .rounds = 3,
-                              .remainder = REMAINDER_CHEAPER,
+                              .remainder = SUFFIX_CHEAPER,
                               .questions = {1},
                               .question_count = 1};
     if (argc < 3) usage();
@@ -127,23 +127,23 @@ static void open_all(struct opened *opened, const struct request *request) {
     struct error error;
     open_model(opened, request);
     double began = clock_seconds();
-    struct engine_options options = {.context_size = request->depth + TAIL_MOST,
-                                     .sequence_capacity = 1,
-                                     .k_type = KV_F16,
-                                     .v_type = KV_F16,
-                                     .select = select_options_default(),
-                                     .host_bytes = (uint64_t)request->host_mib << 20,
-                                     .disk_directory = request->folder,
-                                     .document_name = request->computes ? "random tokens" : "made up",
-                                     .q4_pages = strcmp(request->codec, "f16") != 0,
-                                     .mixes_pages = strcmp(request->codec, "dynamic") == 0,
-                                     .remainder = request->remainder};
+    struct plan options = {.context_size = request->depth + TAIL_MOST,
+                           .sequence_capacity = 1,
+                           .k_type = KV_F16,
+                           .v_type = KV_F16,
+                           .select = select_options_default(),
+                           .host_bytes = (uint64_t)request->host_mib << 20,
+                           .disk_directory = request->folder,
+                           .document_name = request->computes ? "random tokens" : "made up",
+                           .q4_pages = strcmp(request->codec, "f16") != 0,
+                           .mixes_pages = strcmp(request->codec, "dynamic") == 0,
+                           .suffix = request->remainder};
     options.select.method = select_method_find(request->select);
     if (options.select.method == NULL) usage();
     options.select.keep = (struct select_keep){.tokens = request->keep};
     options.select.leaf = request->leaf;
     options.select.dense_layers = 0;
-    check(engine_create(&opened->engine, opened->model, &options, &error), &error);
+    check(engine_create(&opened->engine, opened->model, &options, NULL, &error), &error);
     check(sequence_create(&opened->sequence, opened->engine, &error), &error);
     opened->engine_seconds = clock_seconds() - began;
 }
@@ -243,12 +243,12 @@ static struct prefill estimate(const struct request *request) {
     double x[POINTS], y[POINTS];
     if (request->depth < POINT_TOKENS * 4) return (struct prefill){0, "too short to be estimated"};
     open_model(&opened, request);
-    const struct engine_options options = {.context_size = request->depth / 2 + POINT_TOKENS,
-                                           .sequence_capacity = 1,
-                                           .k_type = KV_F16,
-                                           .v_type = KV_F16,
-                                           .select = select_options_default()};
-    check(engine_create(&opened.engine, opened.model, &options, &error), &error);
+    const struct plan options = {.context_size = request->depth / 2 + POINT_TOKENS,
+                                 .sequence_capacity = 1,
+                                 .k_type = KV_F16,
+                                 .v_type = KV_F16,
+                                 .select = select_options_default()};
+    check(engine_create(&opened.engine, opened.model, &options, NULL, &error), &error);
     check(sequence_create(&opened.sequence, opened.engine, &error), &error);
     int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, 1);
     printf(

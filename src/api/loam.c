@@ -7,7 +7,7 @@
 #include "base/checked.h"
 #include "engine/engine.h"
 #include "generate/sampler.h"
-#include "plan/axes.h"
+#include "plan/plan.h"
 #include "token/tokenizer.h"
 
 struct loam_model {
@@ -132,14 +132,13 @@ bool loam_token_is_end(const struct loam_model *model, int32_t token) {
 static enum status session_open(struct loam_session *session, struct error *error) {
     const struct loam_session_options *options = &session->options;
     struct model *model = session->model->model;
-    struct axes axes = {.k_type = options->q8_kv ? KV_Q8 : KV_F16, .v_type = options->q8_kv ? KV_Q8 : KV_F16};
-    TRY(axes_read(&axes, options->preset, options->set, options->keep, error));
-    const struct engine_options engine = {.context_size = options->context_size,
-                                          .sequence_capacity = 1,
-                                          .batch_size = options->batch_size,
-                                          .k_type = axes.k_type,
-                                          .v_type = axes.v_type,
-                                          .select = axes.select};
+    const enum kv_type type = options->q8_kv ? KV_Q8 : KV_F16;
+    struct plan plan = {.context_size = options->context_size,
+                        .sequence_capacity = 1,
+                        .batch_size = options->batch_size,
+                        .k_type = type,
+                        .v_type = type};
+    TRY(plan_set_axes(&plan, options->preset, options->set, options->keep, error));
     const struct sampler_options sampler = {.temperature = options->temperature,
                                             .top_k = options->top_k,
                                             .top_p = options->top_p,
@@ -148,7 +147,7 @@ static enum status session_open(struct loam_session *session, struct error *erro
                                             .repeat_last = options->repeat_last,
                                             .seed = options->seed};
     TRY(sampler_create(&session->sampler, &sampler, model->config.vocabulary_size, error));
-    TRY(engine_create(&session->engine, model, &engine, error));
+    TRY(engine_create(&session->engine, model, &plan, NULL, error));
     return sequence_create(&session->sequence, session->engine, error);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 bool size_parse(const char *text, uint64_t *value) {
@@ -23,4 +24,16 @@ bool size_parse(const char *text, uint64_t *value) {
     if (*end != '\0' || number > UINT64_MAX >> shift) return false;
     *value = (uint64_t)number << shift;
     return true;
+}
+
+const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    double value = (double)bytes;
+    while (value >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(buffer, buffer_bytes, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return buffer;
 }

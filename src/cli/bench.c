@@ -33,7 +33,7 @@ struct bench {
     struct bench_printer printer;
     struct random random;
     struct sequence *sequences[ENGINE_SEQUENCES_MOST];
-    size_t sequence_count; /* created */
+    size_t sequence_count;      /* created */
     struct bandwidth bandwidth; /* open with --floor */
     char kernels[128];
     token_id *tokens; /* [longest prompt or depth] random ids */
@@ -75,7 +75,8 @@ static enum status decode(struct bench *bench, uint64_t step_count, size_t seque
         for (size_t i = 0; i < sequence_count; i++) tokens[i] = random_token(bench);
         const float *logits;
         TRY(engine_step(bench->session.engine, bench->sequences, tokens, sequence_count, &logits, error));
-        if (read_ns != NULL) *read_ns += bandwidth_pass_ns(&bench->bandwidth, device_pool(bench->session.device));
+        if (read_ns != NULL)
+            *read_ns += bandwidth_pass_ns(&bench->bandwidth, device_pool(bench->session.device));
         TRY(check_interrupt(error));
     }
     return STATUS_OK;
@@ -138,7 +139,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     for (uint64_t r = 0; r < repetitions; r++) {
         if (r > 0) TRY(set_depth(bench, test, error));
         uint64_t read_ns = 0, began = clock_ns();
-        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, reads ? &read_ns : NULL, error));
+        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, reads ? &read_ns : NULL,
+                          error));
         test->samples_ns[test->sample_count] = clock_ns() - began - read_ns;
         if (reads)
             test->read_rates[test->sample_count] =
@@ -206,13 +208,13 @@ static void destroy_sequences(struct bench *bench) {
 }
 
 /* Room for the longest test, once, for every combination. */
-static enum status reserve_tokens(struct bench *bench, const struct test_list *list,
-                                  struct engine_options *engine_options, struct error *error) {
+static enum status reserve_tokens(struct bench *bench, const struct test_list *list, struct plan *plan,
+                                  struct error *error) {
     for (size_t i = 0; i < list->count; i++) {
         const struct bench_test *test = &list->tests[i];
         uint64_t length = test->depth + test->prompt_count + test->generate_count + 1;
-        engine_options->context_size = max_size(engine_options->context_size, length);
-        engine_options->sequence_capacity = max_size(engine_options->sequence_capacity, test->sequence_count);
+        plan->context_size = max_size(plan->context_size, length);
+        plan->sequence_capacity = max_size(plan->sequence_capacity, test->sequence_count);
         bench->token_capacity = max_size(bench->token_capacity, max_size(test->prompt_count, test->depth));
     }
     if (bench->tokens == NULL) bench->tokens = calloc(bench->token_capacity + 1, sizeof *bench->tokens);
@@ -221,14 +223,15 @@ static enum status reserve_tokens(struct bench *bench, const struct test_list *l
 
 static enum status run_tests(struct bench *bench, const struct test_list *list, struct bench_test settings,
                              struct error *error) {
-    struct engine_options engine_options = {.batch_size = min_size(settings.batch, settings.ubatch),
-                                            .k_type = settings.k_type,
-                                            .v_type = settings.v_type,
-                                            .select = bench->plan.select,
-                                            .trace = bench->trace.trace};
-    TRY(reserve_tokens(bench, list, &engine_options, error));
-    TRY(plan_tiers(&bench->plan, bench->session.model, "bench", &engine_options, error));
-    TRY(session_create_engine(&bench->session, &engine_options, error));
+    const struct engine_options engine_options = {.trace = bench->trace.trace};
+    struct plan plan = bench->plan;
+    plan.batch_size = min_size(settings.batch, settings.ubatch);
+    plan.k_type = settings.k_type;
+    plan.v_type = settings.v_type;
+    plan.document_name = "bench";
+    TRY(reserve_tokens(bench, list, &plan, error));
+    TRY(plan_set_host_bytes(&plan, &bench->session.model->config, error));
+    TRY(session_create_engine(&bench->session, &plan, &engine_options, error));
     settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
     struct bench_test *test = malloc(sizeof *test); /* its samples are too many for the stack */
     if (test == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
@@ -302,8 +305,8 @@ enum status bench_command(const struct options *options, struct error *error) {
                              : list_tests(&list, options, error);
     if (status == STATUS_OK) status = plan_read_budgets(&bench->plan, options, error);
     if (status == STATUS_OK)
-        status = plan_read_axes(&bench->plan, option_text(options, OPTION_PRESET),
-                                option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
+        status = plan_set_axes(&bench->plan, option_text(options, OPTION_PRESET),
+                               option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
     if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
         bench->options = options;

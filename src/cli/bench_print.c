@@ -250,7 +250,7 @@ static void add_test(json_t *row, const struct bench_test *test) {
 /* Of --kv-disk; sums over all repetitions. */
 static void add_tier(json_t *row, const struct bench_test *test) {
     const struct kv_tier_statistics *tier = &test->tier;
-    if (test->plan->disk.directory == NULL) return;
+    if (test->plan->disk_directory == NULL) return;
     uint64_t chunks = tier->hits + tier->misses;
     json_add_uint(row, "kv_host_bytes", tier->host_bytes);
     json_add_uint(row, "kv_read_bytes", tier->read_bytes);

@@ -36,7 +36,6 @@ struct chat {
     struct line_reader *reader;
     struct message *messages; /* owned */
     size_t message_count, message_capacity;
-    bool found_damage; /* in a saved document */
 };
 
 /* ---- messages ---- */
@@ -80,29 +79,21 @@ static enum status chat_reset(struct chat *chat, struct error *error) {
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
 
-static enum status create_engine(struct chat *chat, struct error *error) {
-    const struct options *options = chat->options;
-    struct engine_options engine_options = {
-        .sequence_capacity = 1,
-        .batch_size = session_batch_size(options),
-        .segment_size = option_count(options, OPTION_SEGMENT),
-        .remainder = (enum engine_remainder)option_count(options, OPTION_REMAINDER),
-        .found_damage = chat->found_damage,
-        .k_type = chat->plan.k_type,
-        .v_type = chat->plan.v_type,
-        .select = chat->plan.select,
-        .trace = chat->trace.trace};
-    TRY(plan_context(&chat->plan, options, &chat->session.model->config, 1, &engine_options.context_size,
-                     error));
-    TRY(plan_tiers(&chat->plan, chat->session.model, "chat", &engine_options, error));
-    return session_create_engine(&chat->session, &engine_options, error);
+static enum status create_engine(struct chat *chat, bool found_damage, struct error *error) {
+    const struct engine_options options = {.trace = chat->trace.trace, .found_damage = found_damage};
+    const struct model_config *config = &chat->session.model->config;
+    chat->plan.context_size = option_count(chat->options, OPTION_CONTEXT);
+    chat->plan.document_name = "chat";
+    plan_read_sizes(&chat->plan, chat->options);
+    TRY(plan_fit_context(&chat->plan, config, error));
+    TRY(plan_set_host_bytes(&chat->plan, config, error));
+    return session_create_engine(&chat->session, &chat->plan, &options, error);
 }
 
 /* In the place of one that found a saved document damaged. */
 static enum status make_engine(void *context, struct engine **engine, struct error *error) {
     struct chat *chat = context;
-    chat->found_damage = true;
-    enum status status = create_engine(chat, error);
+    enum status status = create_engine(chat, true, error);
     *engine = chat->session.engine;
     return status;
 }
@@ -265,7 +256,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
-    TRY(create_engine(chat, error));
+    TRY(create_engine(chat, false, error));
     chat->listener.quiet = option_flag(options, OPTION_QUIET);
     chat->generation = (struct generation){.engine = chat->session.engine,
                                            .tokenizer = chat->session.tokenizer,

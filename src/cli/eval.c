@@ -86,8 +86,8 @@ static enum status read_preset(struct evaluation *evaluation, const char *label,
     }
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
-    if (evaluation->tiers.used) TRY(kv_disk_parse(&plan->disk, option_text(options, OPTION_KV_DISK), error));
-    return plan_read_axes(plan, name, sets[0] != '\0' ? sets : NULL, keep, error);
+    if (evaluation->tiers.used) TRY(plan_read_disk(plan, options, error));
+    return plan_set_axes(plan, name, sets[0] != '\0' ? sets : NULL, keep, error);
 }
 
 static enum status add_preset(struct evaluation *evaluation, const char *label, struct error *error) {
@@ -187,15 +187,15 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
                 (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         struct plan in_memory = evaluation->plans[i]; /* as prompts are read */
-        in_memory.disk = (struct kv_disk){0};
+        in_memory.disk_directory = NULL;
         TRY(plan_check_memory(&in_memory, &session->model->config, context_size, error));
     }
-    struct engine_options engine_options = {.context_size = context_size,
-                                            .sequence_capacity = 1,
-                                            .batch_size = session_batch_size(evaluation->options),
-                                            .k_type = plan->k_type,
-                                            .v_type = plan->v_type};
-    TRY(session_create_engine(session, &engine_options, error));
+    const struct plan dense = {.context_size = context_size,
+                               .sequence_capacity = 1,
+                               .batch_size = session_batch_size(evaluation->options),
+                               .k_type = plan->k_type,
+                               .v_type = plan->v_type};
+    TRY(session_create_engine(session, &dense, NULL, error));
     for (size_t i = 0; i < evaluation->preset_count; i++) /* what one of them lacks is said before the work */
         TRY(evaluation_use_preset(evaluation, i, error));
     return sequence_create(&evaluation->sequence, session->engine, error);

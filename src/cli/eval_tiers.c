@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/size.h"
 #include "cli/eval.h"
-#include "cli/model_size.h"
+#include "model/model_size.h"
 
 enum { BLOCK_ROWS = 256 }; /* of the questions that are read behind what was put there */
 
@@ -40,34 +40,31 @@ enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *e
     return eval_budget_parse(&tiers->budget, host, error);
 }
 
-static enum status budget_of(const struct evaluation *evaluation, const struct engine_options *options,
-                             uint64_t *bytes, struct error *error) {
+static enum status budget_of(const struct evaluation *evaluation, const struct plan *plan, uint64_t *bytes,
+                             struct error *error) {
     const struct model *model = evaluation->session.model;
     const struct eval_budget *budget = &evaluation->tiers.budget;
     *bytes = budget->bytes;
     if (budget->divisor == 0) return STATUS_OK;
-    struct kv_cache_config cache = model_cache_config(&model->config, options->k_type, options->v_type);
+    struct kv_cache_config cache = model_cache_config(&model->config, plan->k_type, plan->v_type);
     uint64_t all;
-    if (!checked_multiply(kv_cache_bytes_per_token(&cache), options->context_size, &all) ||
+    if (!checked_multiply(kv_cache_bytes_per_token(&cache), plan->context_size, &all) ||
         !checked_multiply(all, budget->numerator, &all))
         return error_set(error, STATUS_MEMORY, "--kv-host: a share of more KV than fits any memory");
-    return engine_host_bytes_around(model, options, all / budget->divisor, bytes, error);
+    return plan_host_bytes_around(plan, &model->config, all / budget->divisor, bytes, error);
 }
 
 static enum status open_preset(struct evaluation *evaluation, size_t preset, struct error *error) {
     struct eval_tiers *tiers = &evaluation->tiers;
-    const struct plan *plan = &evaluation->plans[preset];
-    struct engine_options options = {.context_size = tiers->context_size,
-                                     .sequence_capacity = 1,
-                                     .batch_size = BLOCK_ROWS,
-                                     .segment_size = BLOCK_ROWS,
-                                     .k_type = plan->k_type,
-                                     .v_type = plan->v_type,
-                                     .select = plan->select};
-    TRY(plan_tiers(plan, evaluation->session.model, "eval", &options, error));
-    TRY(budget_of(evaluation, &options, &options.host_bytes, error));
-    tiers->budget_bytes[preset] = options.host_bytes;
-    enum status status = engine_create(&tiers->engines[preset], evaluation->session.model, &options, error);
+    struct plan plan = evaluation->plans[preset];
+    plan.context_size = tiers->context_size;
+    plan.sequence_capacity = 1;
+    plan.batch_size = plan.segment_size = BLOCK_ROWS;
+    plan.document_name = "eval";
+    TRY(budget_of(evaluation, &plan, &plan.host_bytes, error));
+    tiers->budget_bytes[preset] = plan.host_bytes;
+    enum status status =
+        engine_create(&tiers->engines[preset], evaluation->session.model, &plan, NULL, error);
     if (status != STATUS_OK && error != NULL) error_prefix(error, evaluation->labels[preset]);
     return status;
 }

@@ -4,7 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
-#include "plan/axes.h"
+#include "plan/plan.h"
 #include "plan/presets.h"
 
 enum { HELP_COLUMN = 32, HELP_WIDTH = 100 };
@@ -51,7 +51,7 @@ static size_t fill_in(const char *help, char *text, size_t text_bytes) {
     static const struct {
         const char *name;
         const char *(*names)(char *buffer, size_t buffer_bytes);
-    } tables[] = {{"{presets}", preset_names}, {"{settings}", axes_setting_names}};
+    } tables[] = {{"{presets}", preset_names}, {"{settings}", plan_setting_names}};
     char names[240];
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         const char *at = strstr(help, tables[i].name);

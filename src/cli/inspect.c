@@ -8,7 +8,7 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
-#include "cli/model_size.h"
+#include "model/model_size.h"
 #include "cli/model_type.h"
 #include "cli/output.h"
 #include "cli/utf8.h"

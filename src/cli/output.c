@@ -47,18 +47,6 @@ bool output_can_colour(void) {
     return output_can_draw() && (refused == NULL || refused[0] == '\0');
 }
 
-const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    size_t unit = 0;
-    double value = (double)bytes;
-    while (value >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(buffer, buffer_bytes, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return buffer;
-}
-
 uint64_t peak_rss_bytes(void) {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;

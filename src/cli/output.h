@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/size.h"
 #include "base/status.h"
 
 /* Buffered; the first failure is remembered and returned by output_flush. */
@@ -20,9 +21,6 @@ enum status output_flush(struct error *error) STATUS_CHECKED;
 bool output_can_draw(void);
 /* ... and colour is welcome too (NO_COLOR is not set). */
 bool output_can_colour(void);
-
-/* "512.0 KiB", "1.23 GiB"; the text lives in buffer. */
-const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes);
 
 /* The most memory this process has had resident. */
 uint64_t peak_rss_bytes(void);

@@ -219,13 +219,9 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     int64_t chunks = option_integer(options, OPTION_CHUNKS);
     if (chunks >= 0 && (uint64_t)chunks < p->window_count) p->window_count = (size_t)chunks;
     if (p->window_count == 0) return error_set(error, STATUS_USAGE, "--chunks: found 0, expected 1 or more");
-    struct engine_options engine_options = {.context_size = p->window_size,
-                                            .sequence_capacity = 1,
-                                            .batch_size = session_batch_size(options),
-                                            .k_type = p->plan.k_type,
-                                            .v_type = p->plan.v_type,
-                                            .select = p->plan.select};
-    TRY(session_create_engine(&p->session, &engine_options, error));
+    p->plan.context_size = p->window_size;
+    p->plan.batch_size = session_batch_size(options);
+    TRY(session_create_engine(&p->session, &p->plan, NULL, error));
     TRY(sequence_create(&p->sequence, p->session.engine, error));
     p->window = calloc(p->window_size, sizeof *p->window);
     p->own = calloc(p->vocabulary_size, sizeof *p->own);

@@ -26,8 +26,7 @@ struct run {
     struct answer answers[ENGINE_SEQUENCES_MOST];
     size_t answer_count;
     uint64_t seed, kv_bytes_peak, reused_tokens;
-    bool found_damage; /* in a saved document */
-    char last_byte;    /* written to standard output */
+    char last_byte; /* written to standard output */
 };
 
 /* Text of an answer that must wait until those before it are printed. */
@@ -75,45 +74,44 @@ static enum status read_prompt(struct run *run, struct error *error) {
     return prompt_check_ids(&run->prompt, run->session.model->config.vocabulary_size, error);
 }
 
-static enum status create_engine(struct run *run, struct error *error) {
-    struct engine_options engine_options = {
-        .sequence_capacity = run->answer_count,
-        .batch_size = session_batch_size(run->options),
-        .segment_size = option_count(run->options, OPTION_SEGMENT),
-        .remainder = (enum engine_remainder)option_count(run->options, OPTION_REMAINDER),
-        .found_damage = run->found_damage,
-        .k_type = run->plan.k_type,
-        .v_type = run->plan.v_type,
-        .select = run->plan.select,
-        .trace = run->trace.trace};
-    TRY(plan_context(&run->plan, run->options, &run->session.model->config, run->answer_count,
-                     &engine_options.context_size, error));
-    if (run->prompt.count > engine_options.context_size)
+/* Sizes and tiers, from the prompt. */
+static enum status complete_plan(struct run *run, struct error *error) {
+    struct plan *plan = &run->plan;
+    const struct model_config *config = &run->session.model->config;
+    const size_t prompt = run->prompt.count;
+    plan->sequence_capacity = run->answer_count;
+    plan->context_size = option_count(run->options, OPTION_CONTEXT);
+    plan->document_name = option_text(run->options, OPTION_FILE);
+    plan_read_sizes(plan, run->options);
+    TRY(plan_fit_context(plan, config, error));
+    if (prompt > plan->context_size)
         return error_set(error, STATUS_USAGE,
-                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", run->prompt.count,
-                         (unsigned long long)engine_options.context_size, run->prompt.count + 512);
-    uint64_t wanted = engine_options.context_size, asked = (uint64_t)run->generation.token_max;
+                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
+                         (unsigned long long)plan->context_size, prompt + 512);
+    uint64_t wanted = plan->context_size, asked = (uint64_t)run->generation.token_max;
     if (run->generation.token_max < 0) asked = 1; /* open-ended: as far as it goes */
-    if (asked < wanted - run->prompt.count) wanted = run->prompt.count + asked;
-    TRY(plan_check_memory(&run->plan, &run->session.model->config, wanted * run->answer_count, error));
-    if (run->plan.disk.directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
+    if (asked < wanted - prompt) wanted = prompt + asked;
+    TRY(plan_check_memory(plan, config, wanted * run->answer_count, error));
+    if (plan->disk_directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
         run->generation.token_max >= 0)
-        engine_options.context_size = wanted; /* metadata of what is never used would take the budget */
-    engine_options.wanted_tokens = wanted;
-    TRY(plan_tiers(&run->plan, run->session.model, option_text(run->options, OPTION_FILE), &engine_options,
-                   error));
-    if (engine_options.context_size > run->session.model->config.context_length && !run->listener.quiet)
+        plan->context_size = wanted; /* metadata of what is never used would take the budget */
+    plan->wanted_tokens = wanted;
+    if (plan->context_size > config->context_length && !run->listener.quiet)
         fprintf(stderr, "loam: note: a context of %llu tokens, the model was trained for %llu\n",
-                (unsigned long long)engine_options.context_size,
-                (unsigned long long)run->session.model->config.context_length);
-    return session_create_engine(&run->session, &engine_options, error);
+                (unsigned long long)plan->context_size, (unsigned long long)config->context_length);
+    return STATUS_OK;
+}
+
+static enum status create_engine(struct run *run, bool found_damage, struct error *error) {
+    const struct engine_options options = {.trace = run->trace.trace, .found_damage = found_damage};
+    TRY(plan_set_host_bytes(&run->plan, &run->session.model->config, error));
+    return session_create_engine(&run->session, &run->plan, &options, error);
 }
 
 /* In the place of one that found a saved document damaged. */
 static enum status make_engine(void *context, struct engine **engine, struct error *error) {
     struct run *run = context;
-    run->found_damage = true;
-    enum status status = create_engine(run, error);
+    enum status status = create_engine(run, true, error);
     *engine = run->session.engine;
     return status;
 }
@@ -149,7 +147,8 @@ static enum status open_run(struct run *run, struct error *error) {
     TRY(session_open(&run->session, options, option_count(options, OPTION_THREADS), error));
     TRY(open_tokenizer(run, error));
     TRY(read_prompt(run, error));
-    TRY(create_engine(run, error));
+    TRY(complete_plan(run, error));
+    TRY(create_engine(run, false, error));
     run->seed = session_seed(options);
     return create_answers(run, error);
 }
@@ -319,7 +318,7 @@ static json_t *run_json(const struct run *run) {
     json_add(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
     json_add_uint(plan, "threads", session->thread_count);
     json_add_uint(plan, "context_size", engine_context_size(session->engine));
-    json_add_uint(plan, "batch_size", session_batch_size(run->options));
+    json_add_uint(plan, "batch_size", run->plan.batch_size);
     const char *name = session->model->config.name;
     json_add(root, "model", json_bytes(name, strlen(name)));
     json_add(root, "preset", json_string(run->plan.preset));
@@ -359,7 +358,7 @@ static enum status check_saving(const struct run *run, struct error *error) {
 static enum status report(struct run *run, enum status status, struct error *error) {
     if (run->session.engine == NULL) return status;                 /* it could not be made again */
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
-    if (run->plan.disk.directory != NULL)
+    if (run->plan.disk_directory != NULL)
         run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
     /* What is refused before any work has no figures. */
     if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.figures.prefill_tokens > 0)

@@ -54,18 +54,18 @@ enum status session_open_tokenizer(struct session *session, const struct options
     return STATUS_OK;
 }
 
-enum status session_create_engine(struct session *session, const struct engine_options *engine_options,
-                                  struct error *error) {
+enum status session_create_engine(struct session *session, const struct plan *plan,
+                                  const struct engine_options *engine_options, struct error *error) {
     double began = clock_seconds();
     engine_destroy(session->engine);
     session->engine = NULL;
-    TRY(engine_create(&session->engine, session->model, engine_options, error));
+    TRY(engine_create(&session->engine, session->model, plan, engine_options, error));
     session->load_seconds += clock_seconds() - began;
     const char *warning = engine_documents_warning(session->engine);
     if (warning != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", warning);
-    size_t wanted = min_size(engine_options->resident_layers, session->model->config.layer_count),
+    size_t wanted = min_size(plan->resident_layers, session->model->config.layer_count),
            resident = engine_tier_statistics(session->engine).resident_layers;
-    if (engine_options->disk_directory != NULL && resident < wanted && !session->quiet)
+    if (plan->disk_directory != NULL && resident < wanted && !session->quiet)
         fprintf(stderr,
                 "loam: note: of the first %zu layers, which are to stay in RAM, --kv-host holds %zu; of the "
                 "others "

@@ -35,8 +35,9 @@ enum status session_open_vocabulary(struct session *session, const struct option
 enum status session_open_tokenizer(struct session *session, const struct options *options,
                                    struct error *error) STATUS_CHECKED;
 /* Replaces the engine there was; its sequences must be gone. */
-enum status session_create_engine(struct session *session, const struct engine_options *engine_options,
-                                  struct error *error) STATUS_CHECKED;
+enum status session_create_engine(struct session *session, const struct plan *plan,
+                                  const struct engine_options *engine_options, struct error *error)
+    STATUS_CHECKED;
 void session_close(struct session *session);
 
 /* Tokens of a prefill block: the smaller of -b and -ub. */

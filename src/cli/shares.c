@@ -34,7 +34,7 @@ json_t *shares_layers_json(const struct page_shares *shares) {
 
 void shares_print(const struct engine *engine, const struct sequence *sequence) {
     const struct page_shares *shares = sequence != NULL ? sequence_shares(sequence) : NULL;
-    const struct share_costs *costs = engine_share_costs(engine);
+    const struct page_costs *costs = engine_page_costs(engine);
     char text[SHARES_TEXT_BYTES];
     if (shares == NULL) return;
     fprintf(stderr, "loam: pages in 4 bits: %s", shares_text(shares, text));
@@ -43,14 +43,14 @@ void shares_print(const struct engine *engine, const struct sequence *sequence) 
                 ", chosen by: a page read in %.1f us, in 4 bits in %.1f; attended to in %.1f us, in 4 bits "
                 "in %.1f",
                 costs->disk.tail_seconds * 1e6, costs->disk.page_seconds * 1e6, costs->rows_attend * 1e6,
-                costs->packed_attend * 1e6);
+                costs->quantized_attend * 1e6);
     if (costs != NULL && costs->layer > 0) fprintf(stderr, "; a layer in %.2f ms", costs->layer * 1e3);
     fprintf(stderr, "\n");
 }
 
 json_t *shares_json(const struct engine *engine, const struct sequence *sequence) {
     const struct page_shares *shares = sequence != NULL ? sequence_shares(sequence) : NULL;
-    const struct share_costs *costs = engine_share_costs(engine);
+    const struct page_costs *costs = engine_page_costs(engine);
     if (shares == NULL) return NULL;
     json_t *object = json_object(), *measured = json_null();
     json_add_number(object, "share", shares_mean(shares));
@@ -61,7 +61,7 @@ json_t *shares_json(const struct engine *engine, const struct sequence *sequence
         json_add_number(measured, "packed_page_seconds", costs->disk.page_seconds);
         json_add_number(measured, "packed_page_alone_seconds", costs->disk.alone_seconds);
         json_add_number(measured, "attend_seconds", costs->rows_attend);
-        json_add_number(measured, "packed_attend_seconds", costs->packed_attend);
+        json_add_number(measured, "quantized_attend_seconds", costs->quantized_attend);
         json_add_number(measured, "decode_seconds", costs->decode);
         json_add_number(measured, "layer_seconds", costs->layer);
     }

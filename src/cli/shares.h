@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "engine/engine.h"
-#include "engine/share.h"
+#include "plan/quantized_pages.h"
 
 enum { SHARES_TEXT_BYTES = 64 };
 

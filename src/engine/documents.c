@@ -92,21 +92,22 @@ static enum status open_store(struct documents *documents, struct store_options 
     return status;
 }
 
-enum status documents_open(struct documents **result, const struct engine_options *options,
-                           const struct model *model, const struct kv_layout *layout, struct select *select,
-                           uint64_t buffer_bytes, struct error *error) {
+enum status documents_open(struct documents **result, const struct plan *plan,
+                           const struct engine_options *options, const struct model *model,
+                           const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
+                           struct error *error) {
     struct documents *documents = calloc(1, sizeof *documents);
     *result = documents;
     if (documents == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
-    struct store_options store_options = {.directory = options->disk_directory,
-                                          .limit_bytes = options->disk_bytes,
+    struct store_options store_options = {.directory = plan->disk_directory,
+                                          .limit_bytes = plan->disk_bytes,
                                           .staging_bytes = (size_t)buffer_bytes,
                                           .faults = options->io_faults,
                                           .sqlite_vfs = options->sqlite_vfs};
     TRY(open_store(documents, &store_options, error));
     documents->ignores = documents->is_read_only && options->found_damage;
     struct kv_backing *backing = &documents->backing;
-    documents->name = strdup(options->document_name != NULL ? options->document_name : "");
+    documents->name = strdup(plan->document_name != NULL ? plan->document_name : "");
     if (documents->name == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
     backing->store = documents->store;
     backing->name = documents->name;
@@ -119,9 +120,9 @@ enum status documents_open(struct documents **result, const struct engine_option
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
-    if (options->q4_pages) set_q4(&backing->layout, layout, options->mixes_pages);
-    if (options->mixes_pages) { /* zeros are shares too, until they are chosen */
-        backing->layout.shares = options->shares;
+    if (plan->q4_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
+    if (plan->mixes_pages) { /* zeros are shares too, until they are chosen */
+        backing->layout.shares = plan->shares;
         backing->layout.shares.layer_count = (uint16_t)model->config.layer_count;
     }
     snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");

@@ -27,9 +27,10 @@
 struct documents;
 
 /* select NULL: no metadata. */
-enum status documents_open(struct documents **documents, const struct engine_options *options,
-                           const struct model *model, const struct kv_layout *layout, struct select *select,
-                           uint64_t buffer_bytes, struct error *error) STATUS_CHECKED;
+enum status documents_open(struct documents **documents, const struct plan *plan,
+                           const struct engine_options *options, const struct model *model,
+                           const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
+                           struct error *error) STATUS_CHECKED;
 /* What builds metadata (kv_backing.build_metadata); before the first sequence. */
 void documents_build_with(struct documents *documents,
                           enum status (*build)(void *context, struct kv_sequence *sequence,

@@ -13,22 +13,16 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "engine/documents.h"
-#include "engine/share.h"
 #include "kernels/codec/codec.h"
 #include "model/calibration.h"
+#include "plan/quantized_pages.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
 #include "tensor/half.h"
 
 static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
-enum {
-    BATCH_DEFAULT = 512,
-    SEGMENT_DEFAULT = 8192,
-    SEGMENT_MOST = 1 << 19,
-    FILL_ROWS = 256,
-    Q8_GRANULE = 32
-};
-static const uint64_t BUFFER_BYTES_LEAST = 2 << 20, BUFFER_BYTES_MOST = 8 << 20; /* write-behind */
+enum { SEGMENT_DEFAULT = 8192, FILL_ROWS = 256 };
+_Static_assert((int)FILL_ROWS <= (int)PLAN_BLOCK_MIN, "the cache takes them at once");
 
 struct sequence {
     struct engine *engine;
@@ -48,7 +42,7 @@ struct engine {
     struct kv_cache_config kv;
     uint64_t context_size;
     size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
-    enum engine_remainder remainder;
+    enum plan_suffix suffix;
     bool watched;         /* somebody sees attention: prompts go block by block, in the order of their rows */
     uint64_t *positions;  /* [row capacity] */
     uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
@@ -58,10 +52,10 @@ struct engine {
     struct tiered *tiered;       /* owned; NULL: all KV is in memory */
     struct documents *documents; /* owned; NULL: nothing is saved */
     bool traced;                 /* the device's pool has our trace */
-    uint64_t wanted_tokens;      /* of struct engine_options */
+    uint64_t wanted_tokens;      /* of struct plan */
     bool hides_reads;            /* behind the computation of the layer before */
     bool has_costs;
-    struct share_costs costs; /* that shares were chosen by */
+    struct page_costs costs; /* that shares were chosen by */
 };
 
 /* ---- selection ---- */
@@ -77,17 +71,9 @@ static struct select_rule default_rule(const struct engine *engine) {
     return select_rule_of(select_get_options(engine->select));
 }
 
-static struct select_shape select_shape_of(const struct model *model) {
-    const struct model_config *config = &model->config;
-    return (struct select_shape){.layer_count = config->layer_count,
-                                 .head_count = config->head_count,
-                                 .kv_head_count = config->kv_head_count,
-                                 .k_dimension = config->k_dimension};
-}
-
 static enum status make_select(struct engine *engine, const struct select_options *options,
                                struct error *error) {
-    const struct select_shape shape = select_shape_of(engine->model);
+    const struct select_shape shape = plan_select_shape(&engine->model->config);
     if (options->method == NULL || options->method == &select_all) return STATUS_OK;
     struct calibration *file = NULL;
     char *path = NULL; /* where the file would be */
@@ -177,7 +163,7 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
     wanted.keep = keep;
     struct engine *engine = sequence->engine;
     if (engine->tiered != NULL && select != NULL) {
-        const struct select_shape shape = select_shape_of(engine->model);
+        const struct select_shape shape = plan_select_shape(&engine->model->config);
         uint64_t now, then;
         TRY(select_options_kept_most(options, &shape, engine->context_size, &now, error));
         TRY(select_options_kept_most(&wanted, &shape, engine->context_size, &then, error));
@@ -190,91 +176,6 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
 }
 
 /* ---- life ---- */
-
-static uint64_t buffer_bytes_of(const struct engine_options *options) {
-    if (options->disk_directory == NULL) return 0;
-    uint64_t bytes = options->host_bytes / (options->q4_pages ? 32 : 16); /* pages of a third the bytes */
-    if (bytes < BUFFER_BYTES_LEAST) return BUFFER_BYTES_LEAST;
-    return bytes > BUFFER_BYTES_MOST ? BUFFER_BYTES_MOST : bytes;
-}
-
-/* What attention over KV in tiers is made for. */
-static enum status tiered_options_of(const struct model *model, const struct engine_options *options,
-                                     struct tiered_options *tiered, struct error *error) {
-    const struct select_shape shape = select_shape_of(model);
-    *tiered = (struct tiered_options){
-        .kv_head_count = model->config.kv_head_count,
-        .sequence_capacity = options->sequence_capacity,
-        .context_size = options->context_size != 0 ? options->context_size : model->config.context_length,
-        .looks_ahead = options->looks_ahead};
-    if (options->select.method == NULL || options->select.method == &select_all) return STATUS_OK;
-    return select_options_kept_most(&options->select, &shape, tiered->context_size, &tiered->kept_most,
-                                    error);
-}
-
-/* The cache that the options mean; metadata as far as they are known. */
-static enum status cache_config(const struct model *model, const struct engine_options *options,
-                                struct kv_cache_config *kv, struct error *error) {
-    const struct model_config *config = &model->config;
-    uint64_t context = options->context_size != 0 ? options->context_size : config->context_length;
-    *kv = (struct kv_cache_config){
-        .layer_count = config->layer_count,
-        .kv_head_count = config->kv_head_count,
-        .k_dimension = config->k_dimension,
-        .v_dimension = config->v_dimension,
-        .k_type = options->k_type,
-        .v_type = options->v_type,
-        .sequence_capacity = options->sequence_capacity,
-        .host_bytes = options->host_bytes,
-        .q4_pages = options->q4_pages,
-        .mixes_pages = options->mixes_pages,
-        .resident_layers = options->disk_directory != NULL ? options->resident_layers : 0,
-        .buffer_bytes = buffer_bytes_of(options),
-        .block_tokens = max_size(options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT, FILL_ROWS)};
-    struct tiered_options lists;
-    TRY(tiered_options_of(model, options, &lists, error));
-    kv->scratch_bytes = tiered_bytes(&lists);
-    uint64_t per_sequence, bytes;
-    if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
-        !checked_multiply(per_sequence, options->sequence_capacity, &kv->token_capacity) ||
-        !checked_multiply(kv->token_capacity, kv_cache_bytes_per_token(kv), &bytes) ||
-        bytes > (uint64_t)1 << 46)
-        return error_set(error, STATUS_MEMORY,
-                         "a context of %llu tokens for %zu sequences does not fit any memory",
-                         (unsigned long long)context, options->sequence_capacity);
-    return STATUS_OK;
-}
-
-/* With the selection's metadata. */
-static enum status selecting_config(const struct model *model, const struct engine_options *options,
-                                    struct kv_cache_config *kv, struct error *error) {
-    const struct select_shape shape = select_shape_of(model);
-    TRY(cache_config(model, options, kv, error));
-    if (options->select.method != NULL)
-        TRY(select_options_metadata_bytes(&options->select, &shape, &kv->metadata_bytes, error));
-    kv->metadata_layer_first = options->select.dense_layers;
-    return STATUS_OK;
-}
-
-enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
-                                    uint64_t *bytes, struct error *error) {
-    struct kv_cache_config kv;
-    TRY(selecting_config(model, options, &kv, error));
-    *bytes = kv_tier_bytes_least(&kv);
-    return STATUS_OK;
-}
-
-enum status engine_host_bytes_around(const struct model *model, const struct engine_options *options,
-                                     uint64_t kv_bytes, uint64_t *bytes, struct error *error) {
-    struct engine_options counted = *options;
-    struct kv_cache_config kv;
-    counted.host_bytes = *bytes = kv_bytes;
-    for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
-        TRY(selecting_config(model, &counted, &kv, error));
-        counted.host_bytes = *bytes = kv_tier_bytes_around(&kv, kv_bytes);
-    }
-    return STATUS_OK;
-}
 
 static enum status before_layer(void *context, const struct forward_layer *layer, struct error *error) {
     return tiered_begin_layer(context, layer->layer_index, layer->sequences, layer->items, layer->item_count,
@@ -332,7 +233,7 @@ static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE
     return known;
 }
 
-static struct share_work work_of(const struct engine *engine, uint64_t token_count) {
+static struct page_work work_of(const struct engine *engine, uint64_t token_count) {
     const struct kv_cache_config *kv = &engine->kv;
     const struct pool *pool = device_pool(engine->model->device);
     bool selects = engine->select != NULL && token_count > 0;
@@ -340,15 +241,15 @@ static struct share_work work_of(const struct engine *engine, uint64_t token_cou
     const size_t rows_bytes = kv_cache_layout(engine->cache)->chunk_bytes;
     double all = (double)(kv->layer_count * kv->kv_head_count * kv_chunks_of(token_count) * rows_bytes);
     double room = (double)(kv->host_bytes - kv_tier_bytes_least(kv)); /* beyond what any step needs */
-    return (struct share_work){.layer_count = kv->layer_count,
-                               .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
-                               .kv_head_count = kv->kv_head_count,
-                               .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
-                               .rows_bytes = rows_bytes,
-                               .packed_bytes = kv_q4_chunk_bytes(kv_cache_layout(engine->cache)),
-                               .chunks = kv_chunks_of(token_count),
-                               .kept = kv_chunks_of(kept),
-                               .held = room < all ? room / all : 1};
+    return (struct page_work){.layer_count = kv->layer_count,
+                              .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
+                              .kv_head_count = kv->kv_head_count,
+                              .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
+                              .rows_bytes = rows_bytes,
+                              .quantized_bytes = kv_q4_chunk_bytes(kv_cache_layout(engine->cache)),
+                              .chunks = kv_chunks_of(token_count),
+                              .kept = kv_chunks_of(kept),
+                              .held = room < all ? room / all : 1};
 }
 
 static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
@@ -356,47 +257,47 @@ static void choose_shares(void *context, struct store *store, const struct store
                           struct page_shares *shares) {
     struct engine *engine = context;
     const struct kv_layout *rows = kv_cache_layout(engine->cache);
-    struct share_work work = work_of(engine, token_count);
+    struct page_work work = work_of(engine, token_count);
     float sensitivity[PAGE_SHARES_LAYERS_MOST];
-    struct share_sample sample = {.store = store,
-                                  .layout = layout,
-                                  .token_capacity = token_capacity,
-                                  .bytes = work.chunks * layout->layer_count * layout->kv_head_count *
-                                           rows->chunk_bytes / SAMPLE_SHARE,
-                                  .kv = rows,
-                                  .group = engine->model->config.head_count / engine->kv.kv_head_count};
+    struct page_sample sample = {.store = store,
+                                 .layout = layout,
+                                 .token_capacity = token_capacity,
+                                 .bytes = work.chunks * layout->layer_count * layout->kv_head_count *
+                                          rows->chunk_bytes / SAMPLE_SHARE,
+                                 .kv = rows,
+                                 .group = engine->model->config.head_count / engine->kv.kv_head_count};
     memset(shares->sixteenths, work.held < 1 ? PAGE_SHARE_WHOLE : 0, work.layer_count);
     if (work.held >= 1) return; /* nothing will be read */
     if (sample.bytes > SAMPLE_BYTES_MOST) sample.bytes = SAMPLE_BYTES_MOST;
     if (sample.bytes < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
-    if (share_measure(&engine->costs, &sample, NULL) != STATUS_OK) return;
+    if (quantized_pages_measure(&engine->costs, &sample, NULL) != STATUS_OK) return;
     if (engine->hides_reads) engine->costs.layer = layer_seconds(engine, kv);
     if (read_sensitivity(engine, sensitivity)) work.sensitivity = sensitivity;
-    share_choose(&engine->costs, &work, shares);
+    quantized_pages_choose(&engine->costs, &work, shares);
     engine->has_costs = true;
 }
 
-const struct share_costs *engine_share_costs(const struct engine *engine) {
+const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
 
 /* Attention over a cache whose chunks come and go, and where they go to. */
-static enum status make_tiered(struct engine *engine, const struct engine_options *options,
-                               struct error *error) {
-    if (options->host_bytes == 0) return STATUS_OK;
+static enum status make_tiered(struct engine *engine, const struct plan *plan,
+                               const struct engine_options *options, struct error *error) {
+    if (plan->host_bytes == 0) return STATUS_OK;
     struct tiered_options lists;
-    TRY(tiered_options_of(engine->model, options, &lists, error));
+    TRY(plan_tiered_options(plan, &engine->model->config, &lists, error));
     TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, engine->select, &lists, error));
     forward_set_tiered(engine->forward, engine->tiered);
     forward_set_hooks(
         engine->forward,
         &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});
-    if (options->disk_directory == NULL) return STATUS_OK;
-    TRY(documents_open(&engine->documents, options, engine->model, kv_cache_layout(engine->cache),
+    if (plan->disk_directory == NULL) return STATUS_OK;
+    TRY(documents_open(&engine->documents, plan, options, engine->model, kv_cache_layout(engine->cache),
                        engine->select, engine->kv.buffer_bytes, error));
     documents_build_with(engine->documents, build_rows, engine);
-    engine->hides_reads = engine->select == NULL || (options->looks_ahead && select_scans(engine->select));
-    if (options->mixes_pages && options->shares.layer_count == 0)
+    engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
+    if (plan->mixes_pages && plan->shares.layer_count == 0)
         documents_choose_with(engine->documents, choose_shares, engine);
     return STATUS_OK;
 }
@@ -412,11 +313,11 @@ static enum status set_trace(struct engine *engine, struct trace *trace, struct 
     return STATUS_OK;
 }
 
-static enum status engine_init(struct engine *engine, const struct engine_options *options,
-                               struct error *error) {
-    /* A budget that is too small is refused with what all of it needs. */
-    TRY((options->host_bytes > 0 ? selecting_config : cache_config)(engine->model, options, &engine->kv,
-                                                                    error));
+static enum status engine_init(struct engine *engine, const struct plan *plan,
+                               const struct engine_options *options, struct error *error) {
+    TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
+    /* A budget that is too small is refused with what all of it needs; without one metadata come with the selection. */
+    if (plan->host_bytes == 0) engine->kv.metadata_bytes = engine->kv.metadata_layer_first = 0;
     TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
@@ -429,78 +330,35 @@ static enum status engine_init(struct engine *engine, const struct engine_option
     for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
     struct device *device = engine->model->device;
     TRY(device->operations->stream_create(device, &engine->stream, error));
-    TRY(replace_select(engine, &options->select, error));
-    TRY(make_tiered(engine, options, error));
+    TRY(replace_select(engine, &plan->select, error));
+    TRY(make_tiered(engine, plan, options, error));
     return set_trace(engine, options->trace, error);
 }
 
 /* Whole blocks, so that blocks are cut where they would be without segments. */
-static size_t segment_size_of(const struct engine *engine, const struct engine_options *options) {
-    size_t block = engine->batch_size, size = options->segment_size;
+static size_t segment_size_of(const struct engine *engine, const struct plan *plan) {
+    size_t block = engine->batch_size, size = plan->segment_size;
     if (size == 0)
         size = min_size(SEGMENT_DEFAULT, segment_bytes / (engine->model->config.hidden_size * sizeof(float)));
     if (engine->context_size < size) size = align_up(engine->context_size, block);
     return max_size(size / block * block, block);
 }
 
-static enum status options_check(const struct model_config *config, const struct engine_options *options,
-                                 struct error *error) {
-    if (options->sequence_capacity < 1 || options->sequence_capacity > ENGINE_SEQUENCES_MOST)
-        return error_set(error, STATUS_USAGE, "%zu sequences: expected 1 to %d", options->sequence_capacity,
-                         ENGINE_SEQUENCES_MOST);
-    if (options->batch_size > DEVICE_BATCH_MOST)
-        return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d",
-                         options->batch_size, DEVICE_BATCH_MOST);
-    if (options->segment_size > SEGMENT_MOST)
-        return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d",
-                         options->segment_size, SEGMENT_MOST);
-    if ((options->k_type == KV_Q8 && config->k_dimension % Q8_GRANULE != 0) ||
-        (options->v_type == KV_Q8 && config->v_dimension % Q8_GRANULE != 0))
-        return error_set(error, STATUS_USAGE,
-                         "q8 KV needs head dimensions in multiples of 32, not %zu and %zu",
-                         config->k_dimension, config->v_dimension);
-    if (options->disk_directory != NULL && options->host_bytes == 0)
-        return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
-    if (options->select.method != NULL && options->select.method->reads_keys && options->k_type != KV_F16)
-        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
-                         options->select.method->name);
-    if (options->select.method != NULL && options->q4_pages &&
-        (options->select.method->reads_keys || options->select.scan))
-        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
-                         options->select.method->name);
-    if (options->q4_pages &&
-        (options->disk_directory == NULL || options->k_type != KV_F16 || options->v_type != KV_F16))
-        return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
-    if (options->mixes_pages && (!options->q4_pages || config->layer_count > PAGE_SHARES_LAYERS_MOST))
-        return error_set(error, STATUS_USAGE,
-                         "a share of the pages in 4 bits is of at most %d layers, not %zu",
-                         PAGE_SHARES_LAYERS_MOST, config->layer_count);
-    if (options->host_bytes > 0 && options->select.method != NULL && options->select.method->watches_prefill)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "select=%s with KV on disk: what it sums up changes with every token and is not saved",
-            options->select.method->name);
-    if (!config->has_rope && options->context_size > config->context_length)
-        return error_set(
-            error, STATUS_USAGE, "a context of %llu tokens: this model has learned positions for %llu only",
-            (unsigned long long)options->context_size, (unsigned long long)config->context_length);
-    return STATUS_OK;
-}
-
-enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
-                          struct error *error) {
+enum status engine_create(struct engine **engine, struct model *model, const struct plan *plan,
+                          const struct engine_options *options, struct error *error) {
+    static const struct engine_options none;
     *engine = NULL;
-    TRY(options_check(&model->config, options, error));
+    TRY(plan_check(plan, &model->config, error));
     struct engine *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the engine");
     made->model = model;
-    made->context_size = options->context_size != 0 ? options->context_size : model->config.context_length;
-    made->sequence_capacity = options->sequence_capacity;
-    made->batch_size = options->batch_size != 0 ? options->batch_size : BATCH_DEFAULT;
-    made->segment_size = segment_size_of(made, options);
-    made->remainder = options->remainder;
-    made->wanted_tokens = options->wanted_tokens;
-    enum status status = engine_init(made, options, error);
+    made->context_size = plan_context_size(plan, &model->config);
+    made->sequence_capacity = plan->sequence_capacity;
+    made->batch_size = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
+    made->segment_size = segment_size_of(made, plan);
+    made->suffix = plan->suffix;
+    made->wanted_tokens = plan->wanted_tokens;
+    enum status status = engine_init(made, plan, options != NULL ? options : &none, error);
     if (status != STATUS_OK) {
         engine_destroy(made);
         return status;
@@ -651,10 +509,10 @@ static enum status save(const struct engine *engine, struct sequence *sequence, 
 }
 
 /* Whether the last token_count tokens of a prompt, the others of which came from a document, select. */
-static bool remainder_selects(const struct engine *engine, const struct sequence *sequence,
-                              uint64_t token_count) {
-    if (engine->select == NULL || sequence->rule.dense || engine->remainder == REMAINDER_DENSE) return false;
-    if (engine->remainder == REMAINDER_SELECTS) return true;
+static bool suffix_selects(const struct engine *engine, const struct sequence *sequence,
+                           uint64_t token_count) {
+    if (engine->select == NULL || sequence->rule.dense || engine->suffix == SUFFIX_DENSE) return false;
+    if (engine->suffix == SUFFIX_SELECTS) return true;
     uint64_t length = sequence_length(sequence);
     return token_count <= length / select_rule_kept_tokens(engine->select, &sequence->rule, length);
 }
@@ -753,7 +611,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     if (holds != STATUS_OK) sequence->notice.message[0] = '\0'; /* said now */
     TRY(holds);
     struct prefill_request selecting = *request;
-    if (reused > 0 && remainder_selects(engine, sequence, request->token_count - reused)) {
+    if (reused > 0 && suffix_selects(engine, sequence, request->token_count - reused)) {
         sequence->selected = request->token_count - reused;
         selecting.selects = true;
         request = &selecting;

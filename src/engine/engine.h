@@ -13,58 +13,24 @@
 
 #include "base/status.h"
 #include "model/model.h"
+#include "plan/plan.h"
 
-enum { ENGINE_SEQUENCES_MOST = 64 };
+enum { ENGINE_SEQUENCES_MOST = PLAN_SEQUENCES_MAX };
 
 struct engine;
 struct sequence;
 
-/* The tokens of a prompt behind those that a saved document had: densely, every one attends to all of the document,
- * which is read from disk once, and answers are those of a fresh prefill but for rounding.  Selecting, each attends as
- * it would in an engine_step of its own, and only what it chooses is read.  The order is that of --remainder. */
-enum engine_remainder {
-    REMAINDER_DENSE,
-    REMAINDER_SELECTS,
-    REMAINDER_CHEAPER, /* selects where that attends to fewer rows in all: up to length / kept tokens */
-};
-
+/* What is no part of a plan.  Zeros: none of it. */
 struct engine_options {
-    uint64_t context_size;    /* tokens per sequence; 0: the model's */
-    size_t sequence_capacity; /* 1..64 */
-    size_t batch_size;        /* tokens of a prefill block; 0: 512 */
-    /* Tokens of a prompt that go through a layer before the next one: what an interrupted prefill loses at most.
-     * Rounded down to whole blocks, at least one; 0: what 64 MiB of activations hold, at most 8,192. */
-    size_t segment_size;
-    enum kv_type k_type, v_type;
-    struct select_options select; /* method NULL: all */
-    /* RAM for KV and all that belongs to it, beyond which it lies on disk (cache/kv_tier.h); 0: it all lies in RAM. */
-    uint64_t host_bytes;
-    bool
-        looks_ahead; /* where KV is on disk: what the next layer will choose is brought while this one computes */
-    const char *disk_directory; /* saved documents (cache/store/store.h); NULL: none */
-    uint64_t disk_bytes;        /* of the directory at most; 0: no limit */
-    bool q4_pages; /* on disk, and so once they are full in RAM, chunks hold what 4 bits hold; f16 only */
-    /* With q4_pages: only a share of each layer's chunks does.  shares: of new documents; no layers: chosen when the
-     * first one is made, from what the machine is measured to do then (engine/share.h). */
-    bool mixes_pages;
-    struct page_shares shares;
-    size_t
-        resident_layers; /* where KV is on disk: the first layers, that stay in RAM if host_bytes holds them */
-    const char *document_name; /* of what is saved, for people */
-    /* Prompt and answer, where they are known: in a folder that cannot be written RAM is to hold so many, or the
-     * prompt is refused before it is computed.  0: as many as the prompt has. */
-    uint64_t wanted_tokens;
+    struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work */
     bool found_damage; /* by an engine before: where that cannot be flagged, nothing that is saved is used */
-    struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work; NULL: none */
-    enum engine_remainder remainder;
-    const struct io_faults
-        *io_faults;         /* tests: what fails of the directory's files (platform/io_file.h); NULL */
-    const char *sqlite_vfs; /* tests: the file system of its catalog; NULL: SQLite's own */
+    const struct io_faults *io_faults; /* tests: what fails of the directory's files (platform/io_file.h) */
+    const char *sqlite_vfs;            /* tests: the file system of its catalog; NULL: SQLite's own */
 };
 
-/* select: a calibration is looked for beside the model (model/calibration.h). */
-enum status engine_create(struct engine **engine, struct model *model, const struct engine_options *options,
-                          struct error *error) STATUS_CHECKED;
+/* A calibration for the plan's selection is looked for beside the model (model/calibration.h).  options NULL: zeros. */
+enum status engine_create(struct engine **engine, struct model *model, const struct plan *plan,
+                          const struct engine_options *options, struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);
 /* What is wrong in the folder of saved documents and was left alone, a line for the user; NULL: nothing. */
 const char *engine_documents_warning(const struct engine *engine);
@@ -76,7 +42,7 @@ uint64_t sequence_length(const struct sequence *sequence);
 /* Forgets tokens from token_count on (a shorter prefix is kept). */
 void sequence_truncate(struct sequence *sequence, uint64_t token_count);
 
-/* How the sequence's decode steps select; from the start, as the engine's options say.  STATUS_USAGE: a method that
+/* How the sequence's decode steps select; from the start, as the engine's plan says.  STATUS_USAGE: a method that
  * the engine has no metadata for (all and window need none). */
 enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
                                 struct select_keep keep, struct error *error) STATUS_CHECKED;
@@ -139,7 +105,7 @@ enum status engine_copy(struct engine *engine, struct sequence *sequence, const 
 
 /* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
-/* Of these tokens' successors in that prefill: how many selected (struct engine_options.remainder). */
+/* Of these tokens' successors in that prefill: how many selected (struct plan.suffix). */
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
 const char *sequence_notice(const struct sequence *sequence);
@@ -151,16 +117,9 @@ const struct page_shares *sequence_shares(const struct sequence *sequence);
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
-/* The least host_bytes that options need; for messages and tests. */
-enum status engine_host_bytes_least(const struct model *model, const struct engine_options *options,
-                                    uint64_t *bytes, struct error *error) STATUS_CHECKED;
-/* The host_bytes of which kv_bytes are for chunks, the rest for metadata, tables and buffers. */
-enum status engine_host_bytes_around(const struct model *model, const struct engine_options *options,
-                                     uint64_t kv_bytes, uint64_t *bytes, struct error *error) STATUS_CHECKED;
-
-/* What the shares of new documents were chosen by (engine/share.h); NULL: nothing was measured. */
-struct share_costs;
-const struct share_costs *engine_share_costs(const struct engine *engine);
+/* What the shares of new documents were chosen by (plan/quantized_pages.h); NULL: nothing was measured. */
+struct page_costs;
+const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */

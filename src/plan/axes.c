@@ -1,18 +1,26 @@
-#include "plan/axes.h"
+/* axes: --preset, --set and --keep, and the fields of the same names in loam.h. */
+#include "plan/plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/size.h"
 
-const char *axis_method_text(const char *method, char *buffer, size_t buffer_bytes) {
+/* A word of axis_table ends at '|' or the end. */
+static bool is_word(const char *method, const char *word) {
+    size_t length = strcspn(method, "|");
+    return strlen(word) == length && strncmp(method, word, length) == 0;
+}
+
+const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, size_t buffer_bytes) {
+    const char *method = plan->methods[axis];
     snprintf(buffer, buffer_bytes, "%.*s", (int)strcspn(method, "|"), method);
     return buffer;
 }
 
 static const char resident_name[] = "resident"; /* the one that is not of the select axis */
 
-const char *axes_setting_names(char *buffer, size_t buffer_bytes) {
+const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
     const char *name, *words;
     size_t used = 0;
     for (size_t i = 0; (name = select_setting_name(i, &words)) != NULL && used < buffer_bytes; i++)
@@ -23,7 +31,7 @@ const char *axes_setting_names(char *buffer, size_t buffer_bytes) {
 }
 
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
-static enum status read_number(struct axes *axes, const char *text, size_t length, bool *found,
+static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
                                struct error *error) {
     char name[16], number[24];
     uint64_t value;
@@ -36,47 +44,47 @@ static enum status read_number(struct axes *axes, const char *text, size_t lengt
     number[number_length] = '\0';
     const char *words;
     *found = true;
-    if (select_option_set_word(&axes->select, name, number, &words)) return STATUS_OK;
+    if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
     bool resident = strcmp(name, resident_name) == 0;
-    struct select_options unused = axes->select;
+    struct select_options unused = plan->select;
     if (!resident && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
     if (resident)
-        axes->resident_layers = (size_t)value;
+        plan->resident_layers = (size_t)value;
     else
-        (void)select_option_set(&axes->select, name, value);
+        (void)select_option_set(&plan->select, name, value);
     return STATUS_OK;
 }
 
-static void set_codec(struct axes *axes, const char *method) {
-    axes->methods[AXIS_CODEC] = method;
-    axes->k_type = axes->v_type = strncmp(method, "q8", 2) == 0 ? KV_Q8 : KV_F16;
-    axes->mixes_pages = strncmp(method, "dynamic", 7) == 0;
-    axes->q4_pages = axes->mixes_pages || strncmp(method, "q4", 2) == 0;
+static void set_codec(struct plan *plan, const char *method) {
+    plan->methods[AXIS_CODEC] = method;
+    plan->k_type = plan->v_type = is_word(method, "q8") ? KV_Q8 : KV_F16;
+    plan->mixes_pages = is_word(method, "dynamic");
+    plan->q4_pages = plan->mixes_pages || is_word(method, "q4");
 }
 
 /* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
-static enum status read_set(struct axes *axes, const char *text, bool *names_codec, struct error *error) {
+static enum status read_set(struct plan *plan, const char *text, bool *names_codec, struct error *error) {
     for (const char *c = text; *c != '\0';) {
         size_t length = strcspn(c, ","), method_length;
         if (strcspn(c, "=") >= length)
             return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected AXIS=METHOD",
                              (int)(length < 40 ? length : 40), c);
         bool is_number;
-        TRY(read_number(axes, c, length, &is_number, error));
+        TRY(read_number(plan, c, length, &is_number, error));
         enum axis axis;
         const char *method;
         if (!is_number) {
             TRY(axis_method_parse(c, length, &axis, &method, &method_length, error));
-            axes->methods[axis] = method;
+            plan->methods[axis] = method;
             if (axis == AXIS_CODEC) {
-                set_codec(axes, method);
+                set_codec(plan, method);
                 *names_codec = true;
             }
         }
@@ -85,42 +93,69 @@ static enum status read_set(struct axes *axes, const char *text, bool *names_cod
     return STATUS_OK;
 }
 
-enum status axes_read(struct axes *axes, const char *preset_name, const char *set, const char *keep,
-                      struct error *error) {
+/* The preset's row.  Its codec is of what KV would be anyway. */
+static enum status read_preset(struct plan *plan, const struct preset *preset, struct error *error) {
+    bool unused;
+    plan->preset = preset->name;
+    memcpy(plan->methods, preset->methods, sizeof plan->methods);
+    plan->select = select_options_default();
+    plan->q4_pages = plan->mixes_pages = false;
+    plan->resident_layers = SIZE_MAX;
+    if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
+    if (preset->disk_settings != NULL && plan->disk_directory != NULL)
+        TRY(read_set(plan, preset->disk_settings, &unused, error));
+    return STATUS_OK;
+}
+
+/* Pages in 4 bits are of halves, and not for what reads all keys as rows. */
+static bool takes_q4(const struct plan *plan, enum kv_type k_type, enum kv_type v_type) {
+    return k_type == KV_F16 && v_type == KV_F16 && !plan->select.method->reads_keys && !plan->select.scan;
+}
+
+enum status plan_set_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
+                          struct error *error) {
     const struct preset *preset;
+    const enum kv_type k_type = plan->k_type, v_type = plan->v_type;
     char name[32];
+    bool names_codec = false, on_disk = plan->disk_directory != NULL;
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
-    axes->preset = preset->name;
-    memcpy(axes->methods, preset->methods, sizeof axes->methods);
-    axes->select = select_options_default();
-    bool names_codec = false, compresses = false;
-    axes->q4_pages = axes->mixes_pages = false;
-    if (strcmp(axes->preset, "leoam") == 0) axes->select.heads = SELECT_HEADS_IMPORTANCE;
-    if (axes->on_disk && strcmp(axes->preset, "leoam") == 0) {
-        /* Whole chunks are what is read, and finer metadata would take the budget; layers that read everything would
-         * take the disk. */
-        axes->select.leaf = KV_CHUNK_TOKENS;
-        axes->select.dense_layers = 0;
-        compresses = axes->k_type == KV_F16 && axes->v_type == KV_F16;
-        if (compresses) set_codec(axes, "dynamic");
-    }
-    axes->resident_layers = SIZE_MAX;
-    if (set != NULL) TRY(read_set(axes, set, &names_codec, error));
-    if (axes->q4_pages && !axes->on_disk)
+    TRY(read_preset(plan, preset, error));
+    if (set != NULL) TRY(read_set(plan, set, &names_codec, error));
+    if (plan->q4_pages && !on_disk)
         return error_set(error, STATUS_USAGE,
                          "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
-                         axis_method_text(axes->methods[AXIS_CODEC], name, sizeof name));
-    axes->select.method = select_method_find(axis_method_text(axes->methods[AXIS_SELECT], name, sizeof name));
-    if (compresses && !names_codec && (axes->select.method->reads_keys || axes->select.scan))
-        set_codec(axes, "f16"); /* all keys are read as rows */
-    TRY(select_keep_parse(&axes->select.keep, keep != NULL ? keep : preset->keep, error));
-    if (axes->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
-        axes->resident_layers =
-            axes->on_disk && axes->select.method != &select_all ? axes->select.dense_layers : 0;
-    bool everything = axes->select.keep.ratio == 0 && axes->select.keep.tokens == UINT64_MAX;
-    if (axes->select.method == &select_all && !everything)
+                         plan_method(plan, AXIS_CODEC, name, sizeof name));
+    plan->select.method = select_method_find(plan_method(plan, AXIS_SELECT, name, sizeof name));
+    if (!names_codec && plan->q4_pages && !takes_q4(plan, k_type, v_type)) set_codec(plan, "f16");
+    if (!names_codec) {
+        plan->k_type = k_type;
+        plan->v_type = v_type;
+    }
+    plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
+    TRY(select_keep_parse(&plan->select.keep, keep != NULL ? keep : preset->keep, error));
+    if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
+        plan->resident_layers = on_disk && plan->select.method != &select_all ? plan->select.dense_layers : 0;
+    bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;
+    if (plan->select.method == &select_all && !everything)
         return error_set(error, STATUS_USAGE,
                          "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD",
                          keep);
     return STATUS_OK;
+}
+
+const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes) {
+    const struct preset *preset = NULL;
+    char keep[32], usual[32], method[32];
+    struct select_keep usual_keep;
+    struct error unused;
+    if (preset_find(&preset, plan->preset, &unused) != STATUS_OK) return plan->preset;
+    size_t used = (size_t)snprintf(buffer, buffer_bytes, "%s", plan->preset);
+    plan_method(plan, AXIS_SELECT, method, sizeof method);
+    if (!is_word(preset->methods[AXIS_SELECT], method))
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, " select=%s", method);
+    if (select_keep_parse(&usual_keep, preset->keep, &unused) != STATUS_OK) return buffer;
+    select_keep_text(plan->select.keep, keep, sizeof keep);
+    if (strcmp(keep, select_keep_text(usual_keep, usual, sizeof usual)) != 0)
+        snprintf(buffer + used, buffer_bytes - used, " keep %s", keep);
+    return buffer;
 }

@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/process.h"
 #include "cli/progress.h"
-#include "plan/axes.h"
+#include "plan/plan.h"
 #include "platform/clock.h"
 
 static void every_command_has_help(void **state) {
@@ -72,12 +72,12 @@ static void help_names_what_there_is(void **state) {
         const char *name, *words;
         for (size_t j = 0; (name = select_setting_name(j, &words)) != NULL; j++) {
             char text[64];
-            struct axes axes = {0};
+            struct plan plan = {0};
             struct error error;
             if (!has_word(set, name)) fail_msg("no %s in: %s", name, set);
             snprintf(text, sizeof text, "%s=%.*s", name, words == NULL ? 1 : (int)strcspn(words, " "),
                      words == NULL ? "8" : words);
-            assert_ok(axes_read(&axes, "full", text, NULL, &error), error);
+            assert_ok(plan_set_axes(&plan, "full", text, NULL, &error), error);
         }
         assert_true(has_word(set, "resident") && has_word(set, "heads"));
         free(presets);

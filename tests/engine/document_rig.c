@@ -57,13 +57,13 @@ static float *copy_of(const struct rig_answer *answer) {
 }
 
 static void set_expected(struct document_rig *rig) {
-    struct engine_options plain = rig->options;
+    struct plan plain = rig->options;
     plain.host_bytes = plain.q4_pages ? RIG_ROOMY : 0; /* 4 bits are of chunks that have a page */
     if (!plain.q4_pages) plain.disk_directory = NULL;
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
         struct rig_answer answer;
         scratch_empty(&rig->scratch);
-        rig_ask(rig, rig->model, &plain, prompt, &answer);
+        rig_ask(rig, rig->model, &plain, NULL, prompt, &answer);
         assert_ok(answer.status, answer.error);
         rig->expected[prompt] = copy_of(&answer);
     }
@@ -71,7 +71,7 @@ static void set_expected(struct document_rig *rig) {
         struct rig_answer answer;
         scratch_empty(&rig->scratch);
         for (size_t i = 0; i < 2; i++) {
-            rig_ask(rig, rig->model, &rig->options, prompt, &answer);
+            rig_ask(rig, rig->model, &rig->options, NULL, prompt, &answer);
             assert_ok(answer.status, answer.error);
             assert_ok(answer.saved, answer.error);
             assert_int_equal(answer.reused, i == 0 ? 0 : rig_reused_most(rig, prompt));
@@ -95,13 +95,13 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     memcpy(rig->tokens[RIG_LONGER], rig->tokens[RIG_FIRST], 256 * sizeof(int32_t));
     memcpy(rig->tokens[RIG_DEPARTS], rig->tokens[RIG_FIRST], 128 * sizeof(int32_t));
     scratch_create(&rig->scratch, SCRATCH_MEMORY);
-    rig->options = (struct engine_options){.context_size = RIG_TOKENS + RIG_STEPS,
-                                           .sequence_capacity = 1,
-                                           .batch_size = RIG_BLOCK,
-                                           .segment_size = RIG_SEGMENT,
-                                           .select = select_options_default(),
-                                           .disk_directory = rig->scratch.path,
-                                           .document_name = "rig"};
+    rig->options = (struct plan){.context_size = RIG_TOKENS + RIG_STEPS,
+                                 .sequence_capacity = 1,
+                                 .batch_size = RIG_BLOCK,
+                                 .segment_size = RIG_SEGMENT,
+                                 .select = select_options_default(),
+                                 .disk_directory = rig->scratch.path,
+                                 .document_name = "rig"};
     rig->options.select.method = method;
     rig->options.select.dense_layers = 0;
     rig->options.select.recent = 32;
@@ -112,7 +112,8 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
         memset(rig->options.shares.sixteenths, PAGE_SHARE_WHOLE, rig->model->config.layer_count);
         rig->options.shares.sixteenths[0] = PAGE_SHARE_WHOLE / 2;
     }
-    assert_ok(engine_host_bytes_least(rig->model, &rig->options, &rig->options.host_bytes, &error), error);
+    assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
+              error);
     set_expected(rig);
 }
 
@@ -150,12 +151,12 @@ static enum status answer_run(struct document_rig *rig, struct engine *engine, s
     return status;
 }
 
-static enum status answer_once(struct document_rig *rig, struct model *model,
-                               const struct engine_options *options, enum rig_prompt prompt,
+static enum status answer_once(struct document_rig *rig, struct model *model, const struct plan *options,
+                               const struct engine_options *faults, enum rig_prompt prompt,
                                struct rig_answer *answer) {
     struct engine *engine;
     struct sequence *sequence;
-    TRY(engine_create(&engine, model, options, &answer->error));
+    TRY(engine_create(&engine, model, options, faults, &answer->error));
     answer->opened = true;
     if (engine_documents_warning(engine) != NULL)
         snprintf(answer->warning, sizeof answer->warning, "%s", engine_documents_warning(engine));
@@ -170,11 +171,11 @@ static enum status answer_once(struct document_rig *rig, struct model *model,
     return status;
 }
 
-void rig_ask(struct document_rig *rig, struct model *model, const struct engine_options *options,
-             enum rig_prompt prompt, struct rig_answer *answer) {
+void rig_ask(struct document_rig *rig, struct model *model, const struct plan *options,
+             const struct engine_options *faults, enum rig_prompt prompt, struct rig_answer *answer) {
     *answer = (struct rig_answer){0};
-    answer->status = answer_once(rig, model, options, prompt, answer);
-    if (answer->refusals > 0) answer->status = answer_once(rig, model, options, prompt, answer);
+    answer->status = answer_once(rig, model, options, faults, prompt, answer);
+    if (answer->refusals > 0) answer->status = answer_once(rig, model, options, faults, prompt, answer);
 }
 
 bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer) {
@@ -184,7 +185,7 @@ bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const 
 
 uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what) {
     struct rig_answer answer;
-    rig_ask(rig, rig->model, &rig->options, prompt, &answer);
+    rig_ask(rig, rig->model, &rig->options, NULL, prompt, &answer);
     if (answer.status != STATUS_OK || answer.saved != STATUS_OK)
         fail_msg("%s: then, without faults, prompt %d: %s", what, (int)prompt, answer.error.message);
     if (!rig_is_right(rig, prompt, &answer))

@@ -35,9 +35,9 @@ struct document_rig {
     struct model *model, *other; /* other: of other weights */
     int32_t tokens[RIG_PROMPTS][RIG_TOKENS];
     struct scratch scratch;
-    struct engine_options options; /* of engines without faults; with the least budget */
-    float *expected[RIG_PROMPTS];  /* owned; [1 + RIG_STEPS][RIG_WIDTH]: of a fresh prompt, all in RAM */
-    float *repeated[RIG_PROMPTS];  /* owned; the same where all but the last token was saved */
+    struct plan options;          /* of engines without faults; with the least budget */
+    float *expected[RIG_PROMPTS]; /* owned; [1 + RIG_STEPS][RIG_WIDTH]: of a fresh prompt, all in RAM */
+    float *repeated[RIG_PROMPTS]; /* owned; the same where all but the last token was saved */
 };
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
@@ -59,9 +59,10 @@ struct rig_answer {
     float logits[1 + RIG_STEPS][RIG_WIDTH]; /* of the prompt's last token and of the steps */
 };
 
-/* As loam run does it: prompt, steps, flush; once more when a document turns out damaged meanwhile. */
-void rig_ask(struct document_rig *rig, struct model *model, const struct engine_options *options,
-             enum rig_prompt prompt, struct rig_answer *answer);
+/* As loam run does it: prompt, steps, flush; once more when a document turns out damaged meanwhile.  faults NULL:
+ * none. */
+void rig_ask(struct document_rig *rig, struct model *model, const struct plan *options,
+             const struct engine_options *faults, enum rig_prompt prompt, struct rig_answer *answer);
 /* Whether its bits are those of a fresh one. */
 bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer);
 /* Without faults: right, not refused.  Returns what was reused. */

@@ -60,7 +60,7 @@ void *__wrap_mmap(void *address, size_t length, int protection, int flags, int f
 }
 
 /* Decodes STEPS tokens for every sequence together; the calls that it made. */
-static size_t calls_of_decoding(const struct engine_options *options, struct error *error) {
+static size_t calls_of_decoding(const struct plan *options, struct error *error) {
     struct device *device;
     struct model *model;
     struct engine *engine;
@@ -75,7 +75,7 @@ static size_t calls_of_decoding(const struct engine_options *options, struct err
     sampling.repeat_penalty = 1.1F;
     sampling.seed = 3;
     tiny_model_load(&tiny, "allocations", &machine, &device, &model);
-    assert_ok(engine_create(&engine, model, options, error), *error);
+    assert_ok(engine_create(&engine, model, options, NULL, error), *error);
     assert_ok(sampler_create(&sampler, &sampling, tiny.vocabulary_size, error), *error);
     for (size_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i % tiny.vocabulary_size);
     for (size_t s = 0; s < SEQUENCES; s++) {
@@ -104,7 +104,7 @@ static size_t calls_of_decoding(const struct engine_options *options, struct err
 static void decoding_allocates_nothing(void **state) {
     (void)state;
     struct error error;
-    struct engine_options options = {.context_size = 256, .sequence_capacity = SEQUENCES};
+    struct plan options = {.context_size = 256, .sequence_capacity = SEQUENCES};
     assert_int_equal(calls_of_decoding(&options, &error), 0);
     options.k_type = options.v_type = KV_Q8;
     assert_int_equal(calls_of_decoding(&options, &error), 0);

@@ -90,7 +90,7 @@ static void clear_scene(void) {
 /* What was saved of the prompt was not used; or it was, and nothing is wrong. */
 static void assert_prompt(enum rig_prompt prompt, bool must_notice, const char *what) {
     static struct rig_answer answer;
-    rig_ask(&rig, rig.model, &rig.options, prompt, &answer);
+    rig_ask(&rig, rig.model, &rig.options, NULL, prompt, &answer);
     if (answer.status != STATUS_OK) {
         refused_count++;
         if (answer.status != STATUS_DOCUMENT || strstr(answer.error.message, "catalog.db") == NULL)
@@ -351,21 +351,21 @@ static void other_models_and_types(void **state) {
     (void)state;
     static struct rig_answer fresh, found;
     set_scene(&select_all, RIG_ROWS);
-    struct engine_options plain = rig.options;
+    struct plan plain = rig.options;
     plain.disk_directory = NULL;
     plain.host_bytes = 0;
-    rig_ask(&rig, rig.other, &plain, RIG_FIRST, &fresh);
+    rig_ask(&rig, rig.other, &plain, NULL, RIG_FIRST, &fresh);
     assert_ok(fresh.status, fresh.error);
-    rig_ask(&rig, rig.other, &rig.options, RIG_FIRST, &found);
+    rig_ask(&rig, rig.other, &rig.options, NULL, RIG_FIRST, &found);
     assert_ok(found.status, found.error);
     assert_int_equal(found.reused, 0);
     assert_memory_equal(found.logits, fresh.logits, sizeof fresh.logits);
     assert_memory_not_equal(found.logits, rig.expected[RIG_FIRST], sizeof fresh.logits);
     restore();
-    struct engine_options q4 = rig.options;
+    struct plan q4 = rig.options;
     q4.q4_pages = true;
-    assert_ok(engine_host_bytes_least(rig.model, &q4, &q4.host_bytes, &found.error), found.error);
-    rig_ask(&rig, rig.model, &q4, RIG_FIRST, &found);
+    assert_ok(plan_host_bytes_min(&q4, &rig.model->config, &q4.host_bytes, &found.error), found.error);
+    rig_ask(&rig, rig.model, &q4, NULL, RIG_FIRST, &found);
     assert_ok(found.status, found.error);
     assert_int_equal(found.reused, 0);
     assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "as it was"), rig_prompt_count(RIG_FIRST) - 1);

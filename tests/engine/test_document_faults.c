@@ -57,12 +57,11 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     document_rig_reset(rig);
     fault_plan_init(&plan, kind, first, for_ever, scenario->calls);
     faulty_vfs_use(&plan);
-    struct engine_options options = rig->options;
-    options.io_faults = &plan.faults;
-    options.sqlite_vfs = FAULTY_VFS;
+    struct plan options = rig->options;
+    const struct engine_options faults = {.io_faults = &plan.faults, .sqlite_vfs = FAULTY_VFS};
     if (scenario->roomy) options.host_bytes = RIG_ROOMY;
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++) {
-        rig_ask(rig, rig->model, &options, prompt, &answer);
+        rig_ask(rig, rig->model, &options, &faults, prompt, &answer);
         check_answer(rig, prompt, &answer, what, counts);
     }
     faulty_vfs_use(NULL);

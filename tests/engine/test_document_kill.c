@@ -27,11 +27,10 @@ static void child_answers(struct document_rig *rig, int report, uint64_t kill_at
     if (kill_after_ns != NEVER) fault_kill_after(kill_after_ns);
     fault_plan_init(&plan, kill_at == NEVER ? FAULT_NONE : FAULT_KILL, kill_at, false, 0);
     faulty_vfs_use(&plan);
-    struct engine_options options = rig->options;
-    options.io_faults = &plan.faults;
-    options.sqlite_vfs = FAULTY_VFS;
+    struct plan options = rig->options;
+    const struct engine_options faults = {.io_faults = &plan.faults, .sqlite_vfs = FAULTY_VFS};
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++) {
-        rig_ask(rig, rig->model, &options, prompt, &answer);
+        rig_ask(rig, rig->model, &options, &faults, prompt, &answer);
         if (answer.status != STATUS_OK || answer.saved != STATUS_OK) _exit(2);
         const char said = (char)prompt;
         if (write(report, &said, 1) != 1) _exit(3);

@@ -32,13 +32,14 @@ static void expect_answer(const float *logits, size_t token_count, const char *w
                      token_count, i, (double)logits[i], (double)answers[token_count][i]);
 }
 
-static enum status ask(struct document_rig *rig, const struct engine_options *options, size_t token_count,
-                       float *result, char *notice, struct error *error) {
+static enum status ask(struct document_rig *rig, const struct plan *options,
+                       const struct engine_options *faults, size_t token_count, float *result, char *notice,
+                       struct error *error) {
     const struct prefill_request request = {.tokens = rig->tokens[RIG_LONGER], .token_count = token_count};
     struct engine *engine;
     struct sequence *sequence;
     const float *logits;
-    TRY(engine_create(&engine, rig->model, options, error));
+    TRY(engine_create(&engine, rig->model, options, faults, error));
     enum status status = sequence_create(&sequence, engine, error);
     if (status == STATUS_OK) status = engine_prefill(engine, sequence, &request, &logits, error);
     if (status == STATUS_OK) memcpy(result, logits, RIG_WIDTH * sizeof *result);
@@ -49,12 +50,13 @@ static enum status ask(struct document_rig *rig, const struct engine_options *op
     return status;
 }
 
-static void expect_asked(struct document_rig *rig, const struct engine_options *options, size_t token_count,
-                         const char *who, uint64_t at) {
+static void expect_asked(struct document_rig *rig, const struct plan *options,
+                         const struct engine_options *faults, size_t token_count, const char *who,
+                         uint64_t at) {
     float logits[RIG_WIDTH];
     char notice[512];
     struct error error;
-    enum status status = ask(rig, options, token_count, logits, notice, &error);
+    enum status status = ask(rig, options, faults, token_count, logits, notice, &error);
     if (status != STATUS_OK) fail_msg("call %llu: %s: %s", (unsigned long long)at, who, error.message);
     if (strstr(notice, "anew") != NULL) fail_msg("call %llu: %s: %s", (unsigned long long)at, who, notice);
     expect_answer(logits, token_count, who, at);
@@ -70,7 +72,7 @@ static struct io_fault decide(void *context, enum io_call call, const char *path
     if (others->calls++ != others->at) return none;
     others->busy = true;
     for (size_t i = 1; i < others->end; i++)
-        expect_asked(others->rig, &others->rig->options, lengths[i], "the other", others->at);
+        expect_asked(others->rig, &others->rig->options, NULL, lengths[i], "the other", others->at);
     others->busy = false;
     return none;
 }
@@ -80,25 +82,24 @@ static uint64_t run(struct document_rig *rig, uint64_t at, size_t end) {
     struct others others = {.rig = rig, .at = at, .end = end};
     others.faults = (struct io_faults){&others, decide};
     scratch_empty(&rig->scratch);
-    expect_asked(rig, &rig->options, SAVED, "before", at);
-    struct engine_options options = rig->options;
-    options.io_faults = &others.faults;
-    expect_asked(rig, &options, ASKED, "this one", at);
-    expect_asked(rig, &rig->options, ASKED, "afterwards", at);
+    expect_asked(rig, &rig->options, NULL, SAVED, "before", at);
+    const struct engine_options faults = {.io_faults = &others.faults};
+    expect_asked(rig, &rig->options, &faults, ASKED, "this one", at);
+    expect_asked(rig, &rig->options, NULL, ASKED, "afterwards", at);
     return others.calls;
 }
 
 static void it_grows_at_every_call(const struct select_method *method) {
     struct document_rig rig;
     document_rig_open(&rig, method, RIG_ROWS);
-    struct engine_options alone = rig.options;
+    struct plan alone = rig.options;
     char notice[512];
     struct error error;
     alone.host_bytes = 0;
     alone.disk_directory = NULL;
-    assert_ok(ask(&rig, &alone, ASKED, answers[ASKED], notice, &error), error);
+    assert_ok(ask(&rig, &alone, NULL, ASKED, answers[ASKED], notice, &error), error);
     for (size_t i = 0; i < LENGTHS; i++)
-        assert_ok(ask(&rig, &alone, lengths[i], answers[lengths[i]], notice, &error), error);
+        assert_ok(ask(&rig, &alone, NULL, lengths[i], answers[lengths[i]], notice, &error), error);
     uint64_t calls = 0;
     for (size_t end = 2; end <= LENGTHS; end++)
         for (uint64_t at = 0;; at++) {

@@ -37,11 +37,11 @@ struct rig {
 };
 
 static void rig_open(struct rig *rig, const struct tiny_model *tiny, size_t threads,
-                     const struct engine_options *options) {
+                     const struct plan *options) {
     struct random random;
     const struct device_options device = {.thread_count = threads, .mask = cpu_features()};
     tiny_model_load(tiny, "engine", &device, &rig->device, &rig->model);
-    assert_ok(engine_create(&rig->engine, rig->model, options, &rig->error), rig->error);
+    assert_ok(engine_create(&rig->engine, rig->model, options, NULL, &rig->error), rig->error);
     random_init(&random, 99);
     tiny_model_tokens(tiny, &random, rig->tokens, PROMPT);
 }
@@ -65,8 +65,7 @@ static const float *prefill(struct rig *rig, struct sequence *sequence, const in
     return logits;
 }
 
-static const struct engine_options f16_options = {
-    .context_size = CONTEXT, .sequence_capacity = 8, .batch_size = 64};
+static const struct plan f16_options = {.context_size = CONTEXT, .sequence_capacity = 8, .batch_size = 64};
 
 /* Logits of all prompt tokens, one block. */
 struct collected {
@@ -103,7 +102,7 @@ static void test_blocks(void **state) {
     for (size_t f = 0; f < FAMILIES; f++) {
         struct tiny_model tiny = tiny_model_default(families[f]);
         struct rig rig = {0};
-        struct engine_options options = f16_options;
+        struct plan options = f16_options;
         if (f == 0) tiny.window = 40, tiny.window_period = 2;
         options.batch_size = PROMPT;
         rig_open(&rig, &tiny, 2, &options);
@@ -188,7 +187,7 @@ static void test_q8(void **state) {
         struct tiny_model tiny = tiny_model_default(families[f]);
         tiny.head_dimension = 32;
         struct rig rig = {0};
-        struct engine_options options = f16_options;
+        struct plan options = f16_options;
         if (f == 3) tiny.head_count = tiny.kv_head_count = 2; /* opt has no key_length */
         rig_open(&rig, &tiny, 2, &options);
         float *expected = all_logits(&rig, PROMPT);
@@ -220,7 +219,7 @@ static void test_interrupt_and_truncate(void **state) {
     (void)state;
     struct tiny_model tiny = tiny_model_default("llama");
     struct rig rig = {0};
-    struct engine_options options = f16_options;
+    struct plan options = f16_options;
     options.segment_size = 64;
     rig_open(&rig, &tiny, 1, &options);
     uint64_t before = 0;
@@ -298,7 +297,7 @@ static void test_refusals(void **state) {
     sequence_destroy(sequence);
 
     struct engine *engine;
-    static const struct engine_options wrong[] = {
+    static const struct plan wrong[] = {
         {.context_size = 513, .sequence_capacity = 1}, /* opt: 512 learned positions */
         {.context_size = 128, .sequence_capacity = 0},
         {.context_size = 128, .sequence_capacity = 65},
@@ -306,14 +305,14 @@ static void test_refusals(void **state) {
         {.context_size = 128, .sequence_capacity = 1, .k_type = KV_Q8}, /* head dimension 16 */
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_int_equal(engine_create(&engine, rig.model, &wrong[i], &rig.error), STATUS_USAGE);
+        assert_int_equal(engine_create(&engine, rig.model, &wrong[i], NULL, &rig.error), STATUS_USAGE);
     rig_close(&rig);
     tiny = tiny_model_default("llama");
     rig_open(&rig, &tiny, 1, &f16_options);
-    struct engine_options huge = {.context_size = UINT64_MAX / 2, .sequence_capacity = 64};
-    assert_int_equal(engine_create(&engine, rig.model, &huge, &rig.error), STATUS_MEMORY);
+    struct plan huge = {.context_size = UINT64_MAX / 2, .sequence_capacity = 64};
+    assert_int_equal(engine_create(&engine, rig.model, &huge, NULL, &rig.error), STATUS_MEMORY);
     huge.context_size = 0;
-    assert_ok(engine_create(&engine, rig.model, &huge, &rig.error), rig.error);
+    assert_ok(engine_create(&engine, rig.model, &huge, NULL, &rig.error), rig.error);
     assert_int_equal(engine_context_size(engine), 512);
     engine_destroy(engine);
     rig_close(&rig);
@@ -324,7 +323,7 @@ static void test_million(void **state) {
     (void)state;
     struct tiny_model tiny = tiny_model_default("llama");
     struct rig rig = {0};
-    struct engine_options options = {.context_size = 3000000000u, .sequence_capacity = 1, .batch_size = 64};
+    struct plan options = {.context_size = 3000000000u, .sequence_capacity = 1, .batch_size = 64};
     rig_open(&rig, &tiny, 1, &options);
     struct sequence *sequence = new_sequence(&rig);
     assert_ok(engine_fill_random(rig.engine, sequence, 1100, 1, &rig.error), rig.error);

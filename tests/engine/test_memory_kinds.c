@@ -52,13 +52,13 @@ static void rig_close(struct rig *rig) {
     device_destroy(rig->device);
 }
 
-static struct engine_options options_of(const struct select_method *method) {
-    struct engine_options options = {.context_size = CONTEXT,
-                                     .sequence_capacity = 2,
-                                     .batch_size = 96,
-                                     .k_type = KV_F16,
-                                     .v_type = KV_F16,
-                                     .select = select_options_default()};
+static struct plan options_of(const struct select_method *method) {
+    struct plan options = {.context_size = CONTEXT,
+                           .sequence_capacity = 2,
+                           .batch_size = 96,
+                           .k_type = KV_F16,
+                           .v_type = KV_F16,
+                           .select = select_options_default()};
     options.select.method = method;
     options.select.dense_layers = 1;
     options.select.recent = 32;
@@ -67,11 +67,11 @@ static struct engine_options options_of(const struct select_method *method) {
 }
 
 /* Half of what all KV takes beyond the least, so that chunks come and go. */
-static void on_disk(const struct rig *rig, struct engine_options *options, const char *directory) {
+static void on_disk(const struct rig *rig, struct plan *options, const char *directory) {
     struct error error;
     uint64_t least;
     options->disk_directory = directory;
-    assert_ok(engine_host_bytes_least(rig->model, options, &least, &error), error);
+    assert_ok(plan_host_bytes_min(options, &rig->model->config, &least, &error), error);
     options->host_bytes = least + (128 << 10);
 }
 
@@ -85,14 +85,14 @@ static void decode(struct rig *rig, struct engine *engine, struct sequence *sequ
     }
 }
 
-static float *run(struct rig *rig, const struct engine_options *options, struct kv_tier_statistics *did,
+static float *run(struct rig *rig, const struct plan *options, struct kv_tier_statistics *did,
                   uint64_t *reused) {
     struct engine *engine;
     struct sequence *sequence;
     float *all = calloc(STEPS * rig->width, sizeof *all);
     const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
     assert_non_null(all);
-    assert_ok(engine_create(&engine, rig->model, options, &rig->error), rig->error);
+    assert_ok(engine_create(&engine, rig->model, options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
     decode(rig, engine, sequence, all);
@@ -105,8 +105,7 @@ static float *run(struct rig *rig, const struct engine_options *options, struct 
 }
 
 /* The options on the cpu device and on the walled one: a fresh prompt, and with a disk the same prompt again, opened. */
-static void same_logits(const char *architecture, struct engine_options options, bool disk,
-                        enum walls walls) {
+static void same_logits(const char *architecture, struct plan options, bool disk, enum walls walls) {
     float *logits[2][2] = {{NULL}};
     size_t runs = disk ? 2 : 1, width = 0;
     for (size_t side = 0; side < 2; side++) {
@@ -140,7 +139,7 @@ enum { METHOD_COUNT = sizeof METHODS / sizeof METHODS[0] };
 static void kv_in_device_memory(void **state) {
     (void)state;
     for (size_t i = 0; i < METHOD_COUNT; i++) {
-        struct engine_options options = options_of(METHODS[i]);
+        struct plan options = options_of(METHODS[i]);
         same_logits("llama", options, false, WALLED);
         same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false, WALLED_APART);
     }
@@ -149,9 +148,9 @@ static void kv_in_device_memory(void **state) {
 static void kv_on_disk(void **state) {
     (void)state;
     for (size_t i = 0; i < METHOD_COUNT; i++) {
-        struct engine_options options = options_of(METHODS[i]);
+        struct plan options = options_of(METHODS[i]);
         if (METHODS[i]->watches_prefill) continue;
-        options.looks_ahead = i % 2 == 1;
+        options.prefetches = i % 2 == 1;
         options.resident_layers = i % 3;
         same_logits("llama", options, true, WALLED);
         options.q4_pages = !METHODS[i]->reads_keys;
@@ -171,7 +170,7 @@ static void metadata_built_from_pages(void **state) {
         uint64_t reused;
         rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
         scratch_create(&scratch, SCRATCH_MEMORY);
-        struct engine_options options = options_of(&select_all);
+        struct plan options = options_of(&select_all);
         on_disk(&rig, &options, scratch.path);
         free(run(&rig, &options, &did, &reused));
         options = options_of(&select_quest);
@@ -200,14 +199,14 @@ static void copies_fills_and_observers(void **state) {
         struct recall recall;
         const struct prefill_request request = {.tokens = rig.tokens, .token_count = 300};
         rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
-        const struct engine_options plain = options_of(&select_all), options = options_of(&select_tree);
+        const struct plan plain = options_of(&select_all), options = options_of(&select_tree);
         const struct model_config *config = &rig.model->config;
         const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
                                            config->k_dimension, config->attention_scale};
-        assert_ok(engine_create(&source_engine, rig.model, &plain, &rig.error), rig.error);
+        assert_ok(engine_create(&source_engine, rig.model, &plain, NULL, &rig.error), rig.error);
         assert_ok(sequence_create(&source, source_engine, &rig.error), rig.error);
         assert_ok(engine_prefill(source_engine, source, &request, NULL, &rig.error), rig.error);
-        assert_ok(engine_create(&engine, rig.model, &options, &rig.error), rig.error);
+        assert_ok(engine_create(&engine, rig.model, &options, NULL, &rig.error), rig.error);
         assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
         assert_ok(engine_copy(engine, sequence, source, 300, &rig.error), rig.error);
         assert_ok(engine_fill_random(engine, sequence, 400, 5, &rig.error), rig.error);
@@ -236,9 +235,9 @@ static void refused_without_reach(void **state) {
     struct rig rig = {0};
     struct engine *engine;
     rig_open(&rig, "llama", WALLED_APART);
-    struct engine_options options = options_of(&select_all);
+    struct plan options = options_of(&select_all);
     on_disk(&rig, &options, ".");
-    assert_int_equal(engine_create(&engine, rig.model, &options, &rig.error), STATUS_UNSUPPORTED);
+    assert_int_equal(engine_create(&engine, rig.model, &options, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "cannot read the host's memory"));
     rig_close(&rig);
 }

@@ -42,20 +42,20 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     rig->segment = max_size(wanted / rig->block, 1) * rig->block;
     rig->count = random_between(&rig->random, 1, PROMPT_MOST);
     rig->width = tiny.vocabulary_size;
-    struct engine_options options = {.context_size = CONTEXT,
-                                     .sequence_capacity = 2,
-                                     .batch_size = rig->block,
-                                     .segment_size = wanted,
-                                     .k_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
-                                     .v_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
-                                     .select = select_options_default()};
+    struct plan options = {.context_size = CONTEXT,
+                           .sequence_capacity = 2,
+                           .batch_size = rig->block,
+                           .segment_size = wanted,
+                           .k_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
+                           .v_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
+                           .select = select_options_default()};
     options.select.method = methods[random_below(&rig->random, METHODS)];
     options.select.keep = (struct select_keep){.tokens = random_between(&rig->random, 20, 100)};
     options.select.recent = 16;
     options.select.dense_layers = random_below(&rig->random, 2);
-    assert_ok(engine_create(&rig->engines[0], rig->model, &options, &rig->error), rig->error);
+    assert_ok(engine_create(&rig->engines[0], rig->model, &options, NULL, &rig->error), rig->error);
     options.segment_size = rig->block;
-    assert_ok(engine_create(&rig->engines[1], rig->model, &options, &rig->error), rig->error);
+    assert_ok(engine_create(&rig->engines[1], rig->model, &options, NULL, &rig->error), rig->error);
     tiny_model_tokens(&tiny, &rig->random, rig->tokens, PROMPT_MOST + STEPS);
 }
 

@@ -30,9 +30,8 @@ struct rig {
     struct error error;
 };
 
-static struct engine_options options_of(struct select_options select) {
-    return (struct engine_options){
-        .context_size = CONTEXT, .sequence_capacity = 4, .batch_size = 64, .select = select};
+static struct plan options_of(struct select_options select) {
+    return (struct plan){.context_size = CONTEXT, .sequence_capacity = 4, .batch_size = 64, .select = select};
 }
 
 static struct select_options small(const struct select_method *method, uint64_t keep) {
@@ -48,12 +47,12 @@ static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, stru
                             size_t layer_count) {
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
-    struct engine_options options = options_of(select);
+    struct plan options = options_of(select);
     tiny.layer_count = layer_count;
     const struct device_options device = {.thread_count = threads, .mask = mask};
     tiny_model_load(&tiny, "select", &device, &rig->device, &rig->model);
     rig->calibration = tiny_calibration_write(rig->model);
-    assert_ok(engine_create(&rig->engine, rig->model, &options, &rig->error), rig->error);
+    assert_ok(engine_create(&rig->engine, rig->model, &options, NULL, &rig->error), rig->error);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);

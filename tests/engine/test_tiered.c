@@ -74,13 +74,13 @@ static void rig_close(struct rig *rig) {
     device_destroy(rig->device);
 }
 
-static struct engine_options options_of(const struct select_method *method, enum kv_type type) {
-    struct engine_options options = {.context_size = CONTEXT,
-                                     .sequence_capacity = SEQUENCES,
-                                     .batch_size = BLOCK,
-                                     .k_type = type,
-                                     .v_type = type,
-                                     .select = select_options_default()};
+static struct plan options_of(const struct select_method *method, enum kv_type type) {
+    struct plan options = {.context_size = CONTEXT,
+                           .sequence_capacity = SEQUENCES,
+                           .batch_size = BLOCK,
+                           .k_type = type,
+                           .v_type = type,
+                           .select = select_options_default()};
     options.select.method = method;
     options.select.dense_layers = 1;
     options.select.recent = 32;
@@ -89,7 +89,7 @@ static struct engine_options options_of(const struct select_method *method, enum
 }
 
 /* Of mixed pages a layer may have all, some or none in 4 bits. */
-static void set_form(struct engine_options *options, enum form form) {
+static void set_form(struct plan *options, enum form form) {
     static const uint8_t shares[DEEP] = {7, 12, 16, 0, 1, 8};
     options->q4_pages = form != ROWS;
     options->mixes_pages = form == MIXED;
@@ -97,9 +97,9 @@ static void set_form(struct engine_options *options, enum form form) {
     if (form == MIXED) memcpy(options->shares.sixteenths, shares, sizeof shares);
 }
 
-static struct engine *make_engine(struct rig *rig, const struct engine_options *options) {
+static struct engine *make_engine(struct rig *rig, const struct plan *options) {
     struct engine *engine;
-    assert_ok(engine_create(&engine, rig->model, options, &rig->error), rig->error);
+    assert_ok(engine_create(&engine, rig->model, options, NULL, &rig->error), rig->error);
     return engine;
 }
 
@@ -175,8 +175,8 @@ static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *sh
 
 /* A budget between the least and what holds all KV of the sequences, in the form in which it lies there.  Room for
  * no more sequences and tokens than there are: of a larger context the least is more, and nothing would leave. */
-static void draw_budget(const struct rig *rig, struct engine_options *options, const size_t *lengths,
-                        size_t count, uint64_t *least, struct random *random) {
+static void draw_budget(const struct rig *rig, struct plan *options, const size_t *lengths, size_t count,
+                        uint64_t *least, struct random *random) {
     struct error error;
     uint64_t bytes = 0, most;
     options->sequence_capacity = count;
@@ -188,8 +188,8 @@ static void draw_budget(const struct rig *rig, struct engine_options *options, c
     bytes *= rig->model->config.layer_count * rig->model->config.kv_head_count;
     if (options->q4_pages) bytes /= options->mixes_pages ? 2 : 3;
     options->host_bytes = 0;
-    assert_ok(engine_host_bytes_least(rig->model, options, least, &error), error);
-    assert_ok(engine_host_bytes_around(rig->model, options, bytes, &most, &error), error);
+    assert_ok(plan_host_bytes_min(options, &rig->model->config, least, &error), error);
+    assert_ok(plan_host_bytes_around(options, &rig->model->config, bytes, &most, &error), error);
     /* With 4-bit pages the least has room for rows beside them, which may be more than all of them are. */
     uint64_t room = most > *least ? most - *least : 0;
     if (options->q4_pages && room < bytes / 8) room = bytes / 2;
@@ -197,7 +197,7 @@ static void draw_budget(const struct rig *rig, struct engine_options *options, c
 }
 
 /* Logits in tiers are those expected, and so is what was certified; what the tiers did. */
-static struct kv_tier_statistics expect_logits(struct rig *rig, const struct engine_options *options,
+static struct kv_tier_statistics expect_logits(struct rig *rig, const struct plan *options,
                                                const size_t *lengths, size_t count, const float *expected,
                                                struct certificates certified) {
     struct engine *engine = make_engine(rig, options);
@@ -207,7 +207,7 @@ static struct kv_tier_statistics expect_logits(struct rig *rig, const struct eng
     const struct kv_tier_statistics statistics = engine_tier_statistics(engine);
     assert_true(statistics.host_bytes <= options->host_bytes);
     assert_true(statistics.foreseen <= statistics.guessed && statistics.foreseen <= statistics.hits);
-    if (!options->looks_ahead) assert_int_equal(statistics.guessed, 0);
+    if (!options->prefetches) assert_int_equal(statistics.guessed, 0);
     engine_destroy(engine);
     free(found);
     return statistics;
@@ -228,7 +228,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         rig_open_shaped(&rig, &shape);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&ample, SCRATCH_MEMORY);
-        struct engine_options options = options_of(
+        struct plan options = options_of(
             methods[round % (q4 ? METHODS : METHODS + 1)],
             q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
                                                                                               : KV_Q8);
@@ -254,7 +254,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
 
         uint64_t least;
         options.disk_directory = scratch.path;
-        options.looks_ahead = random_below(&random, 2) == 0;
+        options.prefetches = random_below(&random, 2) == 0;
         draw_budget(&rig, &options, lengths, count, &least, &random);
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
@@ -292,15 +292,14 @@ static void exact_at_any_budget(void **state) {
         const struct rig_shape shape = shape_of_round(round, &random);
         rig_open_shaped(&rig, &shape);
         scratch_create(&scratch, SCRATCH_MEMORY);
-        struct engine_options options =
-            options_of(&select_all, random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
+        struct plan options = options_of(&select_all, random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
         size_t lengths[SEQUENCES], count = draw_lengths(lengths, &shape, true, &random);
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
         engine_destroy(engine);
         uint64_t least;
         options.disk_directory = scratch.path;
-        options.looks_ahead = round / 4 % 2 == 0;
+        options.prefetches = round / 4 % 2 == 0;
         draw_budget(&rig, &options, lengths, count, &least, &random);
         options.segment_size = random_below(&random, 5) * BLOCK;
         options.resident_layers = random_below(&random, 3);
@@ -323,12 +322,12 @@ static void a_short_sequence_beside_long_ones(void **state) {
     const size_t lengths[SEQUENCES] = {26, 562, 491};
     rig_open(&rig, "llama", cpu_features());
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct engine_options options = options_of(&select_all, KV_Q8);
+    struct plan options = options_of(&select_all, KV_Q8);
     struct engine *engine = make_engine(&rig, &options);
     float *expected = decode(&rig, engine, lengths, SEQUENCES);
     engine_destroy(engine);
     options.disk_directory = scratch.path;
-    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error), rig.error);
     engine = make_engine(&rig, &options);
     float *found = decode(&rig, engine, lengths, SEQUENCES);
     assert_memory_equal(found, expected, STEPS * SEQUENCES * rig.width * sizeof *found);
@@ -355,7 +354,7 @@ static void same_logits_at_any_budget_in_both_forms(void **state) {
 }
 
 /* Cut back into chunks that were rounded, and on from there: [width] logits; the caller frees. */
-static float *after_cuts(struct rig *rig, const struct engine_options *options, uint64_t *pages) {
+static float *after_cuts(struct rig *rig, const struct plan *options, uint64_t *pages) {
     struct engine *engine = make_engine(rig, options);
     struct sequence *sequence = prefilled(rig, engine, 0, PROMPT);
     const float *logits = NULL;
@@ -382,14 +381,14 @@ static void cutting_back(enum form form) {
     rig_open(&rig, "llama", cpu_features());
     for (size_t i = 0; i < 2; i++) {
         scratch_create(&scratches[i], SCRATCH_MEMORY);
-        struct engine_options options = options_of(&select_all, KV_F16);
+        struct plan options = options_of(&select_all, KV_F16);
         set_form(&options, form);
         options.sequence_capacity = 1;
         options.disk_directory = scratches[i].path;
         if (i == 0)
             options.host_bytes = AMPLE_BYTES;
         else
-            assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error),
+            assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
                       rig.error);
         found[i] = after_cuts(&rig, &options, &pages[i]);
     }
@@ -413,9 +412,8 @@ enum { RESIDENT = 1, LAYER_CHUNKS = 2 * CONTEXT / 64 };
 
 /* Steps behind a prompt: nothing of the first layer is read in them, and of the others pages are (but by the window,
  * which is in RAM). */
-static void decode_reads_only_others(struct rig *rig, const struct engine_options *options,
-                                     const float *expected, uint64_t expected_reused,
-                                     uint64_t expected_read) {
+static void decode_reads_only_others(struct rig *rig, const struct plan *options, const float *expected,
+                                     uint64_t expected_reused, uint64_t expected_read) {
     struct engine *engine = make_engine(rig, options);
     struct sequence *sequence = prefilled(rig, engine, 0, PROMPT);
     struct kv_tier_statistics before = engine_tier_statistics(engine);
@@ -446,12 +444,12 @@ static void the_first_layers_stay(enum form form) {
         rig_open_deep(&rig, "llama", cpu_features(), DEEP);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&small, SCRATCH_MEMORY);
-        struct engine_options options = options_of(methods[round], KV_F16);
+        struct plan options = options_of(methods[round], KV_F16);
         options.sequence_capacity = 1;
         set_form(&options, form);
         options.resident_layers = RESIDENT;
         options.disk_directory = small.path;
-        assert_ok(engine_host_bytes_least(rig.model, &options, &least, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &least, &rig.error), rig.error);
         /* The least that any context needs is the least still: then none stay, and answers are the same. */
         options.host_bytes = least;
         struct engine *engine = make_engine(&rig, &options);
@@ -497,10 +495,11 @@ static void saved_prompt_is_opened(enum form form) {
         struct scratch scratch, ample;
         rig_open(&rig, "llama", cpu_features());
         scratch_create(&scratch, SCRATCH_MEMORY);
-        struct engine_options options = options_of(methods[round], KV_F16);
+        struct plan options = options_of(methods[round], KV_F16);
         options.disk_directory = scratch.path;
         set_form(&options, form);
-        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
+                  rig.error);
         static const size_t lengths[] = {1000, 1000, 1300, 700, 1300, 900};
         static const uint64_t reused[] = {0, 999, 1000, 699, 1299, 899};
         static const uint64_t reused_q4[] = {0,   999,  1000,
@@ -514,7 +513,7 @@ static void saved_prompt_is_opened(enum form form) {
             float *found = decode(&rig, engine, &lengths[i], 1);
             engine_destroy(engine);
 
-            struct engine_options plain = options_of(methods[round], KV_F16);
+            struct plan plain = options_of(methods[round], KV_F16);
             scratch_create(&ample, SCRATCH_MEMORY);
             set_form(&plain, form);
             plain.disk_directory = q4 ? ample.path : NULL;
@@ -548,9 +547,8 @@ static void a_saved_prompt_is_opened_in_4_bits(void **state) {
 enum { DOCUMENT = 10 * BLOCK, QUESTION_MOST = 30 };
 
 /* Logits of the last of `question` tokens behind a document in RAM; the caller frees. */
-static float *asked_in_ram(struct rig *rig, const struct engine_options *like, size_t question,
-                           bool selects) {
-    struct engine_options options = *like;
+static float *asked_in_ram(struct rig *rig, const struct plan *like, size_t question, bool selects) {
+    struct plan options = *like;
     options.host_bytes = 0;
     options.disk_directory = NULL;
     struct engine *engine = make_engine(rig, &options);
@@ -570,26 +568,27 @@ static float *asked_in_ram(struct rig *rig, const struct engine_options *like, s
 static void what_follows_a_document_selects(void **state) {
     (void)state;
     static const struct {
-        enum engine_remainder remainder;
+        enum plan_suffix suffix;
         size_t question;
         bool selects;
-    } cases[] = {{REMAINDER_DENSE, 1, false},
-                 {REMAINDER_DENSE, 30, false},
-                 {REMAINDER_SELECTS, 1, true},
-                 {REMAINDER_SELECTS, 30, true},
-                 {REMAINDER_CHEAPER, DOCUMENT / 160, true},
-                 {REMAINDER_CHEAPER, DOCUMENT / 160 + 1, false}};
+    } cases[] = {{SUFFIX_DENSE, 1, false},
+                 {SUFFIX_DENSE, 30, false},
+                 {SUFFIX_SELECTS, 1, true},
+                 {SUFFIX_SELECTS, 30, true},
+                 {SUFFIX_CHEAPER, DOCUMENT / 160, true},
+                 {SUFFIX_CHEAPER, DOCUMENT / 160 + 1, false}};
     for (size_t method = 1; method < METHODS; method++) {
         struct rig rig = {0};
         rig_open(&rig, "llama", cpu_features());
-        struct engine_options options = options_of(methods[method], KV_F16);
+        struct plan options = options_of(methods[method], KV_F16);
         options.disk_directory = "of each case its own";
-        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
+                  rig.error);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             struct scratch scratch;
             scratch_create(&scratch, SCRATCH_MEMORY);
             options.disk_directory = scratch.path;
-            options.remainder = cases[i].remainder;
+            options.suffix = cases[i].suffix;
             struct engine *engine = make_engine(&rig, &options);
             sequence_destroy(prefilled(&rig, engine, 0, DOCUMENT));
             const struct prefill_request request = {.tokens = rig.tokens[0],
@@ -614,8 +613,8 @@ static void what_follows_a_document_selects(void **state) {
 }
 
 /* The answer to a prompt in an engine of its own, and what was saved of it: [STEPS][width]; the caller frees. */
-static float *answered(struct rig *rig, const struct engine_options *options, const int32_t *tokens,
-                       size_t count, uint64_t expected_reused, uint64_t *written) {
+static float *answered(struct rig *rig, const struct plan *options, const int32_t *tokens, size_t count,
+                       uint64_t expected_reused, uint64_t *written) {
     struct engine *engine = make_engine(rig, options);
     struct sequence *sequence;
     const struct prefill_request request = {.tokens = tokens, .token_count = count};
@@ -649,10 +648,11 @@ static void departing_prompt_is_saved(enum form form) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
         rig_open(&rig, "llama", cpu_features());
-        struct engine_options options = options_of(methods[round], KV_F16);
+        struct plan options = options_of(methods[round], KV_F16);
         set_form(&options, form);
         options.disk_directory = "one of two";
-        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
+                  rig.error);
         scratch_create(&scratch, SCRATCH_MEMORY);
         options.disk_directory = scratch.path;
         uint64_t written[4], alone;
@@ -706,13 +706,14 @@ static void another_method_opens_it(void **state) {
         struct scratch scratch, fresh;
         uint64_t written, most = 0;
         rig_open(&rig, "llama", cpu_features());
-        struct engine_options from = options_of(methods[(to + 2) % METHODS], KV_F16),
-                              options = options_of(methods[to], KV_F16);
+        struct plan from = options_of(methods[(to + 2) % METHODS], KV_F16),
+                    options = options_of(methods[to], KV_F16);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&fresh, SCRATCH_MEMORY);
         from.disk_directory = options.disk_directory = scratch.path;
-        assert_ok(engine_host_bytes_least(rig.model, &from, &from.host_bytes, &rig.error), rig.error);
-        assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&from, &rig.model->config, &from.host_bytes, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
+                  rig.error);
         free(answered(&rig, &from, rig.tokens[0], DOCUMENT, 0, &written));
         /* Much that is new makes a document of the other kind. */
         float *found = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT, &written);
@@ -756,9 +757,9 @@ static void a_damaged_page_is_refused(void **state) {
     struct scratch scratch;
     rig_open(&rig, "llama", cpu_features());
     scratch_create(&scratch, SCRATCH_DISK);
-    struct engine_options options = options_of(&select_all, KV_F16);
+    struct plan options = options_of(&select_all, KV_F16);
     options.disk_directory = scratch.path;
-    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error), rig.error);
     struct engine *engine = make_engine(&rig, &options);
     sequence_destroy(prefilled(&rig, engine, 0, 1000));
     engine_destroy(engine);
@@ -788,14 +789,14 @@ static void scans_read_rows(void **state) {
     struct rig rig = {0};
     struct engine *engine;
     rig_open(&rig, "llama", cpu_features());
-    struct engine_options exact = options_of(&select_exact, KV_Q8);
-    assert_int_equal(engine_create(&engine, rig.model, &exact, &rig.error), STATUS_UNSUPPORTED);
+    struct plan exact = options_of(&select_exact, KV_Q8);
+    assert_int_equal(engine_create(&engine, rig.model, &exact, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "select=exact reads keys as halves"));
-    struct engine_options scans = options_of(&select_quest, KV_F16);
+    struct plan scans = options_of(&select_quest, KV_F16);
     scans.select.scan = scans.q4_pages = true;
     scans.disk_directory = "none";
     scans.host_bytes = AMPLE_BYTES;
-    assert_int_equal(engine_create(&engine, rig.model, &scans, &rig.error), STATUS_UNSUPPORTED);
+    assert_int_equal(engine_create(&engine, rig.model, &scans, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "not 4-bit pages"));
     rig_close(&rig);
 }
@@ -811,21 +812,21 @@ static void lists_of_chosen_rows_are_counted(void **state) {
         uint64_t few, many;
         rig_open(&rig, "llama", cpu_features());
         scratch_create(&scratch, SCRATCH_MEMORY);
-        struct engine_options options = options_of(methods[method], KV_F16);
+        struct plan options = options_of(methods[method], KV_F16);
         options.disk_directory = scratch.path;
         options.select.keep = (struct select_keep){.tokens = MANY};
-        assert_ok(engine_host_bytes_least(rig.model, &options, &many, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &many, &rig.error), rig.error);
         options.select.keep = (struct select_keep){.tokens = FEW};
-        assert_ok(engine_host_bytes_least(rig.model, &options, &few, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &few, &rig.error), rig.error);
         assert_int_equal(many - few, LISTS * (MANY - FEW) * sizeof(uint32_t));
         char named[64];
         snprintf(named, sizeof named, "needs at least %llu:", (unsigned long long)few);
         options.host_bytes = few - 1;
         struct engine *refused;
-        assert_int_equal(engine_create(&refused, rig.model, &options, &rig.error), STATUS_MEMORY);
+        assert_int_equal(engine_create(&refused, rig.model, &options, NULL, &rig.error), STATUS_MEMORY);
         if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
         options.host_bytes = 1; /* not by its metadata alone */
-        assert_int_equal(engine_create(&refused, rig.model, &options, &rig.error), STATUS_MEMORY);
+        assert_int_equal(engine_create(&refused, rig.model, &options, NULL, &rig.error), STATUS_MEMORY);
         if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
         options.host_bytes = few;
         struct engine *engine = make_engine(&rig, &options);
@@ -847,8 +848,8 @@ static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
     struct rig rig = {0};
     rig_open(&rig, "llama", cpu_features());
-    struct engine_options options = options_of(&select_all, KV_F16);
-    assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error), rig.error);
+    struct plan options = options_of(&select_all, KV_F16);
+    assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error), rig.error);
     struct engine *engine = make_engine(&rig, &options);
     struct sequence *sequences[2];
     enum status status = STATUS_OK;
@@ -862,7 +863,7 @@ static void a_budget_without_a_disk_holds(void **state) {
     for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
     engine_destroy(engine);
     options.host_bytes--;
-    assert_int_equal(engine_create(&engine, rig.model, &options, &rig.error), STATUS_MEMORY);
+    assert_int_equal(engine_create(&engine, rig.model, &options, NULL, &rig.error), STATUS_MEMORY);
     rig_close(&rig);
 }
 

@@ -46,12 +46,12 @@ struct outcome {
 };
 
 static struct outcome decode(struct rig *rig, const struct select_options *select, enum kv_type type) {
-    struct engine_options options = {.context_size = CONTEXT,
-                                     .sequence_capacity = 1,
-                                     .batch_size = 64,
-                                     .k_type = type,
-                                     .v_type = type,
-                                     .select = *select};
+    struct plan options = {.context_size = CONTEXT,
+                           .sequence_capacity = 1,
+                           .batch_size = 64,
+                           .k_type = type,
+                           .v_type = type,
+                           .select = *select};
     struct outcome outcome = {.logits = calloc(STEPS, rig->width * sizeof(float))};
     struct engine *engine;
     struct sequence *sequence;
@@ -64,7 +64,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
                                        .scale = config->attention_scale};
     const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
     assert_ok(recall_create(&recall, &shape, CONTEXT, &rig->error), rig->error);
-    assert_ok(engine_create(&engine, rig->model, &options, &rig->error), rig->error);
+    assert_ok(engine_create(&engine, rig->model, &options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
     select_set_observer(engine_select(engine), recall_add, &recall);

@@ -45,17 +45,16 @@ static float *forced(struct rig *rig, const char *directory) {
     struct engine *engine;
     struct sequence *sequence;
     const struct prefill_request request = {.tokens = rig->list.ids, .token_count = PROMPT};
-    struct engine_options options = {
-        .context_size = 2048, .sequence_capacity = 1, .select = select_options_default()};
+    struct plan options = {.context_size = 2048, .sequence_capacity = 1, .select = select_options_default()};
     options.disk_directory = directory;
     options.q4_pages = directory != NULL;
     if (directory != NULL)
-        assert_ok(engine_host_bytes_least(rig->model, &options, &options.host_bytes, &rig->error),
+        assert_ok(plan_host_bytes_min(&options, &rig->model->config, &options.host_bytes, &rig->error),
                   rig->error);
     const float *logits;
     float *all = malloc(STEPS * rig->width * sizeof *all);
     assert_non_null(all);
-    assert_ok(engine_create(&engine, rig->model, &options, &rig->error), rig->error);
+    assert_ok(engine_create(&engine, rig->model, &options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig->error), rig->error);
     for (size_t step = 0; step < STEPS; step++) {

@@ -1,4 +1,4 @@
-#include "cli/model_size.h"
+#include "model/model_size.h"
 
 struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
                                           enum kv_type v_type) {

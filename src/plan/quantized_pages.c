@@ -1,4 +1,4 @@
-#include "engine/share.h"
+#include "plan/quantized_pages.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -89,8 +89,8 @@ static void bench_attend(struct bench *bench, size_t group, bool packed) {
 }
 
 /* The least of several rounds, in turns. */
-static void bench_run(struct bench *bench, size_t group, struct share_costs *costs) {
-    double *const found[] = {&costs->rows_attend, &costs->packed_attend, &costs->decode};
+static void bench_run(struct bench *bench, size_t group, struct page_costs *costs) {
+    double *const found[] = {&costs->rows_attend, &costs->quantized_attend, &costs->decode};
     for (int round = 0; round < ROUNDS; round++)
         for (size_t i = 0; i < 3; i++) {
             uint64_t began = clock_ns();
@@ -102,8 +102,9 @@ static void bench_run(struct bench *bench, size_t group, struct share_costs *cos
         }
 }
 
-enum status share_measure(struct share_costs *costs, const struct share_sample *sample, struct error *error) {
-    *costs = (struct share_costs){0};
+enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
+                                    struct error *error) {
+    *costs = (struct page_costs){0};
     TRY(store_measure(sample->store, sample->layout, sample->token_capacity, sample->bytes, &costs->disk,
                       error));
     struct bench *bench = calloc(1, sizeof *bench);
@@ -121,17 +122,17 @@ enum { STEPS = 256 };
 
 /* A layer's costs with a share x in 4 bits: RAM holds the more chunks the smaller they are, so what is read falls with
  * x in number too, which the paper's D does not. */
-static struct compression_costs costs_of(const struct share_costs *costs, const struct share_work *work,
+static struct compression_costs costs_of(const struct page_costs *costs, const struct page_work *work,
                                          bool dense, double x) {
     const double threads = (double)work->thread_count, rows_bytes = (double)work->rows_bytes;
     const double chunks = (double)((dense ? work->chunks : work->kept) * work->kv_head_count);
-    const double slot = 1 - x + x * (double)work->packed_bytes / rows_bytes;
+    const double slot = 1 - x + x * (double)work->quantized_bytes / rows_bytes;
     const double missed = chunks * (1 - fmin(work->held / slot, 1));
     const double bytes = fmax(missed * rows_bytes, 1e-3); /* not nothing, or R would be no number */
     /* What 4 bits add to computing, if all chunks have them: rows are made by the engine's thread; attended to as they
      * are, any form may be the quicker one. */
     const double added =
-        chunks * (dense ? costs->decode : fmax(costs->packed_attend - costs->rows_attend, 0) / threads);
+        chunks * (dense ? costs->decode : fmax(costs->quantized_attend - costs->rows_attend, 0) / threads);
     return (struct compression_costs){.bytes = bytes,
                                       .read_rate = rows_bytes / costs->disk.tail_seconds,
                                       .decode_rate = added > 0 ? bytes / added : INFINITY,
@@ -140,7 +141,8 @@ static struct compression_costs costs_of(const struct share_costs *costs, const 
                                       .other_seconds = missed > 0 ? costs->disk.alone_seconds : 0};
 }
 
-double share_of_layer(const struct share_costs *costs, const struct share_work *work, size_t layer_index) {
+double quantized_pages_share(const struct page_costs *costs, const struct page_work *work,
+                             size_t layer_index) {
     const bool dense = layer_index < work->dense_layers || work->kept >= work->chunks;
     double best = 0, least = INFINITY;
     for (int step = 0; step <= STEPS; step++) { /* of equals the smallest: what hides anyway stays exact */
@@ -154,11 +156,11 @@ double share_of_layer(const struct share_costs *costs, const struct share_work *
     return best;
 }
 
-void share_choose(const struct share_costs *costs, const struct share_work *work,
-                  struct page_shares *shares) {
+void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
+                            struct page_shares *shares) {
     double layers[PAGE_SHARES_LAYERS_MOST];
     ASSERT(work->layer_count <= PAGE_SHARES_LAYERS_MOST);
-    for (size_t i = 0; i < work->layer_count; i++) layers[i] = share_of_layer(costs, work, i);
+    for (size_t i = 0; i < work->layer_count; i++) layers[i] = quantized_pages_share(costs, work, i);
     *shares = (struct page_shares){.layer_count = (uint16_t)work->layer_count};
     compression_spread(layers, work->sensitivity, work->layer_count, shares->sixteenths);
 }

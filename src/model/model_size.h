@@ -1,6 +1,6 @@
 /* model_size: what a model takes in memory, from its configuration. */
-#ifndef LOAM_CLI_MODEL_SIZE_H
-#define LOAM_CLI_MODEL_SIZE_H
+#ifndef LOAM_MODEL_MODEL_SIZE_H
+#define LOAM_MODEL_MODEL_SIZE_H
 
 #include <stdbool.h>
 #include <stdint.h>

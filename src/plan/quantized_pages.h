@@ -1,4 +1,4 @@
-/* share: what share of its pages a new document has in 4 bits (LeoAM, section 4.4; docs/decisions/0016).
+/* quantized_pages: what share of its pages a new document has in 4 bits (LeoAM, section 4.4; docs/decisions/0016).
  *
  * Of each layer the balance of plan/compression.h: reading what a step misses against what the reads hide under.
  * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger share also means fewer misses.  What a
@@ -9,33 +9,33 @@
  *   attention to a chunk in either form, and decoding one, by these processors
  *   a layer's computation, where reads of the next layer hide under it (looking ahead, or everything is attended to)
  *
- * A prompt that RAM holds whole stays exact.  Where nothing is measured otherwise - it is so short that 1 / 128 of it
- * is no sample, or the disk refuses - everything is in 4 bits.  Thread: the engine's.
+ * A prompt that RAM holds whole stays exact.  Where nothing is measured otherwise (it is too short to sample, or the
+ * disk refuses) everything is in 4 bits.  Thread: the engine's.
  */
-#ifndef LOAM_ENGINE_SHARE_H
-#define LOAM_ENGINE_SHARE_H
+#ifndef LOAM_PLAN_QUANTIZED_PAGES_H
+#define LOAM_PLAN_QUANTIZED_PAGES_H
 
 #include "cache/page_shares.h"
 #include "cache/store/store.h"
 #include "kernels/attention/kv_layout.h"
 
-struct share_costs { /* seconds */
+struct page_costs { /* seconds */
     struct store_rates disk;
-    double rows_attend, packed_attend, decode; /* a chunk of one KV head, by one thread */
+    double rows_attend, quantized_attend, decode; /* a chunk of one KV head, by one thread */
     double layer; /* of one token, but for attention; 0: nothing hides under it */
 };
 
 /* What a step does. */
-struct share_work {
+struct page_work {
     size_t layer_count, dense_layers, kv_head_count, thread_count;
     size_t rows_bytes;        /* of a chunk */
-    size_t packed_bytes;      /* of one in 4 bits, in RAM */
+    size_t quantized_bytes;   /* of one in 4 bits, in RAM */
     uint64_t chunks, kept;    /* of a head: there are, and are attended to in layers that choose */
     double held;              /* 0..1: of all chunks that RAM holds, if they are rows */
     const float *sensitivity; /* [layer_count]: what 4 bits cost a layer, or NULL */
 };
 
-struct share_sample {
+struct page_sample {
     struct store *store;
     const struct store_layout *layout;
     uint64_t token_capacity, bytes; /* as store_measure has them */
@@ -43,11 +43,13 @@ struct share_sample {
     size_t group; /* query heads of a KV head */
 };
 /* Everything but `layer`. */
-enum status share_measure(struct share_costs *costs, const struct share_sample *sample, struct error *error)
-    STATUS_CHECKED;
+enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
+                                    struct error *error) STATUS_CHECKED;
 /* The least share at which a layer of a step takes least time, 0 to 1 in steps of 1 / 256.  Where RAM holds nothing
  * that is compression_share. */
-double share_of_layer(const struct share_costs *costs, const struct share_work *work, size_t layer_index);
-void share_choose(const struct share_costs *costs, const struct share_work *work, struct page_shares *shares);
+double quantized_pages_share(const struct page_costs *costs, const struct page_work *work,
+                             size_t layer_index);
+void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
+                            struct page_shares *shares);
 
 #endif

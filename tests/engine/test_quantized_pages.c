@@ -1,6 +1,6 @@
 /* The share of pages in 4 bits: the balance of a layer by hand and by what must follow from its parts, the measurement,
  * and documents, which keep the shares that they were made with. */
-#include "engine/share.h"
+#include "plan/quantized_pages.h"
 
 #include "testing.h"
 
@@ -22,17 +22,17 @@ enum { LAYERS = 2, PROMPT = 1000, SHORT = 700, CONTEXT = 2048 };
 /* ---- the balance ---- */
 
 /* 1B shape at 32K, keep 2,048, an eighth in RAM, on the disk of docs/decisions/0012. */
-static const struct share_work usual = {.layer_count = 16,
-                                        .kv_head_count = 8,
-                                        .thread_count = 2,
-                                        .rows_bytes = 16384,
-                                        .packed_bytes = 4864,
-                                        .chunks = 512,
-                                        .kept = 32};
-static const struct share_costs disk = {
+static const struct page_work usual = {.layer_count = 16,
+                                       .kv_head_count = 8,
+                                       .thread_count = 2,
+                                       .rows_bytes = 16384,
+                                       .quantized_bytes = 4864,
+                                       .chunks = 512,
+                                       .kept = 32};
+static const struct page_costs disk = {
     .disk = {.page_seconds = 17e-6, .tail_seconds = 25e-6, .alone_seconds = 100e-6},
     .rows_attend = 1.7e-6,
-    .packed_attend = 1.7e-6,
+    .quantized_attend = 1.7e-6,
     .decode = 2.5e-6};
 
 enum { STEPS = 256 };
@@ -43,27 +43,27 @@ static bool is_near(double found, double expected) { return fabs(found - expecte
 static void balance_by_hand(void **state) {
     (void)state;
     /* 256 pages of 25 us wait for 0.22 ms of attention: nothing hides, and all are in 4 bits. */
-    assert_true(share_of_layer(&disk, &usual, 3) == 1);
+    assert_true(quantized_pages_share(&disk, &usual, 3) == 1);
     /* Behind a layer of 5 ms: 0.1 + 6.4 ms of reading, 4 bits save 8 us a page and cost nothing. */
-    struct share_costs ahead = disk;
+    struct page_costs ahead = disk;
     ahead.layer = 5e-3;
     double late = 100e-6 + 256 * 25e-6 - (256 * 1.7e-6 / 2 + 5e-3);
-    assert_true(is_near(share_of_layer(&ahead, &usual, 3), late / (256 * 8e-6)));
+    assert_true(is_near(quantized_pages_share(&ahead, &usual, 3), late / (256 * 8e-6)));
     /* A layer that attends to everything decodes what is in 4 bits, all 4,096 chunks. */
-    struct share_work dense = usual;
+    struct page_work dense = usual;
     dense.dense_layers = 1;
     ahead.layer = 85e-3;
     late = 100e-6 + 4096 * 25e-6 - (4096 * 1.7e-6 / 2 + 85e-3);
-    double found = share_of_layer(&ahead, &dense, 0);
+    double found = quantized_pages_share(&ahead, &dense, 0);
     assert_true(found > 0.1 && found < 0.9 && is_near(found, late / (4096 * 8e-6 + 4096 * 2.5e-6)));
-    assert_true(share_of_layer(&ahead, &dense, 1) == 0); /* it hides */
+    assert_true(quantized_pages_share(&ahead, &dense, 1) == 0); /* it hides */
 }
 
 /* With RAM, seconds of a layer at a share. */
-static double seconds_at(const struct share_costs *costs, const struct share_work *work, double x) {
+static double seconds_at(const struct page_costs *costs, const struct page_work *work, double x) {
     double slot = (16384 * (1 - x) + 4864 * x) / 16384, missed = 256 * fmax(1 - work->held / slot, 0);
     double read = missed * (25e-6 * (1 - x) + 17e-6 * x) + (missed > 0 ? 100e-6 : 0);
-    double compute = costs->layer + 128 * (1.7e-6 + fmax(costs->packed_attend - 1.7e-6, 0) * x);
+    double compute = costs->layer + 128 * (1.7e-6 + fmax(costs->quantized_attend - 1.7e-6, 0) * x);
     return fmax(read, compute);
 }
 
@@ -73,12 +73,13 @@ static void balance_with_ram_is_the_least(void **state) {
     for (int held = 0; held <= 10; held++)
         for (int layer = 0; layer <= 12; layer++)
             for (int slower = 0; slower < 2; slower++) {
-                struct share_costs costs = disk;
-                struct share_work work = usual;
+                struct page_costs costs = disk;
+                struct page_work work = usual;
                 work.held = held * 0.1;
                 costs.layer = layer * 0.5e-3;
-                costs.packed_attend += slower * 20e-6;
-                double share = share_of_layer(&costs, &work, 0), seconds = seconds_at(&costs, &work, share);
+                costs.quantized_attend += slower * 20e-6;
+                double share = quantized_pages_share(&costs, &work, 0),
+                       seconds = seconds_at(&costs, &work, share);
                 for (int step = 0; step <= STEPS; step++) {
                     double other = seconds_at(&costs, &work, (double)step / STEPS);
                     assert_true(seconds <= other * (1 + 1e-6));
@@ -92,34 +93,34 @@ static void balance_with_ram_is_the_least(void **state) {
 
 static void balance_by_its_parts(void **state) {
     (void)state;
-    struct share_costs costs = disk;
-    struct share_work work = usual;
+    struct page_costs costs = disk;
+    struct page_work work = usual;
     work.held = 0.125;
     costs.layer = 4e-3;
-    double share = share_of_layer(&costs, &work, 0);
+    double share = quantized_pages_share(&costs, &work, 0);
     assert_true(share > 0.2 && share < 0.8);
     costs.disk.tail_seconds *= 1.1; /* a slower disk */
     costs.disk.page_seconds *= 1.1;
-    assert_true(share_of_layer(&costs, &work, 0) > share);
+    assert_true(quantized_pages_share(&costs, &work, 0) > share);
     costs = disk;
     costs.layer = 5e-3; /* more to hide under */
-    assert_true(share_of_layer(&costs, &work, 0) < share);
+    assert_true(quantized_pages_share(&costs, &work, 0) < share);
     costs = disk;
     costs.layer = 4e-3;
-    costs.packed_attend = 5e-6; /* 4 bits that cost something */
-    assert_true(share_of_layer(&costs, &work, 0) < share);
-    costs.packed_attend = 1e-6; /* and that cost less than nothing are not paid for */
-    assert_true(share_of_layer(&costs, &work, 0) == share);
+    costs.quantized_attend = 5e-6; /* 4 bits that cost something */
+    assert_true(quantized_pages_share(&costs, &work, 0) < share);
+    costs.quantized_attend = 1e-6; /* and that cost less than nothing are not paid for */
+    assert_true(quantized_pages_share(&costs, &work, 0) == share);
     work.held = 0.2; /* more RAM */
-    assert_true(share_of_layer(&costs, &work, 0) < share);
+    assert_true(quantized_pages_share(&costs, &work, 0) < share);
     work.held = 0.125;
     costs.disk.tail_seconds = 1e-6; /* all of it hides: f16 */
     costs.disk.page_seconds = 0.7e-6;
-    assert_true(share_of_layer(&costs, &work, 0) == 0);
+    assert_true(quantized_pages_share(&costs, &work, 0) == 0);
     /* A disk to which pages are all one: 4 bits save misses. */
     costs = disk;
     costs.disk.page_seconds = costs.disk.tail_seconds;
-    assert_true(share_of_layer(&costs, &work, 0) == 1);
+    assert_true(quantized_pages_share(&costs, &work, 0) == 1);
 }
 
 static unsigned sum_of(const struct page_shares *shares) {
@@ -130,15 +131,15 @@ static unsigned sum_of(const struct page_shares *shares) {
 
 static void sensitive_layers_have_less(void **state) {
     (void)state;
-    struct share_costs costs = disk;
-    struct share_work work = usual;
+    struct page_costs costs = disk;
+    struct page_work work = usual;
     struct page_shares even, uneven;
     float sensitivity[16];
     costs.layer = 5.5e-3;
     for (size_t i = 0; i < 16; i++) sensitivity[i] = i < 4 ? 0.2F : 0.1F;
-    share_choose(&costs, &work, &even);
+    quantized_pages_choose(&costs, &work, &even);
     work.sensitivity = sensitivity;
-    share_choose(&costs, &work, &uneven);
+    quantized_pages_choose(&costs, &work, &uneven);
     assert_int_equal(even.layer_count, 16);
     assert_true(sum_of(&even) > 16 * 4 && sum_of(&even) < 16 * 12);
     assert_true(sum_of(&uneven) + 1 >= sum_of(&even) && sum_of(&uneven) <= sum_of(&even) + 1);
@@ -153,7 +154,7 @@ static void it_measures(void **state) {
     struct scratch scratch;
     struct store *store;
     struct error error;
-    struct share_costs costs;
+    struct page_costs costs;
     struct kv_layout kv;
     struct fault_plan plan;
     kv_layout_init(&kv, KV_F16, KV_F16, 64, 64);
@@ -163,12 +164,12 @@ static void it_measures(void **state) {
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
     const struct store_options options = {.directory = scratch.path, .faults = &plan.faults};
     assert_ok(store_open(&store, &options, &error), error);
-    const struct share_sample sample = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
+    const struct page_sample sample = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
     size_t files = scratch_count(&scratch);
     uint64_t before = plan.written_bytes;
-    assert_ok(share_measure(&costs, &sample, &error), error);
+    assert_ok(quantized_pages_measure(&costs, &sample, &error), error);
     const double found[] = {costs.disk.page_seconds, costs.disk.tail_seconds, costs.disk.alone_seconds,
-                            costs.rows_attend,       costs.packed_attend,     costs.decode};
+                            costs.rows_attend,       costs.quantized_attend,  costs.decode};
     for (size_t i = 0; i < sizeof found / sizeof *found; i++) assert_true(found[i] > 1e-9 && found[i] < 1);
     assert_int_equal(plan.written_bytes - before, 1 << 20);
     assert_int_equal(scratch_count(&scratch), files);
@@ -179,25 +180,25 @@ static void it_measures(void **state) {
         plan.count = plan.hits = 0;
         plan.kind = FAULT_EIO;
         plan.first = first;
-        enum status status = share_measure(&costs, &sample, &error);
+        enum status status = quantized_pages_measure(&costs, &sample, &error);
         if (plan.hits > 0) assert_int_equal(status, STATUS_IO);
         assert_true(scratch_count(&scratch) <= files + 1);
         if (first > 20) break;
     }
     plan.kind = FAULT_NONE;
-    assert_ok(share_measure(&costs, &sample, &error), error);
+    assert_ok(quantized_pages_measure(&costs, &sample, &error), error);
     assert_int_equal(scratch_count(&scratch), files);
     store_close(store);
     /* Where the document itself would find no room there is none to measure with either. */
     const struct store_options limited = {
         .directory = scratch.path, .faults = &plan.faults, .limit_bytes = 4 << 20};
     assert_ok(store_open(&store, &limited, &error), error);
-    const struct share_sample large = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
+    const struct page_sample large = {store, &layout, 1 << 16, 1 << 20, &kv, 4};
     before = plan.written_bytes;
-    assert_int_equal(share_measure(&costs, &large, &error), STATUS_FULL);
+    assert_int_equal(quantized_pages_measure(&costs, &large, &error), STATUS_FULL);
     assert_int_equal(plan.written_bytes, before);
-    const struct share_sample small = {store, &layout, 1 << 12, 1 << 20, &kv, 4};
-    assert_ok(share_measure(&costs, &small, &error), error);
+    const struct page_sample small = {store, &layout, 1 << 12, 1 << 20, &kv, 4};
+    assert_ok(quantized_pages_measure(&costs, &small, &error), error);
     assert_true(plan.written_bytes - before <= 1 << 20);
     store_close(store);
     scratch_destroy(&scratch);
@@ -211,7 +212,7 @@ struct rig {
     int32_t tokens[PROMPT], others[PROMPT];
     struct scratch scratch;
     struct error error;
-    struct engine_options options;
+    struct plan options;
 };
 
 static void rig_open(struct rig *rig) {
@@ -225,15 +226,15 @@ static void rig_open(struct rig *rig) {
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);
     tiny_model_tokens(&tiny, &random, rig->others, PROMPT);
     scratch_create(&rig->scratch, SCRATCH_MEMORY);
-    rig->options = (struct engine_options){.context_size = CONTEXT,
-                                           .sequence_capacity = 1,
-                                           .select = select_options_default(),
-                                           .disk_directory = rig->scratch.path,
-                                           .q4_pages = true,
-                                           .mixes_pages = true};
+    rig->options = (struct plan){.context_size = CONTEXT,
+                                 .sequence_capacity = 1,
+                                 .select = select_options_default(),
+                                 .disk_directory = rig->scratch.path,
+                                 .q4_pages = true,
+                                 .mixes_pages = true};
     rig->options.select.method = &select_quest;
     rig->options.select.keep = (struct select_keep){.tokens = 160};
-    assert_ok(engine_host_bytes_least(rig->model, &rig->options, &rig->options.host_bytes, &rig->error),
+    assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &rig->error),
               rig->error);
 }
 
@@ -250,7 +251,7 @@ static enum status ask(struct rig *rig, struct page_shares chosen, const int32_t
     struct sequence *sequence;
     const struct prefill_request request = {.tokens = tokens, .token_count = count};
     rig->options.shares = chosen;
-    assert_ok(engine_create(&engine, rig->model, &rig->options, &rig->error), rig->error);
+    assert_ok(engine_create(&engine, rig->model, &rig->options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     enum status status = engine_prefill(engine, sequence, &request, NULL, &rig->error);
     *reused = sequence_reused_tokens(sequence);
@@ -299,7 +300,7 @@ static void a_document_keeps_its_shares(void **state) {
     struct engine *engine;
     struct sequence *sequence;
     const struct prefill_request request = {.tokens = rig.tokens, .token_count = PROMPT};
-    assert_ok(engine_create(&engine, rig.model, &rig.options, &rig.error), rig.error);
+    assert_ok(engine_create(&engine, rig.model, &rig.options, NULL, &rig.error), rig.error);
     assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
     assert_int_equal(sequence_reused_tokens(sequence), 0);
@@ -348,7 +349,7 @@ static void a_damaged_page_of_either_form_is_computed_anew(void **state) {
         rig_open(&rig);
         rig.options.select.method = &select_all; /* reads every page */
         rig.options.select.keep = select_options_default().keep;
-        assert_ok(engine_host_bytes_least(rig.model, &rig.options, &rig.options.host_bytes, &rig.error),
+        assert_ok(plan_host_bytes_min(&rig.options, &rig.model->config, &rig.options.host_bytes, &rig.error),
                   rig.error);
         assert_ok(ask(&rig, halves, rig.tokens, PROMPT, &reused, &shares), rig.error);
         flip(&rig, offsets[i]);

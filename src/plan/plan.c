@@ -1,0 +1,225 @@
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/size.h"
+#include "model/model_size.h"
+#include "platform/memory.h"
+
+static const uint64_t BUFFER_BYTES_MIN = 2 << 20, BUFFER_BYTES_MAX = 8 << 20; /* write-behind */
+
+enum status plan_set_disk(struct plan *plan, const char *directory, size_t length, uint64_t limit_bytes,
+                          struct error *error) {
+    plan->disk_bytes = limit_bytes;
+    plan->disk_directory = strndup(directory, length);
+    return plan->disk_directory != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_MEMORY, "no memory for the name of a folder");
+}
+
+void plan_deinit(struct plan *plan) {
+    free((char *)plan->disk_directory);
+    *plan = (struct plan){0};
+}
+
+/* ---- what can be done ---- */
+
+static enum status check_sizes(const struct plan *plan, const struct model_config *config,
+                               struct error *error) {
+    if (plan->sequence_capacity < 1 || plan->sequence_capacity > PLAN_SEQUENCES_MAX)
+        return error_set(error, STATUS_USAGE, "%zu sequences: expected 1 to %d", plan->sequence_capacity,
+                         PLAN_SEQUENCES_MAX);
+    if (plan->batch_size > DEVICE_BATCH_MOST)
+        return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d", plan->batch_size,
+                         DEVICE_BATCH_MOST);
+    if (plan->segment_size > PLAN_SEGMENT_MAX)
+        return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d",
+                         plan->segment_size, PLAN_SEGMENT_MAX);
+    if (!config->has_rope && plan->context_size > config->context_length)
+        return error_set(error, STATUS_USAGE,
+                         "a context of %llu tokens: this model has learned positions for %llu only",
+                         (unsigned long long)plan->context_size, (unsigned long long)config->context_length);
+    return STATUS_OK;
+}
+
+static enum status check_select(const struct plan *plan, struct error *error) {
+    const struct select_method *method = plan->select.method;
+    if (method == NULL) return STATUS_OK;
+    if (method->reads_keys && plan->k_type != KV_F16)
+        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
+                         method->name);
+    if (plan->q4_pages && (method->reads_keys || plan->select.scan))
+        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
+                         method->name);
+    if (plan->host_bytes > 0 && method->watches_prefill)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "select=%s with KV on disk: what it sums up changes with every token and is not saved",
+            method->name);
+    return STATUS_OK;
+}
+
+enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
+    TRY(check_sizes(plan, config, error));
+    if ((plan->k_type == KV_Q8 && config->k_dimension % KV_SCALE_GROUP != 0) ||
+        (plan->v_type == KV_Q8 && config->v_dimension % KV_SCALE_GROUP != 0))
+        return error_set(error, STATUS_USAGE,
+                         "q8 KV needs head dimensions in multiples of %d, not %zu and %zu", KV_SCALE_GROUP,
+                         config->k_dimension, config->v_dimension);
+    if (plan->disk_directory != NULL && plan->host_bytes == 0)
+        return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
+    if (plan->q4_pages && (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
+        return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
+    if (plan->mixes_pages && (!plan->q4_pages || config->layer_count > PAGE_SHARES_LAYERS_MOST))
+        return error_set(error, STATUS_USAGE,
+                         "a share of the pages in 4 bits is of at most %d layers, not %zu",
+                         PAGE_SHARES_LAYERS_MOST, config->layer_count);
+    return check_select(plan, error);
+}
+
+/* ---- the cache ---- */
+
+struct select_shape plan_select_shape(const struct model_config *config) {
+    return (struct select_shape){.layer_count = config->layer_count,
+                                 .head_count = config->head_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension};
+}
+
+uint64_t plan_context_size(const struct plan *plan, const struct model_config *config) {
+    return plan->context_size != 0 ? plan->context_size : config->context_length;
+}
+
+enum status plan_tiered_options(const struct plan *plan, const struct model_config *config,
+                                struct tiered_options *tiered, struct error *error) {
+    const struct select_shape shape = plan_select_shape(config);
+    *tiered = (struct tiered_options){.kv_head_count = config->kv_head_count,
+                                      .sequence_capacity = plan->sequence_capacity,
+                                      .context_size = plan_context_size(plan, config),
+                                      .looks_ahead = plan->prefetches};
+    if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
+    return select_options_kept_most(&plan->select, &shape, tiered->context_size, &tiered->kept_most, error);
+}
+
+static uint64_t buffer_bytes_of(const struct plan *plan) {
+    if (plan->disk_directory == NULL) return 0;
+    uint64_t bytes = plan->host_bytes / (plan->q4_pages ? 32 : 16); /* pages of a third the bytes */
+    if (bytes < BUFFER_BYTES_MIN) return BUFFER_BYTES_MIN;
+    return bytes > BUFFER_BYTES_MAX ? BUFFER_BYTES_MAX : bytes;
+}
+
+/* Shapes and types alone: for bytes per token. */
+static enum status token_config(const struct plan *plan, const struct model_config *config,
+                                struct kv_cache_config *cache, struct error *error) {
+    const struct select_shape shape = plan_select_shape(config);
+    *cache = model_cache_config(config, plan->k_type, plan->v_type);
+    cache->metadata_layer_first = plan->select.dense_layers;
+    if (plan->select.method == NULL) return STATUS_OK;
+    return select_options_metadata_bytes(&plan->select, &shape, &cache->metadata_bytes, error);
+}
+
+enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
+                              struct kv_cache_config *cache, struct error *error) {
+    struct tiered_options lists;
+    uint64_t context = plan_context_size(plan, config), per_sequence, bytes;
+    size_t block = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
+    TRY(token_config(plan, config, cache, error));
+    TRY(plan_tiered_options(plan, config, &lists, error));
+    cache->sequence_capacity = plan->sequence_capacity;
+    cache->host_bytes = plan->host_bytes;
+    cache->q4_pages = plan->q4_pages;
+    cache->mixes_pages = plan->mixes_pages;
+    cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
+    cache->buffer_bytes = buffer_bytes_of(plan);
+    cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
+    cache->scratch_bytes = tiered_bytes(&lists);
+    if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
+        !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
+        !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||
+        bytes > (uint64_t)1 << 46)
+        return error_set(error, STATUS_MEMORY,
+                         "a context of %llu tokens for %zu sequences does not fit any memory",
+                         (unsigned long long)context, plan->sequence_capacity);
+    return STATUS_OK;
+}
+
+enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,
+                                struct error *error) {
+    struct kv_cache_config cache;
+    TRY(plan_cache_config(plan, config, &cache, error));
+    *bytes = kv_tier_bytes_least(&cache);
+    return STATUS_OK;
+}
+
+enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config,
+                                   uint64_t kv_bytes, uint64_t *bytes, struct error *error) {
+    struct plan counted = *plan;
+    struct kv_cache_config cache;
+    counted.host_bytes = *bytes = kv_bytes;
+    for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
+        TRY(plan_cache_config(&counted, config, &cache, error));
+        counted.host_bytes = *bytes = kv_tier_bytes_around(&cache, kv_bytes);
+    }
+    return STATUS_OK;
+}
+
+/* ---- what memory holds ---- */
+
+enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) {
+    struct kv_cache_config cache;
+    TRY(token_config(plan, config, &cache, error));
+    uint64_t wanted = plan->context_size;
+    plan->context_size = plan_context_size(plan, config);
+    if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
+    /* The cache hands out whole chunks. */
+    uint64_t chunk_bytes = kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    uint64_t fitting = plan->budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
+    if (plan->context_size <= fitting) return STATUS_OK;
+    char needed[32], budget[32];
+    uint64_t chunks = plan->context_size / KV_CHUNK_TOKENS + (plan->context_size % KV_CHUNK_TOKENS != 0);
+    bytes_text(wanted != 0 ? chunks * chunk_bytes : chunk_bytes, needed, sizeof needed);
+    bytes_text(plan->budget_bytes, budget, sizeof budget);
+    if (fitting == 0 || wanted != 0)
+        return error_set(error, STATUS_MEMORY,
+                         "the KV of %llu tokens needs %s, the budget is %s; try %s%llu or a larger --kv-host",
+                         (unsigned long long)(wanted != 0 ? wanted : KV_CHUNK_TOKENS), needed, budget,
+                         plan->k_type == KV_F16 ? "-ctk q8_0 -ctv q8_0, -c " : "-c ",
+                         (unsigned long long)(fitting > 0 ? fitting : KV_CHUNK_TOKENS));
+    plan->context_size = fitting;
+    return STATUS_OK;
+}
+
+enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {
+    struct kv_cache_config cache;
+    uint64_t least, all;
+    if (plan->disk_directory == NULL) return STATUS_OK;
+    plan->host_bytes = plan->budget_bytes;
+    if (plan->has_budget) return STATUS_OK;
+    TRY(token_config(plan, config, &cache, error));
+    TRY(plan_host_bytes_min(plan, config, &least, error));
+    if (__builtin_mul_overflow(kv_cache_bytes_per_token(&cache), plan_context_size(plan, config), &all) ||
+        __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
+        __builtin_add_overflow(all, least, &all))
+        all = UINT64_MAX;
+    uint64_t half = memory_available_bytes() / 2, wanted = all < half ? all : half;
+    plan->host_bytes = wanted > least ? wanted : least;
+    return STATUS_OK;
+}
+
+enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
+                              uint64_t token_count, struct error *error) {
+    struct kv_cache_config cache;
+    if (plan->disk_directory != NULL) return STATUS_OK; /* the engine says what it needs */
+    TRY(token_config(plan, config, &cache, error));
+    uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = memory_available_bytes();
+    if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
+    if (bytes <= available) return STATUS_OK;
+    char needed[32], free_text[32];
+    return error_set(
+        error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",
+        (unsigned long long)token_count, bytes_text(bytes, needed, sizeof needed),
+        bytes_text(available, free_text, sizeof free_text), (unsigned long long)(available / per_token),
+        plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
+}

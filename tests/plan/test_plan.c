@@ -1,0 +1,143 @@
+/* The plan: what presets and settings come to, on disk and in RAM, and what a budget holds. */
+#include "plan/plan.h"
+
+#include "testing.h"
+
+#include <string.h>
+
+static const struct model_config config = {.layer_count = 4,
+                                           .head_count = 8,
+                                           .kv_head_count = 2,
+                                           .k_dimension = 64,
+                                           .v_dimension = 64,
+                                           .has_rope = true,
+                                           .context_length = 8192};
+enum { TOKEN_BYTES = 4 * 2 * 2 * 64 * 2 }; /* of f16 K and V */
+
+static struct plan plan_of(const char *preset, const char *set, bool on_disk, enum kv_type type) {
+    struct error error;
+    struct plan plan = {.sequence_capacity = 1, .k_type = type, .v_type = type};
+    if (on_disk) assert_ok(plan_set_disk(&plan, "folder:", 6, 7, &error), error);
+    assert_ok(plan_set_axes(&plan, preset, set, NULL, &error), error);
+    return plan;
+}
+
+static void a_preset_is_its_row(void **state) {
+    (void)state;
+    struct plan plan = plan_of("leoam", NULL, false, KV_F16);
+    assert_ptr_equal(plan.select.method, &select_tree);
+    assert_true(plan.select.heads == SELECT_HEADS_IMPORTANCE && plan.prefetches);
+    assert_true(plan.select.leaf == select_options_default().leaf && !plan.q4_pages);
+    assert_int_equal(plan.select.dense_layers, select_options_default().dense_layers);
+    plan = plan_of("leoam", NULL, true, KV_F16);
+    assert_string_equal(plan.disk_directory, "folder");
+    assert_int_equal(plan.disk_bytes, 7);
+    assert_true(plan.select.leaf == 64 && plan.select.dense_layers == 0 && plan.resident_layers == 0);
+    assert_true(plan.select.heads == SELECT_HEADS_IMPORTANCE && plan.q4_pages && plan.mixes_pages);
+    plan_deinit(&plan);
+    plan = plan_of("quest", NULL, true, KV_F16);
+    assert_true(!plan.q4_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
+    assert_int_equal(plan.resident_layers, plan.select.dense_layers);
+    plan_deinit(&plan);
+}
+
+/* What the user says goes before the preset's row, and a preset's codec does not make KV of another type. */
+static void settings_change_the_row(void **state) {
+    (void)state;
+    static const struct {
+        const char *set;
+        enum kv_type given, type;
+        bool q4, mixes;
+    } cases[] = {{"codec=q4", KV_F16, KV_F16, true, false},   {"codec=q8", KV_F16, KV_Q8, false, false},
+                 {"codec=f16", KV_Q8, KV_F16, false, false},  {NULL, KV_Q8, KV_Q8, false, false},
+                 {"scan=1", KV_F16, KV_F16, false, false},    {"select=exact", KV_F16, KV_F16, false, false},
+                 {"codec=q4", KV_Q8, KV_F16, true, false},    {"leaf=32", KV_F16, KV_F16, true, true},
+                 {"select=quest", KV_F16, KV_F16, true, true}};
+    char text[32];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct plan plan = plan_of("leoam", cases[i].set, true, cases[i].given);
+        if (plan.k_type != cases[i].type || plan.v_type != cases[i].type || plan.q4_pages != cases[i].q4 ||
+            plan.mixes_pages != cases[i].mixes)
+            fail_msg("%s: type %d, 4 bits %d %d", cases[i].set, (int)plan.k_type, plan.q4_pages,
+                     plan.mixes_pages);
+        if (!plan.q4_pages && plan.k_type == KV_F16)
+            assert_string_equal(plan_method(&plan, AXIS_CODEC, text, sizeof text), "f16");
+        plan_deinit(&plan);
+    }
+    struct plan plan = plan_of("leoam", "leaf=32,dense=3,heads=even,speculate=none", true, KV_F16);
+    assert_true(plan.select.leaf == 32 && plan.select.dense_layers == 3 && plan.resident_layers == 3);
+    assert_true(plan.select.heads == SELECT_HEADS_EVEN && !plan.prefetches);
+    plan_deinit(&plan);
+    struct error error;
+    struct plan in_ram = {0};
+    assert_int_equal(plan_set_axes(&in_ram, "leoam", "codec=q4", NULL, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "there is no --kv-disk"));
+}
+
+static void texts(void **state) {
+    (void)state;
+    char text[80];
+    struct plan plan = plan_of("hata", NULL, false, KV_F16);
+    assert_string_equal(plan_text(&plan, text, sizeof text), "hata");
+    plan = plan_of("quest", "select=meanstd", false, KV_F16);
+    plan.select.keep = (struct select_keep){.tokens = 512};
+    assert_string_equal(plan_text(&plan, text, sizeof text), "quest select=meanstd keep 512");
+}
+
+static void a_context_fits_its_budget(void **state) {
+    (void)state;
+    struct error error;
+    struct plan plan = plan_of("full", NULL, false, KV_F16);
+    plan.sequence_capacity = 2;
+    assert_ok(plan_fit_context(&plan, &config, &error), error);
+    assert_int_equal(plan.context_size, config.context_length);
+    plan.has_budget = true;
+    plan.budget_bytes = (uint64_t)2 * 1000 * TOKEN_BYTES; /* 1,000 tokens are 15 whole chunks */
+    plan.context_size = 0;
+    assert_ok(plan_fit_context(&plan, &config, &error), error);
+    assert_int_equal(plan.context_size, 960);
+    plan.context_size = 961;
+    assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
+    assert_non_null(strstr(error.message, "-c 960"));
+    plan.budget_bytes = 100;
+    plan.context_size = 0;
+    assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
+}
+
+/* The least budget in RAM is one that the cache takes, and a larger context needs more of it. */
+static void a_tier_has_a_least_budget(void **state) {
+    (void)state;
+    struct error error;
+    uint64_t short_bytes, long_bytes, around;
+    struct plan plan = plan_of("leoam", NULL, true, KV_F16);
+    plan.context_size = 4096;
+    assert_ok(plan_host_bytes_min(&plan, &config, &short_bytes, &error), error);
+    plan.context_size = 1 << 20;
+    assert_ok(plan_host_bytes_min(&plan, &config, &long_bytes, &error), error);
+    assert_true(long_bytes > short_bytes);
+    plan.context_size = 4096;
+    assert_ok(plan_host_bytes_around(&plan, &config, 64 << 20, &around, &error), error);
+    assert_true(around > short_bytes && around > 64 << 20);
+    assert_int_equal(plan_check(&plan, &config, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "need a budget in RAM"));
+    plan.has_budget = true;
+    plan.budget_bytes = around;
+    assert_ok(plan_set_host_bytes(&plan, &config, &error), error);
+    assert_int_equal(plan.host_bytes, around);
+    assert_ok(plan_check(&plan, &config, &error), error);
+    plan.has_budget = false; /* then what the context needs, or half of what there is */
+    assert_ok(plan_set_host_bytes(&plan, &config, &error), error);
+    assert_true(plan.host_bytes >= short_bytes && plan.host_bytes != around);
+    plan_deinit(&plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_preset_is_its_row),
+        cmocka_unit_test(settings_change_the_row),
+        cmocka_unit_test(texts),
+        cmocka_unit_test(a_context_fits_its_budget),
+        cmocka_unit_test(a_tier_has_a_least_budget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
