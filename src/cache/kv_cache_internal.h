@@ -13,8 +13,8 @@ struct kv_cache {
     struct kv_layout layout;
     uint8_t *slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; NULL with a tier */
     size_t slab_bytes;
-    uint8_t *
-        metadata; /* owned MEMORY_DEVICE; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none */
+    /* Owned MEMORY_DEVICE; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none. */
+    uint8_t *metadata;
     size_t metadata_slab_bytes;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */

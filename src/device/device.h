@@ -11,7 +11,10 @@
  *                  `reaches_host`, operations take such addresses too, for what they read and for what they
  *                  write, at the speed of the bus.  The host touches it while no work that does is under
  *                  way: after a stream_synchronize.
- * Thread: one engine thread calls; flags may be written by any.
+ * Host arrays that an operation names (items, tokens, picks, lists, the tables of a view) are read before the call
+ * returns: the caller may change them then, and a device with a queue stages them per launch.  Results in host
+ * arrays are there after the next stream_synchronize.
+ * Thread: one engine thread calls; flags may be raised and looked at by any.
  */
 #ifndef LOAM_DEVICE_DEVICE_H
 #define LOAM_DEVICE_DEVICE_H
@@ -32,11 +35,11 @@
 struct device;
 struct stream;
 struct event;
+struct flag; /* a number that only rises, from 0: what one side waits for and another says */
 
 enum memory_kind {
     MEMORY_DEVICE, /* the fast tier */
     MEMORY_HOST,   /* whole pages of the host's, that the device can copy from and to at full speed */
-    MEMORY_SHARED, /* small, seen by both sides without a copy: flags */
 };
 
 enum { DEVICE_GROUP_MOST = 4, DEVICE_BATCH_MOST = 4096 };
@@ -281,8 +284,9 @@ struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
 
-    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages; large areas take real memory only where they
-     * are touched.  release takes the same kind and size. */
+    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
+     * only where they are touched; the KV slab of a long context that nobody fills relies on it (kv_cache.h), and a
+     * device that has not this must be given a context that fits.  release takes the same kind and size. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                             struct error *error);
     void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
@@ -303,9 +307,17 @@ struct device_operations {
     void (*event_record)(struct event *event, struct stream *stream);
     void (*event_wait)(struct event *event, struct stream *stream); /* the stream waits, not the host */
     bool (*event_done)(struct event *event);
-    void (*flag_write)(struct stream *stream, uint32_t *flag, uint32_t value); /* flag in MEMORY_SHARED */
-    /* Until *flag >= value, or until the options' flag_wait_limit_ns has passed: then the device is broken. */
-    void (*flag_wait)(struct stream *stream, const uint32_t *flag, uint32_t value);
+    enum status (*flag_create)(struct device *device, struct flag **flag, struct error *error);
+    void (*flag_destroy)(struct flag *flag); /* nobody waits for it */
+    /* By the host, of any thread: to at least that value.  What was written before is seen by who waited. */
+    void (*flag_raise)(struct device *device, struct flag *flag, uint32_t value);
+    /* By the stream, when all that was put on it before is done. */
+    void (*flag_signal)(struct stream *stream, struct flag *flag, uint32_t value);
+    /* What is put on the stream next waits for that value; the host does not, but on a device without a queue.  A
+     * device may hold the work back on the host until then.  When the options' flag_wait_limit_ns have passed the
+     * device is broken. */
+    void (*flag_wait)(struct stream *stream, struct flag *flag, uint32_t value);
+    uint32_t (*flag_value)(struct flag *flag); /* of any thread */
 
     void (*embed)(struct stream *stream, const struct embed_operation *operation);
     void (*matmul)(struct stream *stream, const struct matmul_operation *operation);

@@ -2,6 +2,7 @@
 #include "testing.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static void memory_is_aligned_and_zero(void **state) {
     (void)state;
     struct device *device = make_device(2, 0);
     const size_t sizes[] = {0, 1, 64, 1000, (1 << 20) - 1, 1 << 20, (2 << 20) + 1, (9 << 20) + 4097};
-    for (enum memory_kind kind = MEMORY_DEVICE; kind <= MEMORY_SHARED; kind++)
+    for (enum memory_kind kind = MEMORY_DEVICE; kind <= MEMORY_HOST; kind++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             void *address;
             struct error error;
@@ -100,15 +101,34 @@ static void copies_of_any_size(void **state) {
     free(target);
 }
 
+static struct flag *make_flag(struct device *device) {
+    struct flag *flag;
+    struct error error;
+    assert_ok(device->operations->flag_create(device, &flag, &error), error);
+    assert_int_equal(device->operations->flag_value(flag), 0);
+    return flag;
+}
+
+enum { RAISERS = 3, RAISES = 2000 };
+
+/* Several threads raise one flag in turn, each value after its payload was written and the one before was waited for,
+ * so that a wait that sleeps through a raise sleeps to its limit. */
 struct raiser {
-    uint32_t *flag, payload;
+    struct device *device;
+    struct flag *flag;
+    _Atomic uint32_t *next, *reached;
+    uint32_t *payload; /* [RAISES + 1], by value */
 };
 
-static void *raise_later(void *argument) {
-    struct raiser *raiser = argument;
-    usleep(20000);
-    raiser->payload = 42;
-    __atomic_store_n(raiser->flag, 5, __ATOMIC_RELEASE); /* pairs with flag_wait */
+static void *raise_in_turn(void *argument) {
+    const struct raiser *raiser = argument;
+    uint32_t value;
+    while ((value = atomic_fetch_add(raiser->next, 1)) <= RAISES) {
+        raiser->payload[value] = value * 3;
+        while (atomic_load(raiser->reached) != value - 1) sched_yield();
+        if (value % 64 == 0) usleep(200); /* the waiting side falls asleep */
+        raiser->device->operations->flag_raise(raiser->device, raiser->flag, value);
+    }
     return NULL;
 }
 
@@ -116,22 +136,27 @@ static void flags_wait_for_others(void **state) {
     (void)state;
     struct device *device = make_device(2, 0);
     struct stream *stream = make_stream(device);
+    struct flag *flag = make_flag(device), *other = make_flag(device);
     struct error error;
-    void *memory;
-    assert_ok(device->operations->allocate(device, MEMORY_SHARED, 64, &memory, &error), error);
-    uint32_t *flag = memory;
-    device->operations->flag_write(stream, flag, 3);
-    device->operations->flag_wait(stream, flag, 2); /* there already */
-    device->operations->flag_wait(stream, flag, 3);
-    assert_int_equal(*flag, 3);
-    struct raiser raiser = {flag, 0};
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, raise_later, &raiser), 0);
-    device->operations->flag_wait(stream, flag, 4);
-    assert_int_equal(raiser.payload, 42);
-    pthread_join(thread, NULL);
+    _Atomic uint32_t next = 1, reached = 0;
+    uint32_t payload[RAISES + 1];
+    struct raiser raiser = {device, flag, &next, &reached, payload};
+    pthread_t threads[RAISERS];
+    for (size_t i = 0; i < RAISERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, raise_in_turn, &raiser), 0);
+    for (uint32_t value = 1; value <= RAISES; value++) {
+        device->operations->flag_wait(stream, flag, value);
+        assert_int_equal(payload[value], value * 3);
+        atomic_store(&reached, value);
+    }
+    for (size_t i = 0; i < RAISERS; i++) pthread_join(threads[i], NULL);
+    device->operations->flag_signal(stream, other, 3);
+    device->operations->flag_wait(stream, other, 2); /* there already */
+    device->operations->flag_raise(device, other, 1);
+    assert_int_equal(device->operations->flag_value(other), 3); /* it only rises */
     assert_ok(device->operations->stream_synchronize(stream, &error), error);
-    device->operations->release(device, MEMORY_SHARED, memory, 64);
+    device->operations->flag_destroy(flag);
+    device->operations->flag_destroy(other);
     device->operations->stream_destroy(stream);
     device_destroy(device);
 }
@@ -141,19 +166,20 @@ static void watchdog_ends_a_wait(void **state) {
     struct device *device = make_device(2, 50000000);
     struct stream *stream = make_stream(device);
     struct error error;
-    uint32_t flag = 1;
+    struct flag *flag = make_flag(device);
     uint64_t begin = clock_ns();
-    device->operations->flag_wait(stream, &flag, 9);
+    device->operations->flag_wait(stream, flag, 9);
     uint64_t first_ns = clock_ns() - begin;
     assert_true(first_ns >= 50000000);
     begin = clock_ns();
-    device->operations->flag_wait(stream, &flag, 11); /* broken already: waits no more */
+    device->operations->flag_wait(stream, flag, 11); /* broken already: waits no more */
     assert_true(clock_ns() - begin < first_ns);
     for (int i = 0; i < 2; i++) { /* remembered, the first of the two */
         assert_int_equal(device->operations->stream_synchronize(stream, &error), STATUS_FAILED);
         assert_non_null(strstr(error.message, "expected 9"));
     }
     assert_int_equal(device->operations->stream_synchronize(stream, NULL), STATUS_FAILED);
+    device->operations->flag_destroy(flag);
     device->operations->stream_destroy(stream);
     device_destroy(device);
 }

@@ -21,6 +21,7 @@ struct area {
 struct walled_device {
     struct device device; /* first */
     struct device *inner; /* owned */
+    struct device_operations operations;
     struct area areas[AREAS_MOST];
     size_t area_count;
     void (*beside)(void *context); /* NULL: none is waiting */
@@ -135,6 +136,37 @@ static void walled_copy(struct stream *stream, void *target, const void *source,
     leave(stream->device);
 }
 
+static enum status walled_event_create(struct device *base, struct event **event, struct error *error) {
+    struct device *inner = ((struct walled_device *)base)->inner;
+    return inner->operations->event_create(inner, event, error);
+}
+
+static void walled_event_record(struct event *event, struct stream *stream) {
+    inner_of(stream)->event_record(event, stream->inner);
+}
+
+static void walled_event_wait(struct event *event, struct stream *stream) {
+    inner_of(stream)->event_wait(event, stream->inner);
+}
+
+static enum status walled_flag_create(struct device *base, struct flag **flag, struct error *error) {
+    struct device *inner = ((struct walled_device *)base)->inner;
+    return inner->operations->flag_create(inner, flag, error);
+}
+
+static void walled_flag_raise(struct device *base, struct flag *flag, uint32_t value) {
+    struct device *inner = ((struct walled_device *)base)->inner;
+    inner->operations->flag_raise(inner, flag, value);
+}
+
+static void walled_flag_signal(struct stream *stream, struct flag *flag, uint32_t value) {
+    inner_of(stream)->flag_signal(stream->inner, flag, value);
+}
+
+static void walled_flag_wait(struct stream *stream, struct flag *flag, uint32_t value) {
+    inner_of(stream)->flag_wait(stream->inner, flag, value);
+}
+
 /* ---- operations ---- */
 
 #define WALLED(name)                                                                             \
@@ -174,6 +206,7 @@ static void walled_destroy(struct device *base) {
     free(device);
 }
 
+/* Events and flags are the cpu device's own, so the calls that take nothing else are filled in from its table. */
 static const struct device_operations OPERATIONS = {
     .destroy = walled_destroy,
     .pool = walled_pool,
@@ -185,6 +218,13 @@ static const struct device_operations OPERATIONS = {
     .stream_synchronize = walled_stream_synchronize,
     .beside = walled_beside,
     .copy = walled_copy,
+    .event_create = walled_event_create,
+    .event_record = walled_event_record,
+    .event_wait = walled_event_wait,
+    .flag_create = walled_flag_create,
+    .flag_raise = walled_flag_raise,
+    .flag_signal = walled_flag_signal,
+    .flag_wait = walled_flag_wait,
     .embed = walled_embed,
     .matmul = walled_matmul,
     .norm = walled_norm,
@@ -202,8 +242,13 @@ struct device *walled_device_create(const struct device_options *options, bool r
     struct error error;
     struct walled_device *device = calloc(1, sizeof *device);
     assert_non_null(device);
-    device->device =
-        (struct device){.operations = &OPERATIONS, .name = "walled", .reaches_host = reaches_host};
     assert_ok(device_cpu_create(&device->inner, options, &error), error);
+    device->operations = OPERATIONS;
+    device->operations.event_destroy = device->inner->operations->event_destroy;
+    device->operations.event_done = device->inner->operations->event_done;
+    device->operations.flag_destroy = device->inner->operations->flag_destroy;
+    device->operations.flag_value = device->inner->operations->flag_value;
+    device->device =
+        (struct device){.operations = &device->operations, .name = "walled", .reaches_host = reaches_host};
     return &device->device;
 }

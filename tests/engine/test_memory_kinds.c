@@ -104,7 +104,7 @@ static float *run(struct rig *rig, const struct plan *options, struct kv_tier_st
     return all;
 }
 
-/* The options on the cpu device and on the walled one: a fresh prompt, and with a disk the same prompt again, opened. */
+/* The options on the cpu device and on the walled one: a fresh prompt, and with a disk the same again, opened. */
 static void same_logits(const char *architecture, struct plan options, bool disk, enum walls walls) {
     float *logits[2][2] = {{NULL}};
     size_t runs = disk ? 2 : 1, width = 0;

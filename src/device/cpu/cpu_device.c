@@ -1,17 +1,14 @@
-/* The cpu device's table: life, streams, events, flags and copies.  A stream has no queue: work is done
+/* The cpu device's table: life, streams, events and copies.  A stream has no queue: work is done
  * when the call returns, so order holds by itself and an event is over as soon as it is recorded. */
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
-#include "platform/clock.h"
 
 static const uint64_t FLAG_WAIT_LIMIT_NS = 60000000000u;
 /* One core copies about 10 GB/s here: below this, waking threads gains nothing. */
-enum { COPY_BYTES_ALONE = 256 << 10, FLAG_SPIN_ROUNDS = 1000 };
+enum { COPY_BYTES_ALONE = 256 << 10 };
 
 struct event {
     char unused;
@@ -150,31 +147,6 @@ static bool cpu_event_done(struct event *event) {
     return true;
 }
 
-/* Flags are plain words to the caller (a device writes them too), so the atomic access is made here. */
-static void cpu_flag_write(struct stream *stream, uint32_t *flag, uint32_t value) {
-    (void)stream;
-    /* release: pairs with the acquire in cpu_flag_wait and in whoever polls the flag */
-    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-}
-
-static void cpu_flag_wait(struct stream *stream, const uint32_t *flag, uint32_t value) {
-    struct cpu_device *device = stream->device;
-    uint64_t begin_ns = 0;
-    /* acquire: pairs with the release store of whoever raises the flag (cpu_flag_write) */
-    for (unsigned round = 0; __atomic_load_n(flag, __ATOMIC_ACQUIRE) < value; round++) {
-        if (round < FLAG_SPIN_ROUNDS) continue;
-        uint64_t now_ns = clock_ns();
-        if (begin_ns == 0) begin_ns = now_ns;
-        if (device->error.status != STATUS_OK || now_ns - begin_ns > device->flag_wait_limit_ns) {
-            error_set(cpu_device_error(device), STATUS_FAILED,
-                      "cpu device: a flag stayed at %u for %.1f s, expected %u",
-                      __atomic_load_n(flag, __ATOMIC_ACQUIRE), (double)(now_ns - begin_ns) * 1e-9, value);
-            return;
-        }
-        sched_yield();
-    }
-}
-
 static const struct device_operations CPU_OPERATIONS = {
     .destroy = cpu_destroy,
     .pool = cpu_pool,
@@ -191,8 +163,12 @@ static const struct device_operations CPU_OPERATIONS = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .event_done = cpu_event_done,
-    .flag_write = cpu_flag_write,
+    .flag_create = cpu_flag_create,
+    .flag_destroy = cpu_flag_destroy,
+    .flag_raise = cpu_flag_raise,
+    .flag_signal = cpu_flag_signal,
     .flag_wait = cpu_flag_wait,
+    .flag_value = cpu_flag_value,
     .embed = cpu_embed,
     .matmul = cpu_matmul,
     .norm = cpu_norm,

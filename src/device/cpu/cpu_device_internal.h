@@ -56,6 +56,13 @@ enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t si
                          struct error *error);
 void cpu_release(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
 
+enum status cpu_flag_create(struct device *device, struct flag **flag, struct error *error);
+void cpu_flag_destroy(struct flag *flag);
+void cpu_flag_raise(struct device *device, struct flag *flag, uint32_t value);
+void cpu_flag_signal(struct stream *stream, struct flag *flag, uint32_t value);
+void cpu_flag_wait(struct stream *stream, struct flag *flag, uint32_t value);
+uint32_t cpu_flag_value(struct flag *flag);
+
 /* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
  * task may call pool_share, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
