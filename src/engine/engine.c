@@ -2,61 +2,21 @@
  *
  * A sequence's length changes only after all layers have stored the rows of a whole batch (a segment, or a step), so
  * that an interrupted or failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
- * engine_fill_random needs while it runs.
+ * filling needs while it runs (fill.c).
  */
-#include "engine/engine.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "base/random.h"
 #include "engine/documents.h"
-#include "kernels/codec/codec.h"
+#include "engine/engine_internal.h"
 #include "model/calibration.h"
-#include "plan/quantized_pages.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
-#include "tensor/half.h"
 
 static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
-enum { SEGMENT_DEFAULT = 8192, FILL_ROWS = 256 };
-_Static_assert((int)FILL_ROWS <= (int)PLAN_BLOCK_MIN, "the cache takes them at once");
-
-struct sequence {
-    struct engine *engine;
-    struct kv_sequence *kv; /* owned */
-    struct select_rule rule;
-    struct sequence *next, *previous; /* of the engine's list */
-    int32_t *tokens;                  /* owned; [context_size], of what is stored; NULL: nothing is saved */
-    bool attached;                    /* to a document: the first prefill has begun */
-    uint64_t reused, selected;        /* of the first prefill */
-    struct error notice;
-};
-
-struct engine {
-    struct model *model; /* borrowed */
-    struct forward *forward;
-    struct kv_cache *cache;
-    struct kv_cache_config kv;
-    uint64_t context_size;
-    size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
-    enum plan_suffix suffix;
-    bool watched;         /* somebody sees attention: prompts go block by block, in the order of their rows */
-    uint64_t *positions;  /* [row capacity] */
-    uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
-    struct select *select; /* owned; NULL: everything is attended to */
-    struct stream *stream; /* owned; for metadata built outside of a step */
-    struct sequence *sequences;
-    struct tiered *tiered;       /* owned; NULL: all KV is in memory */
-    struct documents *documents; /* owned; NULL: nothing is saved */
-    bool traced;                 /* the device's pool has our trace */
-    uint64_t wanted_tokens;      /* of struct plan */
-    bool hides_reads;            /* behind the computation of the layer before */
-    bool has_costs;
-    struct page_costs costs; /* that shares were chosen by */
-};
+enum { SEGMENT_DEFAULT = 8192 };
 
 /* ---- selection ---- */
 
@@ -430,8 +390,7 @@ void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
 }
 
-/* Room for token_count more tokens, or the reason why not. */
-static enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
+enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
     uint64_t length = sequence_length(sequence), context = sequence->engine->context_size;
     if (token_count > context - length)
         return error_set(error, STATUS_USAGE,
@@ -473,7 +432,7 @@ static enum status run_batch(struct engine *engine, const struct forward_batch *
     return status;
 }
 
-static void note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
+void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
@@ -496,7 +455,7 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
         return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
     TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
                          engine->context_size, &sequence->reused, &sequence->notice, error));
-    note_tokens(sequence, 0, request->tokens, (size_t)sequence->reused);
+    sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->reused);
     return build_tail_metadata(engine, sequence, error);
 }
 
@@ -580,7 +539,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .rules = request->selects ? &rule : NULL,
                                   .progress = reports ? segment_progress : NULL,
                                   .progress_context = &segment};
-    note_tokens(sequence, length, request->tokens + first, count);
+    sequence_note_tokens(sequence, length, request->tokens + first, count);
     enum status status = run_batch(engine, &batch, logits, error);
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK) return status;
@@ -644,7 +603,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         kv[i] = sequences[i]->kv;
         rules[i] = &sequences[i]->rule;
         engine->positions[i] = sequence_length(sequences[i]);
-        note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
+        sequence_note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
         items[i] =
             (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
     }
@@ -662,159 +621,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
     return STATUS_OK;
 }
 
-/* ---- KV that is not computed here ---- */
-
-struct fill {
-    struct engine *engine;
-    struct sequence *sequence;
-    struct stream *stream;
-    void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
-    size_t bytes;
-    void *chunk; /* owned; of the source, in host memory */
-    struct random random;
-    const struct sequence *source; /* whose rows are copied; NULL: they are made up */
-};
-
-/* Sums of four uniform numbers, mean 0 and variance 1: near enough to normal, one generator call each. */
-static void fill_values(struct random *random, float *values, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bits = random_next(random);
-        uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-        values[i] = ((float)sum - 131070.0F) * (1.0F / 37836.7F); /* standard deviation 65535 / sqrt(3) */
-    }
-}
-
-static void read_halves(const uint8_t *row, size_t count, float *values) {
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, row + 2 * i, sizeof half);
-        values[i] = half_to_float(half);
-    }
-}
-
-/* Rows [position, position + count) of a layer of the source, which become the same halves again. */
-static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
-                             struct error *error) {
-    const struct kv_cache_config *kv = &fill->engine->kv;
-    const struct kv_view view = kv_sequence_view(fill->source->kv, layer);
-    float *k = fill->host, *v = k + count * kv->kv_head_count * kv->k_dimension;
-    for (size_t head = 0; head < kv->kv_head_count; head++)
-        for (size_t i = 0; i < count; i++) {
-            uint64_t token = position + i;
-            const void *chunk = view.chunks[head * view.chunk_stride + token / KV_CHUNK_TOKENS];
-            if (i == 0 || token % KV_CHUNK_TOKENS == 0)
-                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, chunk,
-                                view.layout->chunk_bytes, error));
-            read_halves(kv_k_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
-                        k + (i * kv->kv_head_count + head) * kv->k_dimension);
-            read_halves(kv_v_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
-                        v + (i * kv->kv_head_count + head) * kv->v_dimension);
-        }
-    return STATUS_OK;
-}
-
-/* Made up, all layers get the same rows: attention's time does not depend on them, and making them would. */
-static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
-    const struct kv_cache_config *kv = &fill->engine->kv;
-    const struct device_operations *operations = fill->engine->model->device->operations;
-    size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
-    if (fill->source == NULL) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
-    struct engine *engine = fill->engine;
-    for (size_t layer = 0; layer < kv->layer_count; layer++) {
-        if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
-        if (fill->source != NULL || layer == 0)
-            operations->copy(fill->stream, fill->rows, fill->host,
-                             count * (k_stride + v_stride) * sizeof(float));
-        struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
-        if (engine->tiered != NULL)
-            TRY(tiered_begin_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
-        item.view = kv_sequence_view(fill->sequence->kv, layer);
-        operations->append(fill->stream,
-                           &(struct append_operation){.k = fill->rows,
-                                                      .v = (float *)fill->rows + count * k_stride,
-                                                      .k_stride = k_stride,
-                                                      .v_stride = v_stride,
-                                                      .kv_head_count = kv->kv_head_count,
-                                                      .items = &item,
-                                                      .item_count = 1});
-        if (engine->select != NULL) select_append(engine->select, fill->stream, layer, &item, 1);
-        TRY(operations->stream_synchronize(fill->stream,
-                                           error)); /* host is filled again, chunks are written */
-        if (engine->tiered != NULL)
-            TRY(tiered_end_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
-    }
-    return STATUS_OK;
-}
-
-static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
-    struct device *device = fill->engine->model->device;
-    const struct kv_cache_config *kv = &fill->engine->kv;
-    fill->bytes = FILL_ROWS * kv->kv_head_count * (kv->k_dimension + kv->v_dimension) * sizeof(float);
-    TRY(device->operations->stream_create(device, &fill->stream, error));
-    TRY(device->operations->allocate(device, MEMORY_HOST, fill->bytes, &fill->host, error));
-    TRY(device->operations->allocate(device, MEMORY_DEVICE, fill->bytes, &fill->rows, error));
-    fill->chunk = malloc(kv_cache_layout(fill->engine->cache)->chunk_bytes);
-    if (fill->chunk == NULL) return error_set(error, STATUS_MEMORY, "no memory for a chunk");
-    for (uint64_t done = 0; done < token_count;) {
-        uint64_t length = sequence_length(fill->sequence);
-        size_t count = min_size(token_count - done, FILL_ROWS);
-        TRY(fill_block(fill, length, count, error));
-        kv_sequence_set_length(fill->sequence->kv, length + count);
-        done += count;
-    }
-    return STATUS_OK;
-}
-
-static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct error *error) {
-    struct engine *engine = fill->engine;
-    struct sequence *sequence = fill->sequence;
-    ASSERT(sequence->engine == engine);
-    if (engine->documents != NULL && !sequence->attached) {
-        sequence->attached = true;
-        TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));
-    }
-    TRY(sequence_grow(sequence, token_count, error));
-    enum status status = fill_run(fill, token_count, error);
-    struct device *device = engine->model->device;
-    if (fill->rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill->rows, fill->bytes);
-    if (fill->host != NULL) device->operations->release(device, MEMORY_HOST, fill->host, fill->bytes);
-    if (fill->stream != NULL) device->operations->stream_destroy(fill->stream);
-    free(fill->chunk);
-    return status;
-}
-
-enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
-                               uint64_t seed, struct error *error) {
-    struct fill fill = {.engine = engine, .sequence = sequence};
-    random_init(&fill.random, seed);
-    return fill_sequence(&fill, token_count, error);
-}
-
-enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
-                        uint64_t token_count, struct error *error) {
-    const struct engine *from = source->engine;
-    ASSERT(sequence_length(sequence) == 0 && token_count <= sequence_length(source));
-    ASSERT(from != engine && from->model == engine->model);
-    if (from->tiered != NULL || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||
-        engine->kv.k_type != KV_F16 || engine->kv.v_type != KV_F16)
-        return error_set(error, STATUS_UNSUPPORTED, "a copy of KV that is not f16 in memory");
-    if (engine->select != NULL && select_watches_prefill(engine->select))
-        return error_set(error, STATUS_UNSUPPORTED, "a copy of KV for a selection that watches prompts");
-    free(sequence->tokens); /* not saved */
-    sequence->tokens = NULL;
-    struct fill fill = {.engine = engine, .sequence = sequence, .source = source};
-    return fill_sequence(&fill, token_count, error);
-}
-
-enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
-                                 uint64_t token_count, uint64_t seed, struct error *error) {
-    ASSERT(sequence->engine == engine && engine->documents != NULL && !sequence->attached);
-    ASSERT(sequence_length(sequence) == 0 && token_count <= engine->context_size);
-    TRY(engine_fill_random(engine, sequence, token_count, seed, error));
-    note_tokens(sequence, 0, tokens, (size_t)token_count);
-    TRY(kv_sequence_commit(sequence->kv, sequence->tokens, error));
-    return sequence_flush(sequence, error);
-}
+/* ---- facts ---- */
 
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) {

@@ -1,0 +1,48 @@
+/* What engine.c and fill.c share. */
+#ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
+#define LOAM_ENGINE_ENGINE_INTERNAL_H
+
+#include "engine/engine.h"
+#include "plan/quantized_pages.h"
+
+struct sequence {
+    struct engine *engine;
+    struct kv_sequence *kv; /* owned */
+    struct select_rule rule;
+    struct sequence *next, *previous; /* of the engine's list */
+    int32_t *tokens;                  /* owned; [context_size], of what is stored; NULL: nothing is saved */
+    bool attached;                    /* to a document: the first prefill has begun */
+    uint64_t reused, selected;        /* of the first prefill */
+    struct error notice;
+};
+
+struct engine {
+    struct model *model; /* borrowed */
+    struct forward *forward;
+    struct kv_cache *cache;
+    struct kv_cache_config kv;
+    uint64_t context_size;
+    size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
+    enum plan_suffix suffix;
+    bool watched;         /* somebody sees attention: prompts go block by block, in the order of their rows */
+    uint64_t *positions;  /* [row capacity] */
+    uint32_t *logit_rows; /* [row capacity] 0, 1, 2, ... */
+    struct select *select; /* owned; NULL: everything is attended to */
+    struct stream *stream; /* owned; for metadata built outside of a step */
+    struct sequence *sequences;
+    struct tiered *tiered;       /* owned; NULL: all KV is in memory */
+    struct documents *documents; /* owned; NULL: nothing is saved */
+    bool traced;                 /* the device's pool has our trace */
+    uint64_t wanted_tokens;      /* of struct plan */
+    bool hides_reads;            /* behind the computation of the layer before */
+    bool has_costs;
+    struct page_costs costs; /* that shares were chosen by */
+};
+
+/* Room for token_count more tokens, or the reason why not. */
+enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)
+    STATUS_CHECKED;
+/* What is stored from position on, where the sequence is saved. */
+void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
+
+#endif
