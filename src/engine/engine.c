@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "engine/documents.h"
 #include "engine/engine_internal.h"
+#include "kernels/codec/codec.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
