@@ -68,11 +68,19 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
 fuzz_documents() {
   build release
   for name in store_damage store_faults store_kill document_damage document_faults document_kill; do
-    if LOAM_TEST_FUZZ=${FUZZ_TIMES:-4} "$(find build/release/tests -name "test_$name" -type f)" \
+    seed=$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+    if LOAM_TEST_SEED=$seed LOAM_TEST_FUZZ=${FUZZ_TIMES:-4} "$(find build/release/tests -name "test_$name" -type f)" \
       >"build/fuzz/$name.log" 2>&1
     then passed=$((passed + 1)); else failed=$((failed + 1)); tail -40 "build/fuzz/$name.log"; fi
-    say "$name: $(grep -cE '^\[       OK ' "build/fuzz/$name.log") tests, $(grep -m1 -oE '(seed |LOAM_TEST_SEED=)[0-9]+' "build/fuzz/$name.log")"
+    say "$name: $(grep -cE '^\[       OK ' "build/fuzz/$name.log") tests, LOAM_TEST_SEED=$seed"
   done
+}
+
+# Every randomised test, or those named, with FUZZ_SEEDS (200) random seeds each.
+fuzz_seeds() {
+  build release
+  sh tools/fuzz_seeds.sh build/release "$@" | tee build/release/seeds.log
+  tail -1 build/release/seeds.log | grep -qE '^[1-9][0-9]* passed, 0 failed$'
 }
 
 # Every fuzzer for FUZZ_SECONDS (60), from the committed seeds; finds go to build/fuzz/finds.
@@ -93,6 +101,7 @@ fuzz() {
     say "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log") runs"
   done
   fuzz_documents
+  if fuzz_seeds; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
@@ -103,7 +112,7 @@ case "${1:-help}" in
   asan)  shift; need; build asan; run_tests asan "$@" ;;
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
-  fuzz)  fuzz ;;
+  fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
   model) fetch_model ;;
   demo)  need; build release loam; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
@@ -117,7 +126,8 @@ case "${1:-help}" in
 ./do bench   measure this machine and loam on it
 ./do lint    style, includes, warnings of a second compiler
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
-./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has
+./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has;
+             every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N)
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

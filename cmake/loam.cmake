@@ -89,10 +89,11 @@ function(loam_library name)
   endforeach()
 endfunction()
 
-# loam_test(NAME SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
-# Exit 77 means skipped, with the reason on standard output.
+# loam_test(NAME [SEEDED] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
+# Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
+# with many seeds: loam_seeded_tests writes down which those are.
 function(loam_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  cmake_parse_arguments(ARG "SEEDED" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   add_executable(test_${name} ${ARG_SOURCES})
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
@@ -107,6 +108,11 @@ function(loam_test name)
     target_link_libraries(test_${name} PRIVATE PkgConfig::${package})
   endforeach()
   target_link_libraries(test_${name} PRIVATE PkgConfig::cmocka)
+  if(ARG_SEEDED)
+    target_compile_definitions(test_${name} PRIVATE LOAM_TEST_SEEDED)
+    list(APPEND ARG_LABELS seeded)
+    set_property(GLOBAL APPEND PROPERTY LOAM_SEEDED_TESTS "${name} $<TARGET_FILE:test_${name}>")
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -115,6 +121,21 @@ function(loam_test name)
   endif()
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# loam_test_again(NAME SEED): the test NAME with another seed, as NAME_seed_SEED.
+function(loam_test_again name seed)
+  get_test_property(${name} TIMEOUT timeout)
+  add_test(NAME ${name}_seed_${seed} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${name}_seed_${seed} PROPERTIES
+    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} ENVIRONMENT LOAM_TEST_SEED=${seed})
+endfunction()
+
+# loam_seeded_tests(): seeded_tests.txt in the build folder, a line "NAME PROGRAM" for each.
+function(loam_seeded_tests)
+  get_property(tests GLOBAL PROPERTY LOAM_SEEDED_TESTS)
+  list(JOIN tests "\n" lines)
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/seeded_tests.txt CONTENT "${lines}\n")
 endfunction()
 
 # loam_fuzzer(NAME SOURCES f.c DEPENDS folder...): with LOAM_FUZZ a libFuzzer

@@ -1,8 +1,7 @@
 #!/bin/sh
 # check_style.sh SOURCE_DIR: files of at most 1,000 lines, no tabs, no trailing blanks, lines of at most
 # 120 characters in C; no folder or file named utils, common, misc or helpers; no file above 1 MiB but the bundled
-# model.  docs/style_exceptions.txt
-# may list `rule path` pairs; it may only shrink.
+# model; no test draws from the clock (tests/seed.h).  docs/style_exceptions.txt may list `rule path` pairs; it may only shrink.
 set -eu
 cd "$1"
 exceptions=docs/style_exceptions.txt
@@ -23,5 +22,8 @@ for f in $files; do
 done
 for f in $(find $(ls -d src include tests bench docs tools models cmake 2>/dev/null) -type f -size +1024k); do
   [ "$f" = models/loam-nano.gguf ] || complain size "$f" "more than 1 MiB; only the bundled model may be"
+done
+for f in $(grep -rlE 'LOAM_TEST_SEED"|[^_]time\(NULL\)|[^_]time\(0\)|urandom' tests --include='*.[ch]'); do
+  [ "$f" = tests/seed.h ] || complain seed "$f" "draws a seed of its own; tests/seed.h has them"
 done
 exit $failed

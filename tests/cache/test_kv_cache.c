@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
+#include "seed.h"
 
 enum { SEQUENCES = 5, LAYERS = 3, HEADS = 2 };
 
@@ -115,11 +116,8 @@ static void shrink(struct model_sequence *model, uint64_t target) {
 
 static void random_operations(void **state) {
     (void)state;
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : 20260101;
-    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
     struct random random;
-    random_init(&random, seed);
+    random_init(&random, test_seed(20260101));
     struct device *device = make_device();
     enum { CAPACITY = 20 * KV_CHUNK_TOKENS };
     struct kv_cache *cache = make_cache(device, CAPACITY);

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <sqlite3.h>
@@ -17,6 +16,7 @@
 #include "cache/store_sample.h"
 #include "platform/clock.h"
 #include "platform/scratch.h"
+#include "seed.h"
 
 static struct scratch scratch;
 static uint64_t seed;
@@ -770,9 +770,7 @@ static void test_open_is_quick(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("LOAM_TEST_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)seed);
+    seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trips, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_round_trips_on_disk, set_up, tear_down),

@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <sqlite3.h>
 
 #include "cache/store_sample.h"
 #include "platform/scratch.h"
+#include "seed.h"
 
 enum { FILES = 5, TOKENS = 64 * 18 + 13, FEW_TOKENS = 64 * 3 + 13 };
 
@@ -647,10 +647,9 @@ static void test_lost_rows(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("LOAM_TEST_SEED"), *more = getenv("LOAM_TEST_FUZZ");
-    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+    const char *more = getenv("LOAM_TEST_FUZZ");
+    seed = test_seed(20261121);
     if (more != NULL && strtoull(more, NULL, 0) > 0) fuzz = strtoull(more, NULL, 0);
-    printf("seed %llu\n", (unsigned long long)seed);
     random_init(&random_cases, seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bit_of_the_rows),

@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cache/faulty_vfs.h"
 #include "cache/store_sample.h"
 #include "platform/scratch.h"
+#include "seed.h"
 
 enum { BEFORE_TOKENS = 64 * 2 + 5 };
 
@@ -170,9 +170,7 @@ static void test_every_call(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("LOAM_TEST_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)seed);
+    seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_call)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

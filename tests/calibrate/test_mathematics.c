@@ -11,6 +11,7 @@
 #include "calibrate/eigen.h"
 #include "calibrate/hash_training.h"
 #include "calibrate/quadratic.h"
+#include "seed.h"
 #include "tensor/half.h"
 
 /* ---- hash training ---- */
@@ -30,7 +31,7 @@ static struct fixture *fixture_create(size_t threads) {
     struct random random;
     struct error error;
     assert_non_null(f);
-    random_init(&random, 5);
+    random_init(&random, test_seed(5));
     for (size_t i = 0; i < QUERIES * DIMENSION; i++) f->queries[i] = (float)random_normal(&random) * 2;
     for (size_t i = 0; i < QUERIES * KEYS; i++) {
         f->labels[i] = hash_label((size_t)random_below(&random, 20), 100);
@@ -63,7 +64,7 @@ static struct hash_trainer *trainer_of(struct fixture *f, const struct hash_trai
     assert_ok(
         hash_trainer_create(&trainer, f->pool, &f->kernels, training, DIMENSION, QUERIES * KEYS, &error),
         error);
-    random_init(&random, 9);
+    random_init(&random, test_seed(9));
     hash_trainer_reset(trainer, &random);
     return trainer;
 }
@@ -160,7 +161,7 @@ static void test_gradient_few_bits(void **state) {
     assert_ok(pool_create(&pool, 1, &error), error);
     matmul_kernels_init(&kernels, cpu_features());
     assert_ok(hash_trainer_create(&trainer, pool, &kernels, &training, WIDE, QUERIES, &error), error);
-    random_init(&random, 3);
+    random_init(&random, test_seed(3));
     hash_trainer_reset(trainer, &random);
     double before = hash_trainer_loss(trainer, &pairs);
     for (size_t i = 0; i < 400; i++) before = fmin(before, hash_trainer_step(trainer, &pairs));
@@ -223,7 +224,7 @@ static void test_quadratic(void **state) {
     (void)state;
     enum { MOST = 12 };
     struct random random;
-    random_init(&random, 11);
+    random_init(&random, test_seed(11));
     for (size_t round = 0; round < 200; round++) {
         size_t count = 1 + (size_t)random_below(&random, MOST),
                rank = 1 + (size_t)random_below(&random, count);

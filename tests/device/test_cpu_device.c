@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "platform/clock.h"
+#include "seed.h"
 
 static struct device *make_device(size_t thread_count, uint64_t flag_wait_limit_ns) {
     struct device *device;
@@ -78,7 +79,7 @@ static void untouched_slabs_cost_nothing(void **state) {
 static void copies_of_any_size(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 7);
+    random_init(&random, test_seed(7));
     enum { BYTES = 3 << 20 };
     uint8_t *source = malloc(BYTES), *target = malloc(BYTES + 2);
     for (size_t i = 0; i < BYTES; i++) source[i] = (uint8_t)random_next(&random);

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "seed.h"
 
 enum { DEVICES = 4, ROUNDS = 8 };
 static const size_t THREADS[DEVICES] = {1, 2, 3, 7};
@@ -23,10 +24,8 @@ struct fixture {
 };
 
 static void fixture_init(struct fixture *fixture, cpu_mask mask) {
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : 20260102;
-    printf("seed %llu (LOAM_TEST_SEED), cpu mask %#x\n", (unsigned long long)seed, mask);
-    random_init(&fixture->random, seed);
+    random_init(&fixture->random, test_seed(20260102));
+    printf("cpu mask %#x\n", mask);
     kernels_init(&fixture->kernels, mask);
     fixture->tolerance = mask == 0 ? 1e-4f : 0.03f;
     for (size_t i = 0; i < DEVICES; i++) {

@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "device_variants.h"
 #include "kernels/kernels.h"
+#include "seed.h"
 #include "tensor/half.h"
 
 enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
@@ -436,10 +437,8 @@ static void the_best_rows_are_attended(void **state) {
     (void)state;
     struct fixture fixture;
     open_devices(&fixture);
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
+    uint64_t seed = test_seed(20261121);
     double worst = 0;
-    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
     for (size_t round = 0; round < ROUNDS; round++)
         for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_KEYS; kind++)
             worst = fmax(worst, check_case(&fixture, seed + round, kind));
@@ -707,8 +706,7 @@ static void choosing_and_attending_are_the_whole(void **state) {
     (void)state;
     struct fixture fixture;
     open_devices(&fixture);
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
+    uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < PARTS_ROUNDS; round++)
         for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_KEYS; kind++)
             check_parts(&fixture, seed + round, kind);

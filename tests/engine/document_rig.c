@@ -5,21 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/random.h"
 #include "cache/faulty_vfs.h"
 #include "model/tiny_model.h"
-
-uint64_t rig_seed(void) {
-    static uint64_t seed;
-    if (seed != 0) return seed;
-    const char *given = getenv("LOAM_TEST_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    printf("LOAM_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
-}
 
 uint64_t rig_fuzz(void) {
     const char *given = getenv("LOAM_TEST_FUZZ");

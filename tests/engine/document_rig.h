@@ -68,7 +68,6 @@ bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const 
 /* Without faults: right, not refused.  Returns what was reused. */
 uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what);
 
-uint64_t rig_seed(void); /* LOAM_TEST_SEED, else the time; said once */
 uint64_t rig_fuzz(void); /* LOAM_TEST_FUZZ: so many times as many cases; 0: not given */
 
 #endif

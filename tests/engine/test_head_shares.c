@@ -6,6 +6,7 @@
 
 #include "attention/head_shares.h"
 #include "base/random.h"
+#include "seed.h"
 
 enum { HEADS_MOST = 64, ROUNDS = 2000 };
 
@@ -21,7 +22,7 @@ static size_t draw(struct random *random, double *importance) {
 static void shares_are_of_the_whole(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 17);
+    random_init(&random, test_seed(17));
     for (size_t round = 0; round < ROUNDS; round++) {
         double importance[HEADS_MOST], shares[HEADS_MOST], sum = 0, all = 0;
         size_t count = draw(&random, importance), important = 0;
@@ -52,7 +53,7 @@ static void the_formula(void **state) {
 static void heads_keep_at_most_keep(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 18);
+    random_init(&random, test_seed(18));
     for (size_t round = 0; round < ROUNDS; round++) {
         double shares[HEADS_MOST];
         size_t count = draw(&random, shares);

@@ -2,6 +2,7 @@
  * and documents, which keep the shares that they were made with. */
 #include "plan/quantized_pages.h"
 
+#include "seed.h"
 #include "testing.h"
 
 #include <fcntl.h>
@@ -222,7 +223,7 @@ static void rig_open(struct rig *rig) {
     tiny.layer_count = LAYERS;
     const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
     tiny_model_load(&tiny, "share", &device, &rig->device, &rig->model);
-    random_init(&random, 5);
+    random_init(&random, test_seed(5));
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);
     tiny_model_tokens(&tiny, &random, rig->others, PROMPT);
     scratch_create(&rig->scratch, SCRATCH_MEMORY);

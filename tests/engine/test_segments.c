@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "model/tiny_model.h"
+#include "seed.h"
 
 enum { ROUNDS = 60, PROMPT_MOST = 400, STEPS = 4, CONTEXT = 512, METHODS = 6 };
 
@@ -136,16 +137,9 @@ static struct results run(struct rig *rig, size_t engine, enum way way, size_t f
     return results;
 }
 
-static uint64_t first_seed(void) {
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
-    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
-    return seed;
-}
-
 static void test_segments_change_nothing(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
+    uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < ROUNDS; round++) {
         struct rig rig;
         rig_open(&rig, seed + round);
@@ -170,7 +164,7 @@ static bool goes_by_blocks(const struct rig *rig) {
 /* Stopped at any call, any number of times. */
 static void test_interrupted_prompts_go_on(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
+    uint64_t seed = test_seed(20261121);
     size_t stops = 0, inside = 0; /* within a segment */
     for (size_t round = 0; round < ROUNDS; round++) {
         struct rig rig;

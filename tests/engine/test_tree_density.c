@@ -10,6 +10,7 @@
 #include "attention/tree_density.h"
 #include "base/random.h"
 #include "kernels/kernels.h"
+#include "seed.h"
 #include "tensor/half.h"
 
 enum { CHUNKS = 64, TOKENS = CHUNKS * 64, DIMENSION = 32, SEARCHES = 24 };
@@ -26,7 +27,7 @@ struct keys {
 
 static void keys_create(struct keys *keys, size_t period, double noise) {
     float key[DIMENSION], value[DIMENSION] = {0};
-    random_init(&keys->random, 5);
+    random_init(&keys->random, test_seed(5));
     kernels_init(&keys->kernels, cpu_features());
     kv_layout_init(&keys->kv, KV_F16, KV_F16, DIMENSION, DIMENSION);
     tree_layout_init(&keys->layout, 8, DIMENSION, TREE_BOUND, false);

@@ -16,6 +16,7 @@
 
 #include "base/random.h"
 #include "platform/cpu.h"
+#include "seed.h"
 #include "testing.h"
 
 struct guarded {

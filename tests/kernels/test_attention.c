@@ -240,7 +240,7 @@ static void decode_matches(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 11);
+    random_init(&random, test_seed(11));
     size_t dimensions[] = {8, 24, 64, 72, 80, 96, 128, 256}, groups[] = {1, 2, 3, 4, 5, 7, 8, 16};
     for (size_t d = 0; d < 8; d++)
         for (size_t g = 0; g < 8; g++)
@@ -274,7 +274,7 @@ static void decode_survives_large_scores(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 12);
+    random_init(&random, test_seed(12));
     for (size_t group = 1; group <= 8; group++) {
         struct decode_case c = {KV_F16, KV_F16, 128, 128, group, 3, 500, 1.0f, 0, 30.0};
         decode_check(levels, level_count, &c, &random);
@@ -289,7 +289,7 @@ static void partials_merge(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 13);
+    random_init(&random, test_seed(13));
     for (size_t round = 0; round < 40; round++) {
         struct decode_case c = {KV_F16, KV_F16, 64, 64, 1 + round % 5, 0, 1 + random_below(&random, 700),
                                 0.3f,   0,      1.0};
@@ -344,7 +344,7 @@ static void nan_comes_out(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 14);
+    random_init(&random, test_seed(14));
     for (size_t i = 0; i < level_count; i++)
         for (int where = 0; where < 3; where++)
             for (enum kv_type type = KV_F16; type <= KV_Q8; type++) {
@@ -471,7 +471,7 @@ static void prefill_matches(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 15);
+    random_init(&random, test_seed(15));
     size_t dimensions[] = {8, 24, 64, 72, 80, 96, 128}, groups[] = {1, 2, 3, 4, 7, 8, 16};
     struct {
         uint64_t position;
@@ -505,7 +505,7 @@ static void prefill_matches_long(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 16);
+    random_init(&random, test_seed(16));
     struct prefill_case cases[] = {
         {KV_F16, KV_F16, 64, 1, 0, 400, 0, 0, 1.0},    {KV_F16, KV_F16, 64, 4, 777, 70, 0, 0, 1.0},
         {KV_Q8, KV_Q8, 128, 3, 500, 100, 130, 0, 1.0}, {KV_F16, KV_F16, 128, 2, 400, 40, 0, 0, 30.0},
@@ -554,7 +554,7 @@ static void prefill_tail_counts(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 18);
+    random_init(&random, test_seed(18));
     /* 22.1875 and 23.59375 are just within what 8 and what 16 tokens may take at first */
     static const double belows[] = {8, 15, 18.5, 21.5, 22.1875, 22.875, 23.59375, 24, 25, 27, 60, 0};
     enum { QUERIES = 37, GROUP = 3, WIDTH = GROUP * 64 };
@@ -588,7 +588,7 @@ static void rows_come_back(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 17);
+    random_init(&random, test_seed(17));
     for (size_t i = 0; i < level_count; i++)
         for (size_t round = 0; round < 200; round++) {
             enum kv_type type = round % 2 ? KV_Q8 : KV_F16;

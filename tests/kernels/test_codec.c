@@ -152,7 +152,7 @@ static void chunks_match(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 41);
+    random_init(&random, test_seed(41));
     static const size_t dimensions[] = {8, 16, 24, 32, 40, 56, 64, 80, 96, 112, 128, 256};
     for (size_t round = 0; round < 12 * 12; round++) {
         struct kv_layout kv;
@@ -186,7 +186,7 @@ static void narrow_ranges_are_stable(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 42);
+    random_init(&random, test_seed(42));
     struct kv_layout kv;
     kv_layout_init(&kv, KV_F16, KV_F16, 128, 128);
     size_t bytes = kv_q4_chunk_bytes(&kv);

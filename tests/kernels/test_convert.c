@@ -83,7 +83,7 @@ static void levels_decode_alike(void **state) {
     struct check_level levels[6];
     size_t level_count = check_levels(levels);
     struct random random;
-    random_init(&random, 11);
+    random_init(&random, test_seed(11));
     for (size_t level = 1; level < level_count; level++)
         for (size_t l = 0; l < sizeof block_layouts / sizeof block_layouts[0]; l++)
             for (int kind = 0; kind < WEIGHT_KINDS; kind++) {
@@ -123,7 +123,7 @@ static void quantisers_are_close(void **state) {
     enum { COUNT = 256 * 64 };
     static float x[COUNT], y[COUNT];
     struct random random;
-    random_init(&random, 7);
+    random_init(&random, test_seed(7));
     fill_normal(&random, x, COUNT, 1);
     struct convert_kernels kernels;
     convert_kernels_init(&kernels, cpu_features());
@@ -172,7 +172,7 @@ static void quantisers_survive_extremes(void **state) {
 static void a_halfs_precision_at_any_size(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 29);
+    random_init(&random, test_seed(29));
     assert_true(round_to_half_precision(0) == 0 && isnan(round_to_half_precision(NAN)));
     assert_true(round_to_half_precision(1 + 0x1p-11f) == 1); /* ties to even */
     assert_true(round_to_half_precision(1 + 0x3p-11f) == 1 + 0x1p-9f);

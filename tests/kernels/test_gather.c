@@ -174,7 +174,7 @@ static void gather_matches(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 31);
+    random_init(&random, test_seed(31));
     static const size_t dimensions[] = {8, 24, 64, 72, 96, 128, 256}, groups[] = {1, 2, 3, 4, 5, 7, 8, 16};
     for (size_t d = 0; d < 7; d++)
         for (size_t g = 0; g < 8; g++)
@@ -208,7 +208,7 @@ static void gather_survives_large_scores(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 32);
+    random_init(&random, test_seed(32));
     for (size_t group = 1; group <= 8; group++) {
         struct guarded rows = rows_select(DENSE, TOKENS, &random);
         struct gather_case c = {KV_F16, KV_F16, 128, 128, {group, 1.0f, 0}, 30.0};
@@ -222,7 +222,7 @@ static void nan_comes_out(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 33);
+    random_init(&random, test_seed(33));
     struct guarded rows = rows_select(SPARSE, TOKENS, &random);
     size_t count = rows.bytes / sizeof(uint32_t), at = count - 2;
     struct gather_case c = {KV_F16, KV_F16, 64, 64, {4, 0.1f, 0}, 1.0};

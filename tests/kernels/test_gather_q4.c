@@ -195,7 +195,7 @@ static void case_check(struct random *random, size_t k_dimension, size_t v_dimen
 static void gather_matches(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 41);
+    random_init(&random, test_seed(41));
     static const size_t dimensions[] = {8, 24, 64, 72, 96, 128, 256}, groups[] = {1, 2, 3, 4, 5, 7, 8, 16};
     for (size_t d = 0; d < 7; d++)
         for (size_t g = 0; g < 8; g++)
@@ -210,7 +210,7 @@ static void gather_matches(void **state) {
 static void gather_survives_large_scores(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 42);
+    random_init(&random, test_seed(42));
     for (size_t group = 1; group <= 8; group++)
         case_check(&random, 128, 128, DENSE, &(struct gather_heads){group, 1.0f, 0}, 30.0);
 }
@@ -221,7 +221,7 @@ static void nan_comes_out(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 43);
+    random_init(&random, test_seed(43));
     const struct gather_heads c = {4, 0.1f, 0};
     struct guarded rows = rows_select(SPARSE, TOKENS, &random), q = guarded_create(4 * 64 * sizeof(float));
     const uint32_t *list = rows.data;

@@ -36,7 +36,7 @@ static void codes_match(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 23);
+    random_init(&random, test_seed(23));
     static const size_t dimensions[] = {1, 8, 64, 72, 128, 256}, bits[] = {32, 64, 96, 128, 256, 512},
                         counts[] = {1, 2, 3, 4, 5, 8, 11};
     for (size_t round = 0; round < 6 * 6 * 7; round++) {
@@ -93,7 +93,7 @@ static void codes_match(void **state) {
 static void codes_come_back(void **state) {
     (void)state;
     struct random random;
-    random_init(&random, 24);
+    random_init(&random, test_seed(24));
     for (size_t bits = 32; bits <= HASH_BITS_MOST; bits += 32) {
         struct hash_layout layout;
         hash_layout_init(&layout, bits);
@@ -184,7 +184,7 @@ static void scores_match(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 25);
+    random_init(&random, test_seed(25));
     static const size_t bits[] = {32, 96, 128, 256, 512},
                         groups[] = {1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 33, 64};
     static const uint64_t ranges[][2] = {{0, 64},  {0, 0},    {17, 18},  {63, 65},

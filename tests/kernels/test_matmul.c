@@ -173,7 +173,7 @@ static int setup(void **state) {
     static struct fixture fixture;
     fixture.variant_count = variants_create(fixture.variants);
     convert_kernels_init(&fixture.convert, 0);
-    random_init(&fixture.random, 20261121);
+    random_init(&fixture.random, test_seed(20261121));
     *state = &fixture;
     return 0;
 }

@@ -313,7 +313,7 @@ static int setup(void **state) {
     static struct fixture fixture;
     matvec_kernels_init(&fixture.reference, 0);
     convert_kernels_init(&fixture.convert, 0);
-    random_init(&fixture.random, 20261121);
+    random_init(&fixture.random, test_seed(20261121));
     fixture.variant_count = variants_make(fixture.variants);
     *state = &fixture;
     return 0;

@@ -87,7 +87,7 @@ static void norms_match(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 21);
+    random_init(&random, test_seed(21));
     for (size_t l = 0; l < level_count; l++)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             check_rms(&levels[l], counts[i], 1.0, &random);

@@ -100,7 +100,7 @@ static void scores_match(void **state) {
     struct level levels[8];
     size_t level_count = levels_init(levels);
     struct random random;
-    random_init(&random, 22);
+    random_init(&random, test_seed(22));
     static const size_t columns[] = {8, 16, 24, 32, 40, 64, 128, 256, 272, 512},
                         block_rows[] = {1, 2, 4, 8, 64}, heads[] = {1, 2, 3, 4, 5, 7, 8, 16, 17};
     for (size_t i = 0; i < 10; i++)

@@ -326,9 +326,7 @@ static void the_search_equals_brute_force(void **state) {
     (void)state;
     struct level levels[8];
     size_t level_count = levels_init(levels);
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t first = given != NULL ? strtoull(given, NULL, 10) : 20261121;
-    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)first);
+    uint64_t first = test_seed(20261121);
     for (enum key_shape shape = 0; shape < SHAPES; shape++) {
         struct tree_counts sum = {0};
         for (uint64_t seed = first; seed < first + 60; seed++) {

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "kernels/kernels.h"
 #include "model/tiny_model.h"
+#include "seed.h"
 
 enum {
     ROUNDS = 60,
@@ -195,16 +196,9 @@ static void check_stored(struct rig *rig) {
             }
 }
 
-static uint64_t first_seed(void) {
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : 20261121;
-    printf("seed %llu (LOAM_TEST_SEED)\n", (unsigned long long)seed);
-    return seed;
-}
-
 static void test_blocks_are_batches(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
+    uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < ROUNDS; round++) {
         struct rig rig;
         rig_open(&rig, seed + round);

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/random.h"
 #include "platform/fault_plan.h"
 #include "platform/io_queue.h"
 #include "platform/scratch.h"
+#include "seed.h"
 
 enum { BLOCK = IO_ALIGNMENT, BLOCKS = 64, DEPTH = 16, REQUEST_BLOCKS = 5 };
 
@@ -123,9 +123,7 @@ static void random_transfers(enum io_backend backend, bool direct, bool register
 
 static void test_random(void **state) {
     (void)state;
-    const char *given = getenv("LOAM_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = test_seed(20261122);
     for (enum io_backend backend = IO_BACKEND_URING; backend <= IO_BACKEND_THREADS; backend++) {
         struct io_queue *queue;
         struct error error;
