@@ -124,6 +124,10 @@ static void add(struct writer *w, const char *name, uint64_t rows, uint64_t colu
 static void add_matrix(struct writer *w, const char *name, size_t rows, size_t columns) {
     add(w, name, rows, columns, 0, 1.0F / sqrtf((float)columns));
 }
+/* What a layer adds to the residual stream. */
+static void add_output(struct writer *w, const char *name, size_t rows, size_t columns) {
+    add(w, name, rows, columns, 0, w->tiny->adds_nothing ? 0 : 1.0F / sqrtf((float)columns));
+}
 static void add_norm(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 1, 0.2F); }
 static void add_bias(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 0, 0.3F); }
 
@@ -137,11 +141,11 @@ static void add_layer(struct writer *w, size_t layer) {
     add_matrix(w, LAYER("attn_q.weight"), q_size, t->hidden_size);
     add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
     add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
-    add_matrix(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
+    add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     add_norm(w, LAYER("ffn_norm.weight"), t->hidden_size);
     if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
     add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
-    add_matrix(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
+    add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
     if (biased) {
         add_bias(w, LAYER("attn_q.bias"), q_size);
         add_bias(w, LAYER("attn_k.bias"), kv_size);

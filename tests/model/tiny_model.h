@@ -19,6 +19,7 @@ struct tiny_model {
     uint32_t window, window_period; /* sliding layers; period 0: all */
     enum tensor_type type;          /* of the matrices */
     enum tensor_type vector_type;   /* of norms and biases */
+    bool adds_nothing;              /* layers leave the residual stream as it is: each has the same input */
     uint64_t seed;
     /* Damage, for the tests of errors: */
     const char *omit;    /* this tensor or key is left out */
