@@ -38,6 +38,16 @@ static const char *const schema[] = {
 };
 enum { SCHEMA_COUNT = sizeof schema / sizeof *schema };
 
+/* A file whose header asks for a later SQLite to write it is opened for reading only, however it was to be opened. */
+static bool header_forbids_writing(sqlite3 *database) {
+    enum { WRITE_VERSION = 18, WAL_VERSION = 2 }; /* https://sqlite.org/fileformat.html, 1.3.3 */
+    sqlite3_file *file = NULL;
+    uint8_t version;
+    if (sqlite3_file_control(database, "main", SQLITE_FCNTL_FILE_POINTER, &file) != SQLITE_OK) return false;
+    if (file == NULL || file->pMethods == NULL) return false;
+    return file->pMethods->xRead(file, &version, 1, WRITE_VERSION) == SQLITE_OK && version > WAL_VERSION;
+}
+
 enum status catalog_failed(struct catalog *catalog, int code, const char *doing, struct error *error) {
     sqlite3 *database = catalog->database;
     const char *reason = database != NULL ? sqlite3_errmsg(database) : sqlite3_errstr(code);
@@ -50,6 +60,9 @@ enum status catalog_failed(struct catalog *catalog, int code, const char *doing,
     case SQLITE_SCHEMA:
     case SQLITE_CONSTRAINT:
     case SQLITE_ERROR: /* a table or column that is not there */
+        return error_set(error, STATUS_DOCUMENT, "%s: %s: damaged: %s", catalog->path, doing, reason);
+    case SQLITE_READONLY:
+        if (database == NULL || !header_forbids_writing(database)) break;
         return error_set(error, STATUS_DOCUMENT, "%s: %s: damaged: %s", catalog->path, doing, reason);
     case SQLITE_NOMEM: return error_set(error, STATUS_MEMORY, "%s: %s: out of memory", catalog->path, doing);
     case SQLITE_BUSY:
