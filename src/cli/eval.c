@@ -32,8 +32,8 @@ static const struct {
     {OPTION_EVAL_EMIT, RULER},    {OPTION_EVAL_SHARED, RULER},
     {OPTION_EVAL_RESUME, RULER},  {OPTION_EVAL_STRETCH, KL | RECALL},
     {OPTION_EVAL_QUESTIONS, ASK}, {OPTION_EVAL_LENGTHS, RULER | KL | RECALL},
-    {OPTION_CHUNKS, KL | RECALL}, {OPTION_KV_HOST, RULER},
-    {OPTION_KV_DISK, RULER},
+    {OPTION_CHUNKS, KL | RECALL}, {OPTION_KV_HOST, RULER | KL},
+    {OPTION_KV_DISK, RULER | KL},
 };
 
 static enum status find_kind(const struct options *options, size_t *index, struct error *error) {

@@ -2,7 +2,8 @@
  *
  * A text is read into the context with full attention.  At each length L of --lengths the last --stretch tokens before
  * L are read again and again from the same prefix: with full attention, which is the base, and with each preset,
- * every token attending as in a decode step of its own. */
+ * every token attending as in a decode step of its own.  With --kv-disk a preset decodes them, over KV of its own of
+ * which --kv-host is in RAM. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@ struct kl_run {
     size_t preset; /* being read; preset_count: the base */
     struct divergence figures[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
     double largest[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* KLD */
+    struct divergence window; /* the preset's that is being read, at one length of one window */
+    struct eval_tier_work work[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
 };
 
 /* An engine_each_logits: token `index` of the stretch has been read, its logits predict the next one. */
@@ -42,9 +45,46 @@ static enum status each(void *context, uint64_t index, const float *logits, stru
     if (is_base) return STATUS_OK;
     double kld = divergence_add(&run->figures[run->preset][run->place->length_index], base, row,
                                 run->vocabulary_size, -INFINITY, (uint32_t)next);
+    (void)divergence_add(&run->window, base, row, run->vocabulary_size, -INFINITY, (uint32_t)next);
     double *largest = &run->largest[run->preset][run->place->length_index];
     if (kld > *largest) *largest = kld;
     return STATUS_OK;
+}
+
+static json_t *figures_json(const struct kl_run *run, size_t preset, uint64_t length,
+                            const struct divergence *d) {
+    json_t *row = json_object();
+    json_add(row, "preset", json_string(run->evaluation->labels[preset]));
+    json_add_uint(row, "length", length);
+    json_add_uint(row, "tokens", d->kld.count);
+    json_add_number(row, "perplexity", exp(tally_mean(&d->loss)));
+    json_add_number(row, "perplexity_base", exp(tally_mean(&d->base_loss)));
+    json_add_number(row, "kld", tally_mean(&d->kld));
+    json_add_number(row, "kld_error", tally_error(&d->kld));
+    json_add_number(row, "same_top", (double)d->same_top / (double)d->kld.count);
+    json_add_number(row, "delta_p_mean", tally_mean(&d->delta_p));
+    json_add_number(row, "delta_p_rms", sqrt(d->delta_p.square / (double)d->delta_p.count));
+    return row;
+}
+
+static void add_work(json_t *row, const struct eval_tier_work *work) {
+    json_add_uint(row, "decoded_tokens", work->tokens);
+    json_add_uint(row, "disk_bytes", work->read_bytes);
+    json_add_uint(row, "hits", work->hits);
+    json_add_uint(row, "misses", work->misses);
+    json_add_uint(row, "prefetched", work->prefetched);
+    json_add_uint(row, "prefetched_used", work->prefetched_used);
+}
+
+static void add_window_work(json_t *row, const struct eval_tier_work *before,
+                            const struct eval_tier_work *after) {
+    add_work(row,
+             &(struct eval_tier_work){.tokens = after->tokens - before->tokens,
+                                      .read_bytes = after->read_bytes - before->read_bytes,
+                                      .hits = after->hits - before->hits,
+                                      .misses = after->misses - before->misses,
+                                      .prefetched = after->prefetched - before->prefetched,
+                                      .prefetched_used = after->prefetched_used - before->prefetched_used});
 }
 
 static enum status read_base(void *context, const struct eval_place *place, struct error *error) {
@@ -57,9 +97,23 @@ static enum status read_base(void *context, const struct eval_place *place, stru
 static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
                                struct error *error) {
     struct kl_run *run = context;
+    struct evaluation *evaluation = run->evaluation;
+    struct eval_tier_work *work = &run->work[preset][place->length_index], before = *work;
     run->place = place;
     run->preset = preset;
-    return eval_reader_stretch(&run->reader, place, true, each, run, error);
+    run->window = (struct divergence){0};
+    if (evaluation->tiers.used) {
+        TRY(eval_tiers_open(evaluation, place->length, error));
+        TRY(eval_tiers_decode(evaluation, preset, place->length - run->reader.stretch, place->tokens,
+                              (size_t)run->reader.stretch, each, run, work, error));
+    } else {
+        TRY(eval_reader_stretch(&run->reader, place, true, each, run, error));
+    }
+    if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
+    json_t *line = figures_json(run, preset, place->length, &run->window);
+    json_add_uint(line, "window", run->reader.windows_done);
+    if (evaluation->tiers.used) add_window_work(line, &before, work);
+    return evaluation_line(evaluation, line, error);
 }
 
 static void row_cells(const struct kl_run *run, struct table *table, size_t preset, size_t length) {
@@ -75,31 +129,27 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
     table_cell(table, "%.4f", run->largest[preset][length]);
     table_cell(table, "%.2f", 100 * same);
     table_cell(table, "%.2f", 100 * sqrt(d->delta_p.square / (double)d->delta_p.count));
+    if (!run->evaluation->tiers.used) return;
+    const struct eval_tier_work *work = &run->work[preset][length];
+    uint64_t attended = work->hits + work->misses;
+    table_cell(table, "%.2f", (double)work->read_bytes / 1e6 / (double)work->tokens);
+    table_cell(table, "%.1f", attended > 0 ? 100 * (double)work->hits / (double)attended : 100);
 }
 
 static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
-    const struct divergence *d = &run->figures[preset][length];
-    json_t *row = json_object();
-    json_add(row, "preset", json_string(run->evaluation->labels[preset]));
-    json_add_uint(row, "length", run->reader.lengths[length]);
-    json_add_uint(row, "tokens", d->kld.count);
-    json_add_number(row, "perplexity", exp(tally_mean(&d->loss)));
-    json_add_number(row, "perplexity_base", exp(tally_mean(&d->base_loss)));
-    json_add_number(row, "kld", tally_mean(&d->kld));
-    json_add_number(row, "kld_error", tally_error(&d->kld));
+    json_t *row = figures_json(run, preset, run->reader.lengths[length], &run->figures[preset][length]);
     json_add_number(row, "kld_largest", run->largest[preset][length]);
-    json_add_number(row, "same_top", (double)d->same_top / (double)d->kld.count);
-    json_add_number(row, "delta_p_mean", tally_mean(&d->delta_p));
-    json_add_number(row, "delta_p_rms", sqrt(d->delta_p.square / (double)d->delta_p.count));
+    if (run->evaluation->tiers.used) add_work(row, &run->work[preset][length]);
     return row;
 }
 
 static enum status report(void *context, struct error *error) {
     struct kl_run *run = context;
-    static const char *const heads[] = {"preset",      "length",       "tokens",
-                                        "PPL",         "ln(PPL/base)", "KLD",
-                                        "largest KLD", "same top %",   "RMS \xce\x94p %"};
-    struct table table = {.column_count = sizeof heads / sizeof heads[0]};
+    static const char *const heads[] = {"preset",          "length",    "tokens",      "PPL",
+                                        "ln(PPL/base)",    "KLD",       "largest KLD", "same top %",
+                                        "RMS \xce\x94p %", "disk MB/t", "hits %"};
+    struct table table = {.column_count =
+                              sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 2)};
     json_t *root = evaluation_json(run->evaluation), *results = json_array();
     for (size_t i = 0; i < table.column_count; i++) {
         table.is_number[i] = i > 0;

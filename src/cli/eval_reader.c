@@ -117,6 +117,10 @@ static enum status at_place(struct eval_reader *reader, const struct eval_place 
     /* Those that watch prompts last: each of them reads the whole prefix anew. */
     for (size_t i = evaluation->preset_count; i-- > 0;) {
         size_t preset = evaluation->order[i];
+        if (evaluation->tiers.used) { /* each has KV of its own */
+            TRY(each(context, place, preset, error));
+            continue;
+        }
         TRY(evaluation_use_preset(evaluation, EVAL_FULL, error)); /* another length of the same preset, too */
         TRY(evaluation_use_preset(evaluation, preset, error));
         if (evaluation_watches(evaluation, preset)) {

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/size.h"
 #include "cli/eval.h"
+#include "cli/interrupt.h"
 #include "model/model_size.h"
 
 enum { BLOCK_ROWS = 256 }; /* of the questions that are read behind what was put there */
@@ -91,6 +92,35 @@ enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64
     TRY(sequence_create(&tiers->sequences[preset], tiers->engines[preset], error));
     return engine_copy(tiers->engines[preset], tiers->sequences[preset], evaluation->sequence, token_count,
                        error);
+}
+
+static void add_work(struct eval_tier_work *work, const struct kv_tier_statistics *before,
+                     const struct kv_tier_statistics *after, size_t step_count) {
+    work->tokens += step_count;
+    work->read_bytes += after->read_bytes - before->read_bytes;
+    work->hits += after->hits - before->hits;
+    work->misses += after->misses - before->misses;
+    work->prefetched += after->guessed - before->guessed;
+    work->prefetched_used += after->foreseen - before->foreseen;
+}
+
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,
+                              const int32_t *tokens, size_t count, engine_each_logits *each, void *context,
+                              struct eval_tier_work *work, struct error *error) {
+    TRY(eval_tiers_fill(evaluation, preset, token_count, error));
+    struct engine *engine = evaluation->tiers.engines[preset];
+    struct kv_tier_statistics before = {0}, after;
+    const size_t uncounted = count / 4;
+    for (size_t i = 0; i < count; i++) {
+        const float *logits;
+        if (interrupt_requested()) return error_set(error, STATUS_INTERRUPTED, "interrupted");
+        if (i == uncounted) before = engine_tier_statistics(engine);
+        TRY(engine_step(engine, &evaluation->tiers.sequences[preset], &tokens[i], 1, &logits, error));
+        TRY(each(context, i, logits, error));
+    }
+    after = engine_tier_statistics(engine);
+    add_work(work, &before, &after, count - uncounted);
+    return STATUS_OK;
 }
 
 void eval_tiers_close(struct evaluation *evaluation) {

@@ -40,6 +40,15 @@ enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size
 /* The preset's sequence then holds the first token_count tokens of the evaluation's, and nothing else. */
 enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
                             struct error *error) STATUS_CHECKED;
+/* What decode steps read from disk, and where the chunks were that they attended to. */
+struct eval_tier_work {
+    uint64_t tokens, read_bytes, hits, misses, prefetched, prefetched_used;
+};
+/* Fills the preset's sequence with token_count tokens and decodes the next ones, step by step; `each` gets their
+ * logits.  work: of the steps behind the first quarter, which finds RAM empty; added to. */
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,
+                              const int32_t *tokens, size_t count, engine_each_logits *each, void *context,
+                              struct eval_tier_work *work, struct error *error) STATUS_CHECKED;
 void eval_tiers_close(struct evaluation *evaluation);
 /* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */
 json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset);

@@ -175,10 +175,10 @@ const struct option_spec option_table[] = {
      GROUP_CACHE, "KV cache budget in RAM, never exceeded (K, M, G: 1024)"},
     {OPTION_KV_HOST, "kv-host", NULL, NULL, ARGUMENT_TEXT, "SIZE|SHARE", NULL, NULL, 0, 0, BIT(EVAL),
      GROUP_CACHE,
-     "ruler: RAM for each preset's KV and all that belongs to it; a share (1/8): of a sample's KV, without "
+     "ruler, kl: RAM for each preset's KV and all that belongs to it; a share (1/8): of a sample's KV, without "
      "the rest"},
     {OPTION_KV_DISK, "kv-disk", NULL, NULL, ARGUMENT_TEXT, "DIR[:SIZE]", NULL, NULL, 0, 0, BIT(EVAL),
-     GROUP_CACHE, "ruler: where each preset's KV lies that --kv-host does not hold"},
+     GROUP_CACHE, "ruler, kl: where each preset's KV lies that --kv-host does not hold"},
     {OPTION_KV_DISK, "kv-disk", NULL, NULL, ARGUMENT_TEXT, "DIR[:SIZE]", NULL, NULL, 0, 0,
      GENERATE | BIT(BENCH), GROUP_CACHE,
      "where KV goes that --kv-host does not hold; prompts are saved there and opened again without "

@@ -1,9 +1,10 @@
-/* `loam eval ruler` with an eighth of the KV in RAM answers as with all of it there, from the disk and within its
- * budget. */
+/* `loam eval ruler` and `kl` with an eighth of the KV in RAM: answers and probabilities are those of all of it there,
+ * from the disk and within its budget. */
 #include "testing.h"
 
 #include <dirent.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,54 @@ static void an_eighth_in_ram_answers_the_same(void **state) {
     json_decref(root);
 }
 
+/* The lines of `eval kl` over 64 tokens before 1,024 of a window, for each of two presets and two windows. */
+enum { KL_ROWS = 4 };
+static void measure_kl(const char *share, json_t *rows[KL_ROWS]) {
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("kl"));
+    mkdir(folder, 0700);
+    struct process_result result = process_run(&(struct process_request){
+        .arguments =
+            (const char *const[]){"eval",      "kl",        "-m",        MODEL,      "--lengths",
+                                  "1024",      "--stretch", "32",        "--chunks", "2",
+                                  "-q",        "-o",        "jsonl",     "--preset", "full,quest:160:dense=0",
+                                  "--kv-host", share,       "--kv-disk", folder,     NULL},
+        .timeout_seconds = 200});
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    char *rest = result.output;
+    for (size_t i = 0; i < KL_ROWS; i++) {
+        char *line = strsep(&rest, "\n");
+        if (line == NULL || (rows[i] = json_loads(line, 0, NULL)) == NULL) fail_msg("line %zu: %s", i, line);
+        assert_int_equal(number(rows[i], "window"), i / 2);
+        assert_int_equal(number(rows[i], "tokens"), 32);
+        assert_int_equal(number(rows[i], "decoded_tokens"), 24); /* RAM is filled by the others */
+    }
+    assert_string_equal(rest, "");
+    process_deinit(&result);
+}
+
+/* Presets are read from the last to the first. */
+static void probabilities_come_from_the_disk_too(void **state) {
+    (void)state;
+    json_t *quarter[KL_ROWS], *all[KL_ROWS];
+    measure_kl("1/4", quarter);
+    measure_kl("1/1", all);
+    for (size_t i = 0; i < KL_ROWS; i++) {
+        double kld = json_number_value(json_object_get(quarter[i], "kld"));
+        bool full = strcmp(json_string_value(json_object_get(quarter[i], "preset")), "full") == 0;
+        assert_int_equal(full, i % 2);
+        assert_true(kld == json_number_value(json_object_get(all[i], "kld"))); /* bit for bit */
+        assert_true(full ? kld < 0.01 : kld > 0.01);
+        const json_int_t chunk = 64 * 2 * 64 * 2, chunks = 16 * LAYERS * 2;
+        if (full) assert_true(number(quarter[i], "disk_bytes") > 24 * chunks / 2 * chunk);
+        assert_true(number(quarter[i], "misses") > 0 && number(all[i], "misses") == 0);
+        assert_true(number(quarter[i], "hits") + number(quarter[i], "misses") ==
+                    number(all[i], "hits") + number(all[i], "misses"));
+        json_decref(quarter[i]);
+        json_decref(all[i]);
+    }
+}
+
 static void what_cannot_be_is_said(void **state) {
     (void)state;
     const struct {
@@ -91,7 +140,8 @@ static void what_cannot_be_is_said(void **state) {
         {(const char *const[])RULER("--kv-host", "1/8", "--kv-disk", "/nonexistent", "--preset", "h2o"), 2,
          "watches prompts"},
         {(const char *const[])RULER("--kv-host", "100K", "--kv-disk", "/nonexistent"), 5, "at least"},
-        {(const char *const[]){"eval", "kl", "-m", MODEL, "--kv-host", "1M", NULL}, 2, "another evaluation"},
+        {(const char *const[]){"eval", "recall", "-m", MODEL, "--kv-host", "1M", NULL}, 2,
+         "another evaluation"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct process_result result =
@@ -106,6 +156,7 @@ static void what_cannot_be_is_said(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_eighth_in_ram_answers_the_same),
+        cmocka_unit_test(probabilities_come_from_the_disk_too),
         cmocka_unit_test(what_cannot_be_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
