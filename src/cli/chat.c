@@ -120,16 +120,6 @@ static enum status sink_answer(void *context, const char *bytes, size_t length, 
     return message_append(&chat->messages[chat->message_count - 1], bytes, length, error);
 }
 
-/* The sequence keeps what it shares with tokens, at most all but the last: its logits are needed. */
-static size_t keep_shared(struct chat *chat, const struct token_list *tokens) {
-    const struct token_list *stored = &chat->answer.stored;
-    size_t shared = 0;
-    while (shared < stored->count && shared + 1 < tokens->count && stored->ids[shared] == tokens->ids[shared])
-        shared++;
-    answer_truncate(&chat->answer, shared);
-    return shared;
-}
-
 static void print_figures(const struct chat *chat, size_t reused) {
     if (chat->listener.quiet) return;
     const struct generation_figures *g = &chat->generation.figures;
@@ -139,14 +129,15 @@ static void print_figures(const struct chat *chat, size_t reused) {
 }
 
 static enum status generate_answer(struct chat *chat, const struct token_list *tokens, struct error *error) {
-    size_t reused = keep_shared(chat, tokens);
+    struct answer *answer = &chat->answer;
+    size_t reused = answer_keep_shared(answer, tokens->ids, tokens->count);
     const struct token_list fresh = {.ids = tokens->ids + reused, .count = tokens->count - reused};
     chat->generation.figures = (struct generation_figures){0};
-    answer_begin(&chat->answer);
-    chat->answer.prompt = &fresh;
+    answer_begin(answer);
+    answer->prompt = &fresh;
     TRY(message_add(chat, CHAT_ASSISTANT, "", error));
-    enum status status = generation_run(&chat->generation, &chat->answer, 1, error);
-    chat->answer.prompt = NULL;
+    enum status status = generation_run(&chat->generation, &answer, 1, error);
+    answer->prompt = NULL;
     if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
         output_text("\n");
         struct error ignored;

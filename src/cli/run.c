@@ -156,7 +156,9 @@ static enum status open_run(struct run *run, struct error *error) {
 /* ---- the work ---- */
 
 static enum status generate(struct run *run, struct error *error) {
-    enum status status = generation_run(&run->generation, run->answers, run->answer_count, error);
+    struct answer *answers[ENGINE_SEQUENCES_MOST];
+    for (size_t i = 0; i < run->answer_count; i++) answers[i] = &run->answers[i];
+    enum status status = generation_run(&run->generation, answers, run->answer_count, error);
     for (size_t i = 0; i < run->answer_count; i++)
         if (run->answers[i].sequence != NULL)
             run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);

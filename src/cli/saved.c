@@ -1,16 +1,12 @@
 /* loam ls, show, rm, verify: the documents that --kv-disk DIR holds.
  *
- * ls and show open the store for reading, so that a folder that is read-only, or that somebody is writing to, can be
- * looked at; where that fails, as behind a writer that was killed in the middle of a commit, they open it for writing,
- * which undoes such a commit.  verify tries in the other order: it flags what it finds damaged, so that nobody uses it.
- * None of them makes a folder or a catalog. */
+ * None of them makes a folder or a catalog (store_open_existing). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cache/store/store.h"
 #include "cli/command.h"
@@ -25,39 +21,15 @@ enum { TIME_BYTES = 32, SHOWN_BYTES = 48 };
 
 /* ---- the store ---- */
 
-static enum status open_as(struct store **store, const char *directory, bool read_only, struct error *error) {
-    const struct store_options options = {.directory = directory, .read_only = read_only};
-    return store_open(store, &options, error);
-}
-
-static enum status check_catalog(const char *directory, struct error *error) {
-    char *path;
-    if (asprintf(&path, "%s/catalog.db", directory) < 0)
-        return error_set(error, STATUS_MEMORY, "%s: out of memory", directory);
-    enum status status = STATUS_OK;
-    if (access(path, F_OK) != 0)
-        status = error_set_os(error, STATUS_IO, errno, "%s: no saved documents", directory);
-    free(path);
-    return status;
-}
-
-/* must_change: reading alone will not do. */
-static enum status open_store(struct store **store, const struct options *options, bool read_first,
-                              bool must_change, struct error *error) {
+static enum status open_store(struct store **store, const struct options *options, enum store_purpose purpose,
+                              struct error *error) {
     const char *text = option_text(options, OPTION_KV_DISK);
     struct kv_disk disk;
     if (text == NULL)
         return error_set(error, STATUS_USAGE, "%s: which folder of saved documents?  --kv-disk DIR",
                          options->command->name);
     TRY(kv_disk_parse(&disk, text, error));
-    enum status status = check_catalog(disk.directory, error);
-    if (status == STATUS_OK) {
-        status = open_as(store, disk.directory, read_first, error);
-        struct error ignored; /* the first reason is the better one */
-        if (status == STATUS_IO && !must_change &&
-            open_as(store, disk.directory, !read_first, &ignored) == STATUS_OK)
-            status = STATUS_OK;
-    }
+    enum status status = store_open_existing(store, disk.directory, purpose, error);
     kv_disk_deinit(&disk);
     if (status == STATUS_OK && store_warning(*store) != NULL)
         fprintf(stderr, "loam: note: %s\n", store_warning(*store));
@@ -173,7 +145,7 @@ enum status ls_command(const struct options *options, struct error *error) {
     enum { COLUMNS = sizeof headings / sizeof headings[0] };
     struct store *store = NULL;
     struct listing listing = {.table = {.column_count = COLUMNS, .is_number = {true, false, true, true}}};
-    TRY(open_store(&store, options, true, false, error));
+    TRY(open_store(&store, options, STORE_LOOK, error));
     if (option_flag(options, OPTION_JSON)) listing.documents = json_array();
     for (size_t i = 0; i < COLUMNS; i++) table_cell(&listing.table, "%s", headings[i]);
     enum status status = store_list(store, list_document, &listing, error);
@@ -216,7 +188,7 @@ enum status show_command(const struct options *options, struct error *error) {
     json_t *object = NULL;
     bool json = option_flag(options, OPTION_JSON);
     TRY(read_id(options->positionals[0], &id, error));
-    TRY(open_store(&store, options, true, false, error));
+    TRY(open_store(&store, options, STORE_LOOK, error));
     enum status status = store_show(store, id, json ? show_json : show_text, &object, error);
     if (status == STATUS_OK) status = json ? json_print(object, JSON_INDENT(1), error) : output_flush(error);
     json_decref(object);
@@ -232,7 +204,7 @@ enum status rm_command(const struct options *options, struct error *error) {
     uint64_t id;
     for (size_t i = 0; i < options->positional_count; i++) /* all of them before any is gone */
         TRY(read_id(options->positionals[i], &id, error));
-    TRY(open_store(&store, options, false, true, error));
+    TRY(open_store(&store, options, STORE_CHANGE, error));
     for (size_t i = 0; status == STATUS_OK && i < options->positional_count; i++) {
         status = read_id(options->positionals[i], &id, error);
         if (status == STATUS_OK) status = store_remove(store, id, error);
@@ -315,7 +287,7 @@ static enum status verify(struct verification *v, const struct options *options,
 
 enum status verify_command(const struct options *options, struct error *error) {
     struct verification v = {0};
-    TRY(open_store(&v.store, options, false, false, error));
+    TRY(open_store(&v.store, options, STORE_VERIFY, error));
     if (option_flag(options, OPTION_JSON)) v.report = json_array();
     enum status status = verify(&v, options, error);
     json_decref(v.report);

@@ -39,6 +39,15 @@ void answer_truncate(struct answer *answer, size_t token_count) {
     if (answer->stored.count > token_count) answer->stored.count = answer->origins.count = token_count;
 }
 
+size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t token_count) {
+    const struct token_list *stored = &answer->stored;
+    size_t shared = 0;
+    while (shared < stored->count && shared + 1 < token_count && stored->ids[shared] == tokens[shared])
+        shared++;
+    answer_truncate(answer, shared);
+    return shared;
+}
+
 void answer_begin(struct answer *answer) {
     answer->tokens.count = 0;
     answer->stop = STOP_NONE;

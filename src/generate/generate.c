@@ -19,13 +19,16 @@ void generation_note(const struct generation *generation, struct answer *answer)
     if (listener->note != NULL) listener->note(listener->context, notice, false);
 }
 
-/* What a prefill of tokens has stored.  Behind a document that was opened the last ones may have selected. */
+/* What a prefill of tokens has stored; the sampler sees it.  Behind a document that was opened the last ones may have
+ * selected. */
 static enum status note_prefill(struct answer *answer, const token_id *tokens, struct error *error) {
     size_t before = answer->stored.count, length = (size_t)sequence_length(answer->sequence);
     size_t selected = before == 0 ? (size_t)sequence_selected_tokens(answer->sequence) : 0;
-    for (size_t i = before; i < length; i++)
+    for (size_t i = before; i < length; i++) {
+        sampler_accept(answer->sampler, tokens[i - before]);
         TRY(answer_note_stored(answer, tokens[i - before],
                                i + selected >= length ? ORIGIN_SELECTS : ORIGIN_DENSE, error));
+    }
     return STATUS_OK;
 }
 
@@ -36,7 +39,8 @@ static enum status refuse(struct answer *answer, enum status status) {
     return status;
 }
 
-enum status generation_prefill(struct generation *generation, struct answer *answer, struct error *error) {
+enum status generation_feed(struct generation *generation, struct answer *answer, const float **logits,
+                            struct error *error) {
     const struct generation_listener *listener = &generation->listener;
     const struct token_list *prompt = answer->prompt;
     struct generation_figures *figures = &generation->figures;
@@ -44,20 +48,36 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
                                       .token_count = prompt->count,
                                       .progress = listener->progress,
                                       .progress_context = listener->context};
-    for (size_t i = 0; i < prompt->count && !answer->accepted; i++)
-        sampler_accept(answer->sampler, prompt->ids[i]);
     uint64_t length = sequence_length(answer->sequence);
-    const float *logits = NULL;
     if (listener->prefill_begins != NULL) listener->prefill_begins(listener->context);
     double began = clock_seconds();
-    enum status status = engine_prefill(generation->engine, answer->sequence, &request, &logits, error);
+    enum status status = engine_prefill(generation->engine, answer->sequence, &request, logits, error);
     figures->prefill_seconds += clock_seconds() - began;
     if (listener->prefill_ends != NULL) listener->prefill_ends(listener->context);
     if (length == 0) length = sequence_reused_tokens(answer->sequence);
     if (sequence_length(answer->sequence) > length) /* not after a failure */
         figures->prefill_tokens += sequence_length(answer->sequence) - length;
-    answer->accepted = status == STATUS_DOCUMENT;
-    if (!answer->accepted) TRY(note_prefill(answer, prompt->ids, error));
+    answer->lacks_prompt = status == STATUS_DOCUMENT;
+    if (!answer->lacks_prompt) TRY(note_prefill(answer, prompt->ids, error));
+    return status;
+}
+
+enum status generation_step(struct generation *generation, struct answer *const *answers,
+                            const token_id *tokens, size_t answer_count, const float **logits,
+                            struct error *error) {
+    struct sequence *sequences[ENGINE_SEQUENCES_MOST] = {NULL};
+    ASSERT(answer_count <= ENGINE_SEQUENCES_MOST);
+    for (size_t i = 0; i < answer_count; i++) sequences[i] = answers[i]->sequence;
+    TRY(engine_step(generation->engine, sequences, tokens, answer_count, logits, error));
+    generation->figures.step_tokens += answer_count;
+    for (size_t i = 0; i < answer_count; i++)
+        TRY(answer_note_stored(answers[i], tokens[i], ORIGIN_STEP, error));
+    return STATUS_OK;
+}
+
+enum status generation_prefill(struct generation *generation, struct answer *answer, struct error *error) {
+    const float *logits = NULL;
+    enum status status = generation_feed(generation, answer, &logits, error);
     if (status == STATUS_OK && stops(generation)) status = interrupted(error);
     if (status != STATUS_OK) return refuse(answer, status);
     if (generation->token_max == 0) return answer_finish(answer, STOP_LENGTH, error);
@@ -66,23 +86,17 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
 
 static enum status step(struct generation *generation, struct answer *const *active, size_t count,
                         struct error *error) {
-    struct sequence *sequences[ENGINE_SEQUENCES_MOST];
     token_id tokens[ENGINE_SEQUENCES_MOST];
-    for (size_t i = 0; i < count; i++) {
-        sequences[i] = active[i]->sequence;
-        tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
-    }
     const float *logits;
-    TRY(engine_step(generation->engine, sequences, tokens, count, &logits, error));
-    generation->figures.step_tokens += count;
-    for (size_t i = 0; i < count; i++) TRY(answer_note_stored(active[i], tokens[i], ORIGIN_STEP, error));
+    for (size_t i = 0; i < count; i++) tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
+    TRY(generation_step(generation, active, tokens, count, &logits, error));
     size_t vocabulary = engine_config(generation->engine)->vocabulary_size;
     for (size_t i = 0; i < count; i++)
         TRY(answer_take(active[i], generation, logits + i * vocabulary, error));
     return STATUS_OK;
 }
 
-static enum status decode(struct generation *generation, struct answer *answers, size_t answer_count,
+static enum status decode(struct generation *generation, struct answer *const *answers, size_t answer_count,
                           struct error *error) {
     enum status status = STATUS_OK;
     double began = clock_seconds();
@@ -90,7 +104,7 @@ static enum status decode(struct generation *generation, struct answer *answers,
         struct answer *active[ENGINE_SEQUENCES_MOST];
         size_t count = 0;
         for (size_t i = 0; i < answer_count; i++)
-            if (answers[i].stop == STOP_NONE) active[count++] = &answers[i];
+            if (answers[i]->stop == STOP_NONE) active[count++] = answers[i];
         if (count == 0) break;
         status = stops(generation) ? interrupted(error) : step(generation, active, count, error);
     }
@@ -98,19 +112,19 @@ static enum status decode(struct generation *generation, struct answer *answers,
     return status;
 }
 
-static enum status prefill_all(struct generation *generation, struct answer *answers, size_t answer_count,
-                               struct error *error) {
+static enum status prefill_all(struct generation *generation, struct answer *const *answers,
+                               size_t answer_count, struct error *error) {
     for (size_t i = 0; i < answer_count; i++) {
-        enum status status = generation_prefill(generation, &answers[i], error);
-        generation_note(generation, &answers[i]);
+        enum status status = generation_prefill(generation, answers[i], error);
+        generation_note(generation, answers[i]);
         for (size_t j = i + 1; status != STATUS_OK && j < answer_count; j++)
-            answers[j].stop = STOP_INTERRUPTED;
+            answers[j]->stop = STOP_INTERRUPTED;
         TRY(status);
     }
     return STATUS_OK;
 }
 
-enum status generation_run(struct generation *generation, struct answer *answers, size_t answer_count,
+enum status generation_run(struct generation *generation, struct answer *const *answers, size_t answer_count,
                            struct error *error) {
     ASSERT(answer_count <= ENGINE_SEQUENCES_MOST && generation->top_count <= GENERATION_TOP_MAX);
     enum status status = prefill_all(generation, answers, answer_count, error);
@@ -121,7 +135,7 @@ enum status generation_run(struct generation *generation, struct answer *answers
         if (status == STATUS_OK) status = decode(generation, answers, answer_count, error);
     }
     for (size_t i = 0; i < answer_count; i++)
-        if (answers[i].stop == STOP_NONE) (void)refuse(&answers[i], status);
+        if (answers[i]->stop == STOP_NONE) (void)refuse(answers[i], status);
     return status;
 }
 

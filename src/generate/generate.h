@@ -79,8 +79,8 @@ struct answer {
     struct token_list origins;     /* how each of them came to be there: private to generate.c */
     struct token_probability *top; /* owned; [tokens.count][top_count]; NULL: not wanted */
     size_t top_capacity;
-    bool accepted; /* the sampler has seen the prompt whose prefill came upon damage */
-    bool noted;    /* the sequence's notice went to the listener */
+    bool lacks_prompt; /* its prefill came upon damage */
+    bool noted;        /* the sequence's notice went to the listener */
     enum stop_reason stop;
     struct utf8_stream utf8;
     answer_sink *sink; /* may be NULL */
@@ -96,9 +96,21 @@ void answer_truncate(struct answer *answer, size_t token_count);
 /* Before it answers again in the same sequence: no tokens, not stopped. */
 void answer_begin(struct answer *answer);
 
+/* The sequence becomes one that begins like tokens: what it shares with them is kept, at most all but the last (its
+ * logits are needed), the rest is cut off.  Returns how many it has. */
+size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t token_count);
+
+/* The two halves of a generation, for who samples: the prompt is appended, or one token for each of several answers.
+ * *logits: of the prompt's last token; [answer_count][vocabulary_size]; valid until the next call. */
+enum status generation_feed(struct generation *generation, struct answer *answer, const float **logits,
+                            struct error *error) STATUS_CHECKED;
+enum status generation_step(struct generation *generation, struct answer *const *answers,
+                            const token_id *tokens, size_t answer_count, const float **logits,
+                            struct error *error) STATUS_CHECKED;
+
 /* Prefills the prompt of each answer, one after another, and steps until all have stopped.  STATUS_INTERRUPTED: the
  * listener stopped it; what is there stays.  figures grow, also when it fails.  error is needed. */
-enum status generation_run(struct generation *generation, struct answer *answers, size_t answer_count,
+enum status generation_run(struct generation *generation, struct answer *const *answers, size_t answer_count,
                            struct error *error) STATUS_CHECKED;
 
 /* Tokens per second; 0 when there were none. */

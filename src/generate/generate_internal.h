@@ -19,7 +19,7 @@ enum status answer_take(struct answer *answer, const struct generation *generati
 /* What text is left goes to the sink. */
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) STATUS_CHECKED;
 
-/* Appends the prompt to the answer's sequence and samples the first token. */
+/* generation_feed, then the first token. */
 enum status generation_prefill(struct generation *generation, struct answer *answer, struct error *error)
     STATUS_CHECKED;
 /* What the sequence has to say, once. */
@@ -28,7 +28,8 @@ void generation_note(const struct generation *generation, struct answer *answer)
 /* After STATUS_DOCUMENT for `reason`.  The document has been flagged, so, with a new engine, what the sequences of
  * answers that have not stopped, or not begun, held is computed anew, in the way it was; the tokens that were sampled,
  * all of them from pages that were right, are fed again.  Then the steps may go on. */
-enum status generation_recover(struct generation *generation, struct answer *answers, size_t answer_count,
-                               const struct error *reason, struct error *error) STATUS_CHECKED;
+enum status generation_recover(struct generation *generation, struct answer *const *answers,
+                               size_t answer_count, const struct error *reason, struct error *error)
+    STATUS_CHECKED;
 
 #endif

@@ -30,7 +30,7 @@ static enum status replay(struct generation *generation, struct answer *answer, 
 
 /* Its prefill came upon the damage, or was never begun. */
 static bool lacks_prompt(const struct answer *answer) {
-    return answer->accepted || answer->stored.count == 0;
+    return answer->lacks_prompt || answer->stored.count == 0;
 }
 
 static enum status recover(struct generation *generation, struct answer *answer, struct error *error) {
@@ -64,17 +64,17 @@ static void note_reason(const struct generation *generation, bool amid_answer, c
     listener->note(listener->context, line, amid_answer);
 }
 
-enum status generation_recover(struct generation *generation, struct answer *answers, size_t answer_count,
-                               const struct error *reason, struct error *error) {
-    note_reason(generation, answers[0].tokens.count > 0, reason);
+enum status generation_recover(struct generation *generation, struct answer *const *answers,
+                               size_t answer_count, const struct error *reason, struct error *error) {
+    note_reason(generation, answers[0]->tokens.count > 0, reason);
     for (size_t i = 0; i < answer_count; i++) {
-        sequence_destroy(answers[i].sequence);
-        answers[i].sequence = NULL;
-        answers[i].noted = false;
+        sequence_destroy(answers[i]->sequence);
+        answers[i]->sequence = NULL;
+        answers[i]->noted = false;
     }
     TRY(generation->make_engine(generation->make_engine_context, &generation->engine, error));
     for (size_t i = 0; i < answer_count; i++)
-        if (answers[i].stop == STOP_NONE || lacks_prompt(&answers[i]))
-            TRY(recover(generation, &answers[i], error));
+        if (answers[i]->stop == STOP_NONE || lacks_prompt(answers[i]))
+            TRY(recover(generation, answers[i], error));
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
@@ -87,6 +88,28 @@ enum status store_open(struct store **result, const struct store_options *option
     else
         store_close(store);
     return status;
+}
+
+static enum status check_catalog(const char *directory, struct error *error) {
+    char *path;
+    if (asprintf(&path, "%s/catalog.db", directory) < 0)
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", directory);
+    enum status status = STATUS_OK;
+    if (access(path, F_OK) != 0)
+        status = error_set_os(error, STATUS_IO, errno, "%s: no saved documents", directory);
+    free(path);
+    return status;
+}
+
+enum status store_open_existing(struct store **store, const char *directory, enum store_purpose purpose,
+                                struct error *error) {
+    struct store_options options = {.directory = directory, .read_only = purpose == STORE_LOOK};
+    struct error ignored; /* the first reason is the better one */
+    TRY(check_catalog(directory, error));
+    enum status status = store_open(store, &options, error);
+    if (status != STATUS_IO || purpose == STORE_CHANGE) return status;
+    options.read_only = !options.read_only;
+    return store_open(store, &options, &ignored) == STATUS_OK ? STATUS_OK : status;
 }
 
 void store_close(struct store *store) {

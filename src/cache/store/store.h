@@ -78,6 +78,12 @@ struct store_options {
  * os_error EROFS, EACCES or EPERM. */
 enum status store_open(struct store **store, const struct store_options *options, struct error *error)
     STATUS_CHECKED;
+/* A folder that has a catalog, for a look at its documents; neither is made.  STORE_LOOK reads; STORE_VERIFY writes, so
+ * that what it finds damaged is flagged.  Each tries the other way where its own fails: a folder may be read-only, and a
+ * commit that was killed must be undone.  STORE_CHANGE writes. */
+enum store_purpose { STORE_LOOK, STORE_VERIFY, STORE_CHANGE };
+enum status store_open_existing(struct store **store, const char *directory, enum store_purpose purpose,
+                                struct error *error) STATUS_CHECKED;
 void store_close(struct store *store); /* after its documents; NULL is allowed */
 /* What the opening left alone because the catalog may be damaged, one line for the user; NULL: nothing.  Good
  * until store_close. */
@@ -150,6 +156,9 @@ enum status store_list(struct store *store, void (*see)(void *context, const str
 enum status store_show(struct store *store, uint64_t id,
                        void (*see)(void *context, const struct document_info *info), void *context,
                        struct error *error) STATUS_CHECKED;
+/* The tokens that it holds, newly allocated.  STATUS_DOCUMENT: there is none of that id, or it is damaged. */
+enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count,
+                         struct error *error) STATUS_CHECKED;
 /* STATUS_FULL: somebody has it open. */
 enum status store_remove(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 /* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong. */

@@ -1,6 +1,7 @@
 /* Every byte of a document against its checksums. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
@@ -58,22 +59,44 @@ static enum status verify_metadata(struct document *document, struct error *erro
     return status;
 }
 
-enum status store_verify(struct store *store, uint64_t id, struct error *error) {
+/* Whatever its model and layout are. */
+static enum status open_any(struct store *store, uint64_t id, struct document **document,
+                            struct error *error) {
     struct document_row row;
+    struct store_layout layout;
+    struct error why;
     bool found;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (!found)
         return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
-    struct store_layout layout;
-    struct error why;
     if (error == NULL) error = &why;
     if (!row.intact)
         (void)error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged",
                         store->catalog.path, id);
     if (!row.intact || layout_parse(row.layout, &layout, error) != STATUS_OK)
         return store_flag(store, id, error);
+    return document_open(document, store, id, NULL, &layout, DOCUMENT_READ, 0, error);
+}
+
+enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count,
+                         struct error *error) {
     struct document *document;
-    TRY(document_open(&document, store, id, NULL, &layout, DOCUMENT_READ, 0, error));
+    *tokens = NULL;
+    *count = 0;
+    TRY(open_any(store, id, &document, error));
+    uint64_t held = document_token_count(document);
+    *tokens = calloc((size_t)held + 1, sizeof **tokens);
+    if (*tokens != NULL && held > 0)
+        memcpy(*tokens, document_tokens(document), (size_t)held * sizeof **tokens);
+    document_close(document);
+    if (*tokens == NULL) return error_set(error, STATUS_MEMORY, "no memory for a document's tokens");
+    *count = held;
+    return STATUS_OK;
+}
+
+enum status store_verify(struct store *store, uint64_t id, struct error *error) {
+    struct document *document;
+    TRY(open_any(store, id, &document, error));
     struct io_queue *queue = NULL;
     const struct io_queue_options options = {.backend = store->options.backend, .depth = BATCH};
     uint8_t *memory = aligned_alloc(
