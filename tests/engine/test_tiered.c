@@ -286,12 +286,12 @@ static void what_is_certain_is_prefetched(void **state) {
             struct scratch scratch;
             rig_open_shaped(&rig, &shape);
             scratch_create(&scratch, SCRATCH_MEMORY);
-            struct engine_options options = options_of(methods[method], KV_F16);
+            struct plan options = options_of(methods[method], KV_F16);
             set_form(&options, form);
             options.sequence_capacity = 1;
-            options.looks_ahead = true;
+            options.prefetches = true;
             options.disk_directory = scratch.path;
-            assert_ok(engine_host_bytes_least(rig.model, &options, &options.host_bytes, &rig.error),
+            assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
                       rig.error);
             struct engine *engine = make_engine(&rig, &options);
             free(decode(&rig, engine, lengths, 1));
