@@ -147,17 +147,22 @@ static bool same_metadata(const struct store_layout *a, const struct store_layou
     return strcmp(a->metadata_kind, b->metadata_kind) == 0 && a->metadata_bytes == b->metadata_bytes;
 }
 
-/* All of it is wanted: it goes on where the document ends.  Else it is only read. */
+/* All of it is wanted: it goes on where the document ends.  Else it is only read; *full->message says so where it is
+ * for want of room on the disk. */
 static enum status open_match(struct documents *documents, const struct store_match *match,
                               uint64_t token_capacity, struct document **document, bool *writable,
-                              struct error *error) {
+                              struct error *full, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
     *writable = match->prefix_tokens == match->token_count &&
                 same_metadata(&match->layout, &backing->layout) && !documents->is_read_only;
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
                                            &match->layout, DOCUMENT_APPEND, token_capacity, error);
-        if (status != STATUS_FULL) return status;
+        if (status == STATUS_IO && io_is_full(error->os_error)) {
+            *full = *error;
+            full->status = STATUS_FULL; /* where RAM does not do without it, memory is what is lacking */
+        }
+        if (status != STATUS_FULL && full->message[0] == '\0') return status;
         *writable = false; /* another process goes on with it, or there is no room for more */
     }
     return document_open(document, documents->store, match->document, &backing->model, &match->layout,
@@ -189,13 +194,14 @@ static enum status find(struct documents *documents, const int32_t *tokens, uint
 }
 
 /* What follows the document is in RAM. */
-static void only_read(struct documents *documents, struct kv_sequence *sequence, struct error *notice) {
+static void only_read(struct documents *documents, struct kv_sequence *sequence, const struct error *why,
+                      struct error *notice) {
     struct error before = *notice;
     const char *damage = before.message, *between = damage[0] != '\0' ? "; " : "";
-    kv_sequence_keep_in_ram(sequence, &documents->unwritable);
+    kv_sequence_keep_in_ram(sequence, why);
     if (!documents->is_told)
         (void)error_set(notice, STATUS_IO, "%s%snothing is saved, only read: %s", damage, between,
-                        documents->unwritable.message);
+                        why->message);
     documents->is_told = true;
 }
 
@@ -206,15 +212,16 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
                        uint64_t *reused, struct error *notice, struct error *error) {
     struct document *document;
     bool writable;
-    TRY(open_match(documents, match, token_capacity, &document, &writable, error));
+    struct error full = {.message = ""};
+    TRY(open_match(documents, match, token_capacity, &document, &writable, &full, error));
     if (document_token_count(document) != match->token_count) {
         document_close(document);
         return STATUS_OK;
     }
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
     *reused = match->prefix_tokens;
-    if (documents->is_read_only) {
-        only_read(documents, sequence, notice);
+    if (documents->is_read_only || full.message[0] != '\0') {
+        only_read(documents, sequence, documents->is_read_only ? &documents->unwritable : &full, notice);
         return STATUS_OK;
     }
     bool departs = match->prefix_tokens < match->token_count ||

@@ -25,6 +25,8 @@ struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uin
     return fault;
 }
 
+bool io_is_full(int os_error) { return os_error == ENOSPC || os_error == EDQUOT; }
+
 /* Folders */
 
 static enum status folder_check(struct io_folder *folder, bool to_write, struct error *error) {

@@ -51,6 +51,9 @@ struct io_faults {
                               size_t bytes);
 };
 
+/* Whether the error says that there is no room: of the disk, or of the user's quota. */
+bool io_is_full(int os_error);
+
 struct io_folder {
     int fd;
     uint32_t owner; /* the user whose files in it are opened; only to be read, it may be another */

@@ -160,9 +160,12 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
                         "PRAGMA synchronous=FULL; PRAGMA mmap_size=0; PRAGMA cache_size=-4096",
                         "opening", error));
     if (read_only) return schema_check(catalog, error);
-    TRY(catalog_execute(catalog, "PRAGMA auto_vacuum=FULL; PRAGMA journal_mode=TRUNCATE", "opening", error));
+    int64_t tables, id, pages;
+    TRY(catalog_execute(catalog, "PRAGMA journal_mode=TRUNCATE", "opening", error));
+    TRY(ask_number(catalog, "PRAGMA page_count", &pages, error));
+    /* Only of a new one: where there are tables it would be a change, for which a full disk has no room. */
+    if (pages == 0) TRY(catalog_execute(catalog, "PRAGMA auto_vacuum=FULL", "opening", error));
     TRY(catalog_begin(catalog, error));
-    int64_t tables, id;
     enum status status = ask_number(catalog, "SELECT count(*) FROM sqlite_schema", &tables, error);
     if (status == STATUS_OK) status = ask_number(catalog, "PRAGMA application_id", &id, error);
     if (status == STATUS_OK && tables == 0 && id == 0) {

@@ -127,14 +127,12 @@ void store_close(struct store *store) {
 const char *store_warning(const struct store *store) { return store->warning; }
 
 enum status store_flag(struct store *store, uint64_t id, struct error *error) {
-    /* The flag is what keeps it from being found again; when it cannot be set, its next reader finds the
-     * same damage, so the failure to say so loses nothing. */
+    /* The flag is what keeps it from being found again; where it cannot be set (a folder that is only read, a full
+     * disk) this store remembers, and the next reader finds the same damage. */
     char reason[STORE_TEXT_MOST];
     snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MOST - 1, error != NULL ? error->message : "damaged");
-    if (!store->options.read_only) {
-        (void)catalog_flag(&store->catalog, id, reason, NULL);
+    if (!store->options.read_only && catalog_flag(&store->catalog, id, reason, NULL) == STATUS_OK)
         return STATUS_DOCUMENT;
-    }
     uint64_t *refused = realloc(store->refused, (store->refused_count + 1) * sizeof *refused);
     if (refused == NULL) return STATUS_DOCUMENT;
     store->refused = refused;
@@ -283,24 +281,32 @@ static bool in_use(struct store *store, uint64_t id) {
     return false;
 }
 
+static enum status remove_rows(struct store *store, uint64_t id, struct error *error) {
+    TRY(catalog_begin(&store->catalog, error));
+    enum status status = catalog_remove(&store->catalog, id, error);
+    if (status == STATUS_OK) return catalog_commit(&store->catalog, error);
+    catalog_rollback(&store->catalog);
+    return status;
+}
+
+/* The rows go first, and the files once that is durable.  A full disk has no room for the catalog's journal: then the
+ * pages make it, and if the process dies between the two, the document is damaged until it is removed again. */
 static enum status remove_document(struct store *store, uint64_t id, struct error *error) {
     struct io_file pages;
     struct document_row row;
     bool found;
+    struct error why;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (!found)
         return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
     TRY(lock_unused(store, id, &pages, error));
-    enum status status = catalog_begin(&store->catalog, error);
-    if (status == STATUS_OK) {
-        status = catalog_remove(&store->catalog, id, error);
-        if (status == STATUS_OK)
-            status = catalog_commit(&store->catalog, error);
-        else
-            catalog_rollback(&store->catalog);
-    }
-    if (status == STATUS_OK) status = document_remove_files(store, id, error); /* or the next opening does */
+    enum status status = remove_rows(store, id, &why);
+    if (status == STATUS_IO && io_is_full(why.os_error) && pages.fd >= 0 &&
+        io_file_truncate(&pages, 0, NULL) == STATUS_OK)
+        status = remove_rows(store, id, &why);
+    if (status == STATUS_OK) status = document_remove_files(store, id, &why); /* or the next opening does */
     io_file_close(&pages);
+    if (status != STATUS_OK && error != NULL) *error = why;
     return status;
 }
 

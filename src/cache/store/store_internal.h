@@ -219,8 +219,8 @@ enum status document_lock_writer(struct store *store, uint64_t id, struct io_fil
 /* sweep.c: what was not committed is given back */
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
 /* Inside a transaction, with the writer's lock.  Gives back what lies behind the last commit and lowers the
- * reservation; without a commit the rows go, and after the transaction the files may.  STATUS_DOCUMENT, and
- * nothing was changed: the commits are not those of the row. */
+ * reservation; without a commit the files become empty and the rows go; after the transaction the files may.
+ * STATUS_DOCUMENT, and nothing was changed: the commits are not those of the row. */
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
                                struct io_file *pages, struct io_file *metadata, struct error *error)
     STATUS_CHECKED;

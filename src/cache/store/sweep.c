@@ -79,8 +79,11 @@ enum status document_give_back(struct store *store, struct document_row *row, co
                                struct io_file *pages, struct io_file *metadata, struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
-    if (row->generation == 0) return catalog_remove(&store->catalog, row->id, error);
-    return trim(store, row, geometry, pages, metadata, error);
+    if (row->generation > 0) return trim(store, row, geometry, pages, metadata, error);
+    /* Cut first: on a full disk the catalog has room for its journal only then. */
+    if (pages != NULL) TRY(io_file_truncate(pages, 0, error));
+    if (metadata != NULL) TRY(io_file_truncate(metadata, 0, error));
+    return catalog_remove(&store->catalog, row->id, error);
 }
 
 /* Sweeping */
@@ -239,7 +242,10 @@ static enum status see_nameless(struct store *store, const char *name, uint64_t 
     bool found;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (found) return STATUS_OK;
-    if (bytes_in_files(store, id) == 0) return document_remove_files(store, id, error);
+    const uint64_t bytes = bytes_in_files(store, id);
+    if (bytes == UINT64_MAX)
+        return STATUS_OK; /* removed with the other of the two, while the folder was being read */
+    if (bytes == 0) return document_remove_files(store, id, error);
     if (sweep->nameless++ == 0) snprintf(sweep->first, sizeof sweep->first, "%s", name);
     return STATUS_OK;
 }
@@ -263,8 +269,16 @@ static enum status transact(struct sweep *sweep,
 
 enum status store_sweep(struct store *store, struct error *error) {
     struct sweep sweep = {.store = store};
-    TRY(transact(&sweep, sweep_rows, error));
-    TRY(transact(&sweep, sweep_files, error)); /* once the rows are durably gone */
+    struct error why;
+    enum status status = transact(&sweep, sweep_rows, &why);
+    if (status == STATUS_OK)
+        status = transact(&sweep, sweep_files, &why); /* once the rows are durably gone */
+    /* A full disk must not keep anybody from reading or removing; a later opening does the rest. */
+    if (status == STATUS_IO && io_is_full(why.os_error)) return STATUS_OK;
+    if (status != STATUS_OK) {
+        if (error != NULL) *error = why;
+        return status;
+    }
     if (sweep.nameless > 0)
         warn(store,
              "%s: the catalog does not know %" PRIu64
