@@ -10,24 +10,6 @@
 /* One system call moves less than 2 GiB. */
 enum { DEPTH_USUAL = 64, THREADS_USUAL_MOST = 32, ATTEMPT_BYTES_MOST = 1 << 30 };
 
-void io_slot_list_add(struct io_slot_list *list, struct io_slot *slot) {
-    slot->next = NULL;
-    if (list->last == NULL)
-        list->first = slot;
-    else
-        list->last->next = slot;
-    list->last = slot;
-}
-
-struct io_slot *io_slot_list_take(struct io_slot_list *list) {
-    struct io_slot *slot = list->first;
-    if (slot == NULL) return NULL;
-    list->first = slot->next;
-    if (list->first == NULL) list->last = NULL;
-    slot->next = NULL;
-    return slot;
-}
-
 static enum status engine_create(struct io_queue *queue, const struct io_queue_options *options, size_t depth,
                                  struct error *error) {
     if (options->backend != IO_BACKEND_THREADS) {

@@ -196,7 +196,7 @@ struct document {
     struct error failure;
 };
 
-/* store.c */
+/* files.c */
 void document_file_name(char name[40], uint64_t id, const char *suffix);
 enum status document_remove_files(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 /* Calls see for every file of a document in the folder, until it returns something else than OK. */
@@ -204,17 +204,19 @@ enum status store_see_files(struct store *store,
                             enum status (*see)(struct store *store, const char *name, uint64_t id,
                                                void *context, struct error *error),
                             void *context, struct error *error) STATUS_CHECKED;
+enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
+/* The writer's lock, at once or not at all (STATUS_FULL names who has it) - but for a writer that has ended: the kernel
+ * lets go of its files only when what io_uring had under way is done, so those are waited for, so long at most. */
+enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
+                                 unsigned milliseconds, struct error *error) STATUS_CHECKED;
+
+/* store.c */
 /* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
 enum status store_flag(struct store *store, uint64_t id, struct error *error);
 /* Makes room for so many bytes more; the catalog must not be in a transaction. */
 enum status store_make_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 /* Whether they fit now; inside a transaction. */
 enum status store_check_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
-enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
-/* The writer's lock, at once or not at all (STATUS_FULL names who has it) - but for a writer that has ended: the kernel
- * lets go of its files only when what io_uring had under way is done, so those are waited for, so long at most. */
-enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
-                                 unsigned milliseconds, struct error *error) STATUS_CHECKED;
 
 /* sweep.c: what was not committed is given back */
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;

@@ -14,53 +14,6 @@ struct event {
     char unused;
 };
 
-struct error *cpu_device_error(struct cpu_device *device) {
-    return device->error.status == STATUS_OK ? &device->error : NULL;
-}
-
-/* A run whose caller has something else to do first: the others draw the units meanwhile. */
-struct beside_run {
-    struct cpu_device *device;
-    void (*work)(void *context);
-    void *work_context;
-    pool_task *task;
-    void *context;
-};
-
-static void beside_task(void *context, const struct pool_worker *worker) {
-    const struct beside_run *run = context;
-    if (worker->index == 0) {
-        run->device->runs_beside = true;
-        run->work(run->work_context);
-        run->device->runs_beside = false;
-    }
-    run->task(run->context, worker);
-}
-
-static struct beside_run take_beside(struct cpu_device *device) {
-    struct beside_run run = {
-        .device = device, .work = device->beside, .work_context = device->beside_context};
-    device->beside = NULL;
-    return run;
-}
-
-void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context) {
-    alone = alone || device->runs_beside; /* the pool is busy */
-    if (!alone && device->beside != NULL) {
-        struct beside_run run = take_beside(device);
-        run.task = task;
-        run.context = context;
-        pool_run(device->pool, beside_task, &run);
-        return;
-    }
-    if (!alone) {
-        pool_run(device->pool, task, context);
-        return;
-    }
-    const struct pool_worker self = {0, 1, NULL};
-    task(context, &self);
-}
-
 static struct pool *cpu_pool(struct device *device) { return ((struct cpu_device *)device)->pool; }
 
 static void cpu_destroy(struct device *base) {
@@ -96,10 +49,7 @@ static void cpu_beside(struct stream *stream, void (*work)(void *context), void 
 
 static enum status cpu_stream_synchronize(struct stream *stream, struct error *error) {
     const struct error *first = &stream->device->error;
-    if (stream->device->beside != NULL) {
-        struct beside_run run = take_beside(stream->device);
-        run.work(run.work_context);
-    }
+    cpu_run_beside(stream->device);
     if (first->status != STATUS_OK && error != NULL) *error = *first;
     return first->status;
 }
