@@ -78,9 +78,9 @@ struct store_options {
  * os_error EROFS, EACCES or EPERM. */
 enum status store_open(struct store **store, const struct store_options *options, struct error *error)
     STATUS_CHECKED;
-/* A folder that has a catalog, for a look at its documents; neither is made.  STORE_LOOK reads; STORE_VERIFY writes, so
- * that what it finds damaged is flagged.  Each tries the other way where its own fails: a folder may be read-only, and a
- * commit that was killed must be undone.  STORE_CHANGE writes. */
+/* A folder that has a catalog, for a look at its documents; neither is made.  STORE_LOOK reads; STORE_VERIFY writes,
+ * so that what it finds damaged is flagged.  Each tries the other way where its own fails: a folder may be read-only,
+ * and a commit that was killed must be undone.  STORE_CHANGE writes. */
 enum store_purpose { STORE_LOOK, STORE_VERIFY, STORE_CHANGE };
 enum status store_open_existing(struct store **store, const char *directory, enum store_purpose purpose,
                                 struct error *error) STATUS_CHECKED;
