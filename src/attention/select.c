@@ -3,25 +3,12 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 
-#include "attention/dense.h"
+#include "attention/choice.h"
 #include "attention/head_shares.h"
 #include "attention/select_internal.h"
-#include "attention/tree_density.h"
 #include "platform/clock.h"
-
-/* What the rows of one operation come to: they see everything, or choose. */
-struct select_room {
-    size_t row_capacity;
-    struct attend_item *dense;          /* owned, [row_capacity]: rows that attend to everything */
-    struct select_item *chosen;         /* owned, [row_capacity] */
-    uint64_t *picks;                    /* owned, [row_capacity][kv_head_count]: of chosen */
-    size_t *dense_items, *chosen_items; /* owned, [row_capacity]: the operation's item each is of */
-    uint32_t *lists;                    /* owned; rows of choices made apart; NULL until there are some */
-    size_t lists_capacity;              /* entries */
-};
 
 struct select {
     struct device *device; /* borrowed */
@@ -33,236 +20,18 @@ struct select {
     uint32_t weights_digest;
     double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
-    struct tree_density *densities; /* owned, [layer]; NULL: no tree */
-    struct select_room room;
-    struct select_room
-        guesses; /* takes the place of room for a guess; empty until lists are reserved for some */
-    struct select_statistics statistics;
+    struct choice choice; /* owned */
+    size_t row_capacity;
+    struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
+    float *scores;            /* owned device memory; METADATA_MASS; grows with the longest list */
+    size_t scores_bytes;
+    bool certifies;
+    double
+        *shares; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
     select_observer *observer;
     void *observer_context;
-    double
-        *certified; /* owned, [room.row_capacity][head_count]: of the last operation; NULL: none is wanted */
-    uint32_t *event_rows; /* owned, for the observer; [kv_head_count][event_stride] */
-    size_t event_stride;
-    size_t *event_counts; /* owned, [kv_head_count] */
-    float *event_q;       /* owned, [head_count][k_dimension] */
+    float *event_q; /* owned, [head_count][k_dimension]; for the observer; NULL until there was one */
 };
-
-/* ---- methods and options ---- */
-
-const struct select_method *const select_methods[] = {&select_all,     &select_window, &select_quest,
-                                                      &select_meanstd, &select_hash,   &select_h2o,
-                                                      &select_lowrank, &select_tree,   &select_exact};
-const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
-
-const struct select_method *select_method_find(const char *name) {
-    for (size_t i = 0; i < select_method_count; i++)
-        if (strcmp(select_methods[i]->name, name) == 0) return select_methods[i];
-    return NULL;
-}
-
-enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
-                               const struct select_options *options, struct error *error) {
-    (void)layout, (void)shape, (void)options, (void)error;
-    return STATUS_OK;
-}
-
-enum { PAGE_DEFAULT = 16 }; /* of methods that rank pages */
-
-static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
-    if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
-                     options->method->name, page);
-}
-
-enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
-                                 struct error *error) {
-    layout->unit_tokens = options->page > 1 ? options->page : 1;
-    return options->page > 1 ? check_page(options, options->page, error) : STATUS_OK;
-}
-
-enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
-                                const struct select_options *options, enum abstract_kind kind,
-                                struct error *error) {
-    size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
-    TRY(check_page(options, page, error));
-    layout->kind = METADATA_ABSTRACT;
-    layout->abstract_kind = kind;
-    layout->aggregate = SCORE_MAX;
-    layout->unit_tokens = page;
-    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->certify;
-    layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
-    abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,
-                         kind == ABSTRACT_MEAN_DEVIATION);
-    layout->bounds_offset = layout->abstract.offset[ABSTRACT_MIN_MAX];
-    layout->bytes = layout->abstract.bytes;
-    return STATUS_OK;
-}
-
-const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
-                                        size_t layer_index, size_t *columns) {
-    if (calibration == NULL || calibration->find == NULL) return NULL;
-    return calibration->find(calibration->context, kind, layer_index, columns);
-}
-
-struct select_options select_options_default(void) {
-    return (struct select_options){.method = &select_all,
-                                   .keep = select_keep_all(),
-                                   .sinks = 4,
-                                   .recent = 64,
-                                   .dense_layers = 2,
-                                   .bits = 128,
-                                   .leaf = 8,
-                                   .norms = true};
-}
-
-/* What --set takes beside axes, and what help lists: numbers and flags by where they are, and words. */
-static const struct setting {
-    const char *name;
-    const char *words; /* for people; NULL: a number */
-    size_t offset;
-    bool is_flag;
-} settings[] = {
-    {"sinks", NULL, offsetof(struct select_options, sinks), false},
-    {"recent", NULL, offsetof(struct select_options, recent), false},
-    {"dense", NULL, offsetof(struct select_options, dense_layers), false},
-    {"page", NULL, offsetof(struct select_options, page), false},
-    {"bits", NULL, offsetof(struct select_options, bits), false},
-    {"norms", NULL, offsetof(struct select_options, norms), true},
-    {"columns", NULL, offsetof(struct select_options, columns), false},
-    {"leaf", NULL, offsetof(struct select_options, leaf), false},
-    {"rank", "bound or meanstd", 0, false},
-    {"certify", NULL, offsetof(struct select_options, certify), true},
-    {"heads", "even or importance", 0, false},
-    {"scan", NULL, offsetof(struct select_options, scan), true},
-};
-enum { SETTING_COUNT = sizeof settings / sizeof settings[0] };
-
-const char *select_setting_name(size_t index, const char **words) {
-    if (index >= SETTING_COUNT) return NULL;
-    *words = settings[index].words;
-    return settings[index].name;
-}
-
-static const struct setting *setting_find(const char *name) {
-    for (size_t i = 0; i < SETTING_COUNT; i++)
-        if (strcmp(settings[i].name, name) == 0) return &settings[i];
-    return NULL;
-}
-
-bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
-    const struct setting *setting = setting_find(name);
-    if (setting == NULL || setting->words != NULL) return false;
-    unsigned char *target = (unsigned char *)options + setting->offset;
-    size_t number = (size_t)value;
-    bool flag = value != 0;
-    if (setting->is_flag)
-        memcpy(target, &flag, sizeof flag);
-    else
-        memcpy(target, &number, sizeof number);
-    return true;
-}
-
-bool select_option_set_word(struct select_options *options, const char *name, const char *word,
-                            const char **words) {
-    const struct setting *setting = setting_find(name);
-    bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
-    *words = setting != NULL ? setting->words : NULL;
-    if (rank && strcmp(word, "bound") == 0)
-        options->rank = TREE_BOUND;
-    else if (rank && strcmp(word, "meanstd") == 0)
-        options->rank = TREE_MEAN_DEVIATION;
-    else if (heads && strcmp(word, "even") == 0)
-        options->heads = SELECT_HEADS_EVEN;
-    else if (heads && strcmp(word, "importance") == 0)
-        options->heads = SELECT_HEADS_IMPORTANCE;
-    else
-        return false;
-    return true;
-}
-
-enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) {
-    char *end;
-    double number = strtod(text, &end);
-    bool whole = strcspn(text, ".eExXnN%") == strlen(text);
-    *keep = (struct select_keep){0};
-    if (end != text && number > 0 && isfinite(number)) {
-        double scale = *end == 'K' || *end == 'k' ? 0x1p10 : *end == 'M' || *end == 'm' ? 0x1p20 : 1;
-        if (strcmp(end, "%") == 0 && number <= 100)
-            keep->ratio = number / 100;
-        else if (*end == '\0' && !whole && number <= 1)
-            keep->ratio = number;
-        else if (whole && end[scale != 1] == '\0' && number * scale <= 0x1p62)
-            keep->tokens = (uint64_t)(number * scale);
-    }
-    if (keep->ratio == 1) *keep = select_keep_all();
-    if (keep->ratio > 0 || keep->tokens > 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE,
-                     "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a share (10%%, 0.1)",
-                     text);
-}
-
-const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes) {
-    if (keep.ratio > 0)
-        snprintf(buffer, buffer_bytes, "%.4g%%", keep.ratio * 100);
-    else if (keep.tokens == UINT64_MAX)
-        snprintf(buffer, buffer_bytes, "100%%");
-    else
-        snprintf(buffer, buffer_bytes, "%" PRIu64, keep.tokens);
-    return buffer;
-}
-
-struct select_rule select_rule_of(const struct select_options *options) {
-    bool everything = options->keep.ratio == 0 && options->keep.tokens == UINT64_MAX;
-    return (struct select_rule){.dense =
-                                    options->method == &select_all || (everything && !options->gather_all),
-                                .window_only = options->method->recent_share == 1,
-                                .keep = options->keep};
-}
-
-static uint64_t keep_tokens(struct select_keep keep, uint64_t visible) {
-    if (keep.ratio > 0) return (uint64_t)ceil(keep.ratio * (double)visible);
-    return keep.tokens;
-}
-
-static enum status make_layout(struct metadata_layout *layout, const struct select_options *options,
-                               const struct select_shape *shape, struct error *error) {
-    *layout = (struct metadata_layout){.unit_tokens = 1};
-    TRY(options->method->layout(layout, shape, options, error));
-    layout->bytes = align_up(layout->bytes, 64);
-    if (!options->certify || layout->has_bounds || options->method == &select_all) return STATUS_OK;
-    return error_set(error, STATUS_USAGE,
-                     "select=%s: certify=1 needs bounds of keys, which quest, meanstd and tree have",
-                     options->method->name);
-}
-
-enum status select_options_metadata_bytes(const struct select_options *options,
-                                          const struct select_shape *shape, size_t *bytes,
-                                          struct error *error) {
-    struct metadata_layout layout;
-    TRY(make_layout(&layout, options, shape, error));
-    *bytes = layout.bytes;
-    return STATUS_OK;
-}
-
-/* As plan_row has it: the best, or the window alone, which reaches back to the unit before it. */
-enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
-                                     uint64_t context_size, uint64_t *kept, struct error *error) {
-    struct metadata_layout layout;
-    TRY(make_layout(&layout, options, shape, error));
-    struct select_rule rule = select_rule_of(options);
-    uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
-    uint64_t keep = keep_tokens(options->keep, context_size), recent = options->recent;
-    if (keep > context_size || options->gather_all) keep = context_size;
-    uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
-                                      : (uint64_t)(options->method->recent_share * (double)keep);
-    uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
-    if (options->heads == SELECT_HEADS_IMPORTANCE)
-        keep = head_share_keep(keep, context_size, HEAD_SHARE_MOST) + unit;
-    *kept = rule.dense ? 0 : keep > window ? keep : window;
-    if (*kept > context_size) *kept = context_size;
-    return STATUS_OK;
-}
 
 /* ---- life ---- */
 
@@ -331,55 +100,38 @@ static enum status load_shares(struct select *select, const struct select_calibr
     return STATUS_OK;
 }
 
-static void room_deinit(struct select_room *room) {
-    free(room->dense);
-    free(room->chosen);
-    free(room->picks);
-    free(room->dense_items);
-    free(room->chosen_items);
-    free(room->lists);
-    *room = (struct select_room){0};
-}
-
-static enum status room_init(struct select_room *room, size_t rows, size_t kv_head_count,
-                             struct error *error) {
-    room->row_capacity = rows;
-    room->dense = calloc(rows, sizeof *room->dense);
-    room->chosen = calloc(rows, sizeof *room->chosen);
-    room->picks = calloc(rows * kv_head_count, sizeof *room->picks);
-    room->dense_items = calloc(rows, sizeof *room->dense_items);
-    room->chosen_items = calloc(rows, sizeof *room->chosen_items);
-    if (room->dense == NULL || room->chosen == NULL || room->picks == NULL || room->dense_items == NULL ||
-        room->chosen_items == NULL)
-        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
-    return STATUS_OK;
-}
-
-static enum status room_reserve_lists(struct select_room *room, size_t entries, struct error *error) {
-    free(room->lists);
-    room->lists_capacity = 0;
-    room->lists = calloc(max_size(entries, 1), sizeof *room->lists);
-    if (room->lists == NULL)
-        return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", entries);
-    room->lists_capacity = entries;
-    return STATUS_OK;
+enum status select_reserve(struct select *select, size_t row_capacity, uint64_t list_rows,
+                           struct error *error) {
+    choice_deinit(&select->choice);
+    return choice_init(&select->choice,
+                       &(struct choice_options){.row_capacity = row_capacity,
+                                                .kv_head_count = select->shape.kv_head_count,
+                                                .list_rows = list_rows,
+                                                .tree_layers = select->layout.kind == METADATA_TREE
+                                                                   ? select->shape.layer_count
+                                                                   : 0},
+                       error);
 }
 
 static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
-    TRY(make_layout(&select->layout, &select->options, &select->shape, error));
+    TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_shares(select, calibration, error));
-    TRY(room_init(&select->room, row_capacity, select->shape.kv_head_count, error));
-    bool has_tree = select->layout.kind == METADATA_TREE;
-    bool certifies = select->options.certify && select->layout.has_bounds;
-    if (certifies)
-        select->certified = calloc(row_capacity * select->shape.head_count, sizeof *select->certified);
-    if (has_tree) select->densities = calloc(select->shape.layer_count, sizeof *select->densities);
-    select->event_counts = calloc(select->shape.kv_head_count, sizeof *select->event_counts);
-    if (select->event_counts == NULL || (has_tree && select->densities == NULL) ||
-        (certifies && select->certified == NULL))
-        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
+    select->row_capacity = row_capacity;
+    select->certifies = select->options.certify && select->layout.has_bounds;
+    TRY(select_reserve(select, row_capacity, 0, error));
+    const size_t heads = row_capacity * select->shape.head_count;
+    if (select->certifies) {
+        select->shares = calloc(heads, sizeof *select->shares);
+        if (select->shares == NULL)
+            return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
+    }
+    if (!select->certifies && select->layout.kind != METADATA_MASS) return STATUS_OK;
+    void *sums;
+    TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
+                                             &sums, error));
+    select->sums = sums;
     return STATUS_OK;
 }
 
@@ -404,14 +156,17 @@ void select_destroy(struct select *select) {
     if (select->weights != NULL)
         select->device->operations->release(select->device, MEMORY_DEVICE, select->weights,
                                             select->weights_bytes);
-    free(select->densities);
+    if (select->sums != NULL)
+        select->device->operations->release(select->device, MEMORY_DEVICE, select->sums,
+                                            select->row_capacity * select->shape.head_count *
+                                                sizeof *select->sums);
+    if (select->scores != NULL)
+        select->device->operations->release(select->device, MEMORY_DEVICE, select->scores,
+                                            select->scores_bytes);
     free(select->head_shares);
-    room_deinit(&select->room);
-    room_deinit(&select->guesses);
-    free(select->certified);
-    free(select->event_rows);
+    free(select->shares);
     free(select->event_q);
-    free(select->event_counts);
+    choice_deinit(&select->choice);
     free(select);
 }
 
@@ -429,6 +184,9 @@ void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYT
              options->dense_layers, select->weights_digest);
 }
 
+struct choice *select_own_choice(struct select *select) {
+    return &select->choice;
+}
 const char *select_fallback(const struct select *select) { return select->fallback; }
 
 void select_set_observer(struct select *select, select_observer *observer, void *context) {
@@ -437,9 +195,11 @@ void select_set_observer(struct select *select, select_observer *observer, void 
 }
 
 struct select_statistics select_statistics(const struct select *select) {
-    return select->statistics;
+    return select->choice.statistics;
 }
-void select_reset_statistics(struct select *select) { select->statistics = (struct select_statistics){0}; }
+void select_reset_statistics(struct select *select) {
+    select->choice.statistics = (struct select_statistics){0};
+}
 
 /* ---- a step ---- */
 
@@ -476,7 +236,7 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
 static bool plan_row(const struct select *select, const struct select_rule *rule, uint64_t position,
                      struct select_item *item, uint64_t *pick_count) {
     const struct select_options *options = &select->options;
-    uint64_t visible = position + 1, keep = keep_tokens(rule->keep, visible);
+    uint64_t visible = position + 1, keep = select_keep_tokens(rule->keep, visible);
     if (rule->dense || (keep >= visible && !options->gather_all)) return false;
     if (keep > visible) keep = visible;
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
@@ -497,19 +257,19 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     return true;
 }
 
-/* The same with what each KV head of a layer picks, [kv_head_count]. */
-static bool plan_heads(const struct select *select, const struct select_rule *rule, size_t layer_index,
-                       uint64_t position, struct select_item *item, uint64_t *picks) {
-    uint64_t even, visible = position + 1, keep = keep_tokens(rule->keep, visible);
-    if (!plan_row(select, rule, position, item, &even)) return false;
+/* The same with what each KV head of the query's picks, [kv_head_count]. */
+static bool plan_heads(const struct select *select, const struct choice_query *query,
+                       const struct select_rule *rule, struct select_item *item, uint64_t *picks) {
+    uint64_t even, visible = item->position + 1, keep = select_keep_tokens(rule->keep, visible);
+    if (!plan_row(select, rule, item->position, item, &even)) return false;
     uint64_t unit = select->layout.unit_tokens;
     uint64_t window = visible - (item->candidate_end - item->candidate_begin);
     item->picks = picks;
-    for (size_t head = 0; head < select->shape.kv_head_count; head++) {
+    for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         picks[head] = even;
         if (select->head_shares == NULL || rule->window_only || keep >= visible) continue;
-        uint64_t own = head_share_keep(keep, visible,
-                                       select->head_shares[layer_index * select->shape.kv_head_count + head]);
+        size_t lane = query->layer_index * select->shape.kv_head_count + query->kv_head_first + head;
+        uint64_t own = head_share_keep(keep, visible, select->head_shares[lane]);
         picks[head] = own > window ? (own - window) / unit * unit : window == 0 ? unit : 0;
     }
     return true;
@@ -528,312 +288,337 @@ uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
     return select_rule_kept_tokens(select, &rule, position);
 }
 
+/* ---- a choice ---- */
+
 /* A tree counts for itself what it evaluated. */
-static void count_chosen(struct select *select, const struct select_item *item, size_t head_first,
-                         size_t head_count) {
+static void count_chosen(const struct select *select, const struct select_item *item, size_t kv_head_count,
+                         struct select_statistics *statistics) {
     uint64_t candidates = item->candidate_end - item->candidate_begin;
-    for (size_t head = head_first; head < head_first + head_count; head++) {
+    for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t picks = select_item_picks(item, head);
-        select->statistics.kept += select_item_kept(item, head);
+        statistics->kept += select_item_kept(item, head);
         if (picks > 0 && picks < candidates && select->layout.kind != METADATA_TREE)
-            select->statistics.evaluated +=
+            statistics->evaluated +=
                 candidates / (metadata_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens);
     }
 }
 
-/* Splits the operation's rows into those that choose and those that do not. */
-static void plan_rows(struct select *select, size_t layer_index, const struct attend_operation *operation,
-                      const struct select_rule *const *rules, size_t *dense_count, size_t *chosen_count) {
-    size_t heads = operation->kv_head_count;
-    *dense_count = *chosen_count = 0;
-    for (size_t i = 0; i < operation->item_count; i++) {
-        const struct attend_item *item = &operation->items[i];
-        for (size_t row = 0; row < item->row_count; row++) {
-            ASSERT(*dense_count + *chosen_count < select->room.row_capacity);
-            uint64_t position = item->position_first + row;
-            struct select_item chosen = {.view = item->view, .row = item->row_first + row};
-            select->statistics.visible += (position + 1) * heads;
-            if (plan_heads(select, rules[i], layer_index, position, &chosen,
-                           select->room.picks + *chosen_count * heads)) {
-                select->room.chosen_items[*chosen_count] = i;
-                select->room.chosen[(*chosen_count)++] = chosen;
-                count_chosen(select, &chosen, 0, heads);
-                continue;
-            }
-            select->statistics.kept += (position + 1) * heads;
-            select->room.dense_items[*dense_count] = i;
-            select->room.dense[(*dense_count)++] = (struct attend_item){.view = item->view,
-                                                                        .row_first = item->row_first + row,
-                                                                        .row_count = 1,
-                                                                        .position_first = position};
-        }
-    }
-}
-
-static void observe(struct select *select, struct stream *stream, size_t layer_index,
-                    struct attend_selected_operation *operation, const struct select_item *item) {
-    size_t heads = select->shape.kv_head_count, kept = (size_t)select_item_kept_most(item, heads);
-    if (kept > select->event_stride) {
-        free(select->event_rows);
-        select->event_stride = kept + kept / 2;
-        select->event_rows = calloc(heads * select->event_stride, sizeof *select->event_rows);
-    }
-    size_t q_size = select->shape.head_count * select->shape.k_dimension;
-    if (select->event_q == NULL) select->event_q = calloc(q_size, sizeof *select->event_q);
-    ASSERT(select->event_rows != NULL && select->event_q != NULL); /* only while somebody measures */
-    operation->chosen = select->event_rows;
-    operation->chosen_stride = select->event_stride;
-    select->device->operations->attend_selected(stream, operation);
-    for (size_t head = 0; head < heads; head++)
-        select->event_counts[head] = (size_t)select_item_kept(item, head);
-    struct error error;
-    if (device_read(select->device, stream, select->event_q, operation->q + item->row * operation->q_stride,
-                    q_size * sizeof *select->event_q, &error) != STATUS_OK)
-        return;
-    select->observer(select->observer_context, &(struct select_event){.layer_index = layer_index,
-                                                                      .row = item->row,
-                                                                      .position = item->position,
-                                                                      .q = select->event_q,
-                                                                      .view = item->view,
-                                                                      .device = select->device,
-                                                                      .stream = stream,
-                                                                      .rows = select->event_rows,
-                                                                      .row_counts = select->event_counts,
-                                                                      .row_stride = select->event_stride,
-                                                                      .certified = select->certified});
-}
-
-static struct attend_selected_operation selected_operation(struct select *select, size_t layer_index,
-                                                           const struct attend_operation *operation) {
-    return (struct attend_selected_operation){.q = operation->q,
-                                              .q_stride = operation->q_stride,
-                                              .out = operation->out,
-                                              .out_stride = operation->out_stride,
-                                              .head_count = operation->head_count,
-                                              .kv_head_count = operation->kv_head_count,
-                                              .scale = operation->scale,
-                                              .softcap = operation->softcap,
-                                              .layout = &select->layout,
-                                              .weights = weights_of(select, layer_index),
-                                              .mass_weight = 1,
-                                              .certified = select->certified,
-                                              .times = &select->statistics.times};
-}
-
-static void count_certified(struct select *select, const struct attend_selected_operation *operation) {
-    if (operation->certified != NULL)
-        certificates_add(&select->statistics.certified, operation->certified,
-                         operation->item_count * operation->head_count);
-}
-
-/* One device operation over the rows of a batch, or one of them. */
-static void attend_chosen(struct select *select, struct stream *stream, size_t layer_index,
-                          struct attend_selected_operation *operation, bool observed) {
-    struct tree_counts counts = {0};
-    enum tree_level leaf = select->layout.tree.leaf;
-    if (select->densities != NULL) {
-        operation->tree_start = tree_density_start(&select->densities[layer_index], leaf, layer_index);
-        operation->tree_counts = &counts;
-    }
-    if (observed)
-        observe(select, stream, layer_index, operation, operation->items);
-    else
-        select->device->operations->attend_selected(stream, operation);
-    count_certified(select, operation);
-    if (counts.searches == 0) return;
-    tree_density_add(&select->densities[layer_index], leaf, layer_index, operation->tree_start, &counts);
-    tree_counts_add(&select->statistics.tree, &counts);
-    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
-        select->statistics.evaluated += counts.evaluated[level];
-    select->statistics.evaluated += counts.lower;
-}
-
 /* Rows of a layer that everybody attends to. */
-static void count_dense(struct select *select, const struct attend_operation *operation) {
+static void count_dense(const struct attend_operation *operation, struct select_statistics *statistics) {
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
         for (size_t row = 0; row < item->row_count; row++) {
             uint64_t seen = (item->position_first + row + 1) * operation->kv_head_count;
-            select->statistics.visible += seen;
-            select->statistics.kept += seen;
+            statistics->visible += seen;
+            statistics->kept += seen;
         }
     }
 }
 
-enum status select_reserve_lists(struct select *select, size_t row_count, size_t guess_count,
-                                 uint64_t kept_most, struct error *error) {
-    size_t row_entries = select->shape.kv_head_count * (size_t)kept_most;
-    TRY(room_reserve_lists(&select->room, row_count * row_entries, error));
-    room_deinit(&select->guesses);
-    if (guess_count == 0) return STATUS_OK;
-    TRY(room_init(&select->guesses, guess_count, select->shape.kv_head_count, error));
-    return room_reserve_lists(&select->guesses, guess_count * row_entries, error);
+/* A row of item `index` of the query's operation: it chooses, or it sees everything. */
+static void plan_item_row(const struct select *select, const struct choice_query *query, size_t index,
+                          size_t row, struct choice *choice) {
+    const size_t heads = query->operation->kv_head_count;
+    const struct attend_item *item = &query->operation->items[index];
+    const uint64_t position = item->position_first + row;
+    ASSERT(choice->dense_count + choice->chosen_count < choice->row_capacity);
+    struct select_item *candidates = &choice->candidates[choice->chosen_count];
+    *candidates =
+        (struct select_item){.view = item->view, .row = item->row_first + row, .position = position};
+    choice->statistics.visible += (position + 1) * heads;
+    if (plan_heads(select, query, query->rules[index], candidates,
+                   choice->picks + choice->chosen_count * heads)) {
+        count_chosen(select, candidates, heads, &choice->statistics);
+        choice->chosen_items[choice->chosen_count] = index;
+        choice->chosen[choice->chosen_count] =
+            (struct rows_item){.view = item->view,
+                               .row = candidates->row,
+                               .position = position,
+                               .lists = choice->lists + choice->chosen_count * heads};
+        choice->chosen_count++;
+        return;
+    }
+    choice->statistics.kept += (position + 1) * heads;
+    choice->dense_items[choice->dense_count] = index;
+    choice->dense[choice->dense_count++] = (struct attend_item){
+        .view = item->view, .row_first = candidates->row, .row_count = 1, .position_first = position};
 }
 
-static enum status choose(struct select *select, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation, const struct select_rule *const *rules,
-                          struct select_choice *choice, struct error *error) {
-    size_t heads = operation->kv_head_count;
-    choice->dense = select->room.dense;
-    choice->dense_items = select->room.dense_items;
-    choice->chosen = select->room.chosen;
-    choice->chosen_items = select->room.chosen_items;
-    plan_rows(select, layer_index, operation, rules, &choice->dense_count, &choice->chosen_count);
-    for (size_t i = 0; i < choice->chosen_count; i++)
-        choice->row_stride =
-            max_size(choice->row_stride, (size_t)select_item_kept_most(&choice->chosen[i], heads));
-    size_t entries = choice->chosen_count * heads * choice->row_stride;
-    if (entries > select->room.lists_capacity)
-        return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", entries,
-                         select->room.lists_capacity);
-    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
-    selected.out = NULL;
-    selected.certified = NULL;
-    selected.mass_weight = 0;
-    selected.items = select->room.chosen;
-    selected.item_count = choice->chosen_count;
-    selected.chosen = select->room.lists;
-    selected.chosen_stride = choice->row_stride;
-    if (choice->chosen_count > 0) attend_chosen(select, stream, layer_index, &selected, false);
-    choice->rows = select->room.lists;
-    return select->device->operations->stream_synchronize(stream, error);
-}
-
-enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation, const struct select_rule *const *rules,
-                          struct select_choice *choice, struct error *error) {
-    *choice =
-        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index)};
-    if (!choice->everything) return choose(select, stream, layer_index, operation, rules, choice, error);
-    count_dense(select, operation);
+/* Fills the lists of rows [first, first + count) of what is chosen. */
+static enum status choose_rows(const struct select *select, struct stream *stream,
+                               const struct choice_query *query, struct choice *choice, size_t first,
+                               size_t count, struct error *error) {
+    const struct attend_operation *operation = query->operation;
+    const size_t heads = operation->kv_head_count;
+    size_t rows = 0;
+    for (size_t i = first; i < first + count; i++)
+        for (size_t head = 0; head < heads; head++)
+            rows += (size_t)select_item_kept(&choice->candidates[i], head);
+    TRY(choice_reserve(choice, rows, error));
+    struct tree_counts counts = {0};
+    struct choose_operation choose = {.q = operation->q,
+                                      .q_stride = operation->q_stride,
+                                      .head_count = operation->head_count,
+                                      .kv_head_count = heads,
+                                      .layout = &select->layout,
+                                      .weights = weights_of(select, query->layer_index),
+                                      .items = choice->candidates + first,
+                                      .item_count = count,
+                                      .attends_next = query->attends_next,
+                                      .rows = choice->rows,
+                                      .lists = choice->lists + first * heads,
+                                      .times = &choice->statistics.times};
+    if (choose.weights != NULL)
+        choose.weights += select->layer_weights / select->shape.kv_head_count * query->kv_head_first;
+    if (choice->densities == NULL) {
+        select->device->operations->choose(stream, &choose);
+        return STATUS_OK;
+    }
+    struct tree_density *density = &choice->densities[query->layer_index];
+    const enum tree_level leaf = select->layout.tree.leaf;
+    choose.tree_start = tree_density_start(density, leaf, query->layer_index);
+    choose.tree_counts = &counts;
+    select->device->operations->choose(stream, &choose);
+    if (counts.searches == 0) return STATUS_OK;
+    tree_density_add(density, leaf, query->layer_index, choose.tree_start, &counts);
+    tree_counts_add(&choice->statistics.tree, &counts);
+    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
+        choice->statistics.evaluated += counts.evaluated[level];
+    choice->statistics.evaluated += counts.lower;
     return STATUS_OK;
 }
 
-enum status select_guess(struct select *select, struct stream *stream, size_t layer_index,
-                         const struct attend_operation *operation, const struct select_rule *const *rules,
-                         struct select_choice *choice, struct error *error) {
-    *choice =
-        (struct select_choice){.everything = operation->window != 0 || !layer_selects(select, layer_index)};
-    if (choice->everything) return STATUS_OK;
-    struct select_room own = select->room;
-    struct select_statistics statistics = select->statistics;
-    struct tree_density density = {0};
-    if (select->densities != NULL) density = select->densities[layer_index];
-    select->room = select->guesses;
-    enum status status = choose(select, stream, layer_index, operation, rules, choice, error);
-    select->room = own;
-    if (select->densities != NULL) select->densities[layer_index] = density;
-    select->statistics = statistics;
-    return status;
-}
-
-/* The operation for some KV heads of one row, whose item becomes that of these heads. */
-static struct attend_selected_operation selected_heads(struct select *select, size_t layer_index,
-                                                       const struct attend_operation *operation,
-                                                       struct select_item *item, size_t kv_head_first,
-                                                       size_t kv_head_count) {
-    size_t group = operation->head_count / operation->kv_head_count;
-    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
-    selected.q += kv_head_first * group * item->view.layout->k_dimension;
-    selected.out += kv_head_first * group * item->view.layout->v_dimension;
-    selected.head_count = group * kv_head_count;
-    selected.kv_head_count = kv_head_count;
-    if (selected.weights != NULL)
-        selected.weights += select->layer_weights / select->shape.kv_head_count * kv_head_first;
-    selected.mass_weight = 0;
-    selected.items = item;
-    selected.item_count = 1;
-    if (item->picks != NULL) item->picks += kv_head_first;
-    item->view.chunks += kv_head_first * item->view.chunk_stride;
-    if (item->view.packed != NULL) item->view.packed += kv_head_first * item->view.chunk_stride;
-    if (item->view.metadata != NULL) item->view.metadata += kv_head_first * item->view.chunk_stride;
-    return selected;
-}
-
-void select_attend_chosen(struct select *select, struct stream *stream,
-                          const struct attend_operation *operation, const struct select_choice *choice,
-                          size_t index, size_t kv_head_first, size_t kv_head_count) {
-    struct select_item heads = choice->chosen[index];
-    struct attend_selected_operation selected =
-        selected_heads(select, select->options.dense_layers, operation, &heads, kv_head_first, kv_head_count);
-    selected.weights = NULL;
-    selected.given = choice->rows + (index * operation->kv_head_count + kv_head_first) * choice->row_stride;
-    selected.chosen_stride = choice->row_stride;
-    select->device->operations->attend_selected(stream, &selected);
-    count_certified(select, &selected);
-}
-
-bool select_attend_heads(struct select *select, struct stream *stream, size_t layer_index,
-                         const struct attend_operation *operation, const struct select_rule *rule,
-                         size_t kv_head_first, size_t kv_head_count) {
-    const struct attend_item *item = &operation->items[0];
-    struct select_item chosen = {.view = item->view, .row = item->row_first};
-    ASSERT(operation->item_count == 1 && item->row_count == 1 && operation->window == 0);
-    select->statistics.visible += (item->position_first + 1) * kv_head_count;
-    if (!plan_heads(select, rule, layer_index, item->position_first, &chosen, select->room.picks)) {
-        select->statistics.kept += (item->position_first + 1) * kv_head_count;
-        return false;
-    }
-    chosen.view.packed = NULL; /* all of them are rows */
-    count_chosen(select, &chosen, kv_head_first, kv_head_count);
-    struct attend_selected_operation selected =
-        selected_heads(select, layer_index, operation, &chosen, kv_head_first, kv_head_count);
-    attend_chosen(select, stream, layer_index, &selected, false);
-    return true;
-}
-
-void select_attend(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_operation *operation, const struct select_rule *const *rules) {
-    const struct device_operations *operations = select->device->operations;
-    uint64_t began = clock_ns();
-    if (operation->window != 0 || !layer_selects(select, layer_index)) {
-        count_dense(select, operation);
-        operations->attend(stream, operation);
-        select->statistics.dense_ns += clock_ns() - began;
+/* Splits the query's rows into those that choose and those that do not. */
+static void plan_rows(const struct select *select, const struct choice_query *query, struct choice *choice) {
+    const struct attend_operation *operation = query->operation;
+    choice->dense_count = choice->chosen_count = 0;
+    choice->everything = operation->window != 0 || !layer_selects(select, query->layer_index);
+    if (choice->everything) {
+        count_dense(operation, &choice->statistics);
         return;
     }
-    size_t dense_count, chosen_count;
-    plan_rows(select, layer_index, operation, rules, &dense_count, &chosen_count);
-    if (dense_count > 0) {
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t row = 0; row < operation->items[i].row_count; row++)
+            plan_item_row(select, query, i, row, choice);
+}
+
+enum status select_choose(const struct select *select, struct stream *stream,
+                          const struct choice_query *query, struct choice *choice, struct error *error) {
+    plan_rows(select, query, choice);
+    if (choice->chosen_count == 0) return STATUS_OK;
+    return choose_rows(select, stream, query, choice, 0, choice->chosen_count, error);
+}
+
+/* ---- attention to it ---- */
+
+/* Of the lists of items as long as the longest: memory for their scores. */
+static enum status reserve_scores(struct select *select, const struct attend_rows_operation *rows,
+                                  struct error *error) {
+    const struct device_operations *operations = select->device->operations;
+    size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof *select->scores;
+    if (bytes <= select->scores_bytes) return STATUS_OK;
+    bytes += bytes / 2; /* contexts grow token by token */
+    if (select->scores != NULL)
+        operations->release(select->device, MEMORY_DEVICE, select->scores, select->scores_bytes);
+    select->scores = NULL;
+    select->scores_bytes = 0;
+    void *scores;
+    TRY(operations->allocate(select->device, MEMORY_DEVICE, bytes, &scores, error));
+    select->scores = scores;
+    select->scores_bytes = bytes;
+    return STATUS_OK;
+}
+
+/* attend_rows with scores, whose shares of attention are added to the rows' mass. */
+static enum status attend_with_mass(struct select *select, struct stream *stream,
+                                    struct attend_rows_operation *rows, float weight, struct error *error) {
+    size_t longest = 0;
+    for (size_t i = 0; i < rows->item_count; i++)
+        for (size_t head = 0; head < rows->kv_head_count; head++)
+            longest = max_size(longest, rows->items[i].lists[head].count);
+    rows->scores_stride = align_up(longest, 16);
+    TRY(reserve_scores(select, rows, error));
+    rows->scores = select->scores;
+    rows->sums = select->sums;
+    select->device->operations->attend_rows(stream, rows);
+    select->device->operations->add_mass(stream,
+                                         &(struct add_mass_operation){.head_count = rows->head_count,
+                                                                      .kv_head_count = rows->kv_head_count,
+                                                                      .items = rows->items,
+                                                                      .item_count = rows->item_count,
+                                                                      .sums = rows->sums,
+                                                                      .scores = rows->scores,
+                                                                      .scores_stride = rows->scores_stride,
+                                                                      .weight = weight});
+    return STATUS_OK;
+}
+
+static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                       struct certificates *certificates) {
+    select->device->operations->mass_bound(
+        stream, &(struct mass_bound_operation){.q = rows->q,
+                                               .q_stride = rows->q_stride,
+                                               .head_count = rows->head_count,
+                                               .kv_head_count = rows->kv_head_count,
+                                               .scale = rows->scale,
+                                               .softcap = rows->softcap,
+                                               .items = rows->items,
+                                               .item_count = rows->item_count,
+                                               .sums = rows->sums,
+                                               .layout = &select->layout,
+                                               .shares = select->shares});
+    certificates_add(certificates, select->shares, rows->item_count * rows->head_count);
+}
+
+static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {
+    return (struct attend_rows_operation){.q = operation->q,
+                                          .q_stride = operation->q_stride,
+                                          .out = operation->out,
+                                          .out_stride = operation->out_stride,
+                                          .head_count = operation->head_count,
+                                          .kv_head_count = operation->kv_head_count,
+                                          .scale = operation->scale,
+                                          .softcap = operation->softcap};
+}
+
+enum status select_attend_chosen(struct select *select, struct stream *stream,
+                                 const struct attend_operation *operation, struct choice *choice,
+                                 size_t first, size_t count, struct error *error) {
+    struct attend_rows_operation rows = rows_operation(operation);
+    rows.items = choice->chosen + first;
+    rows.item_count = count;
+    rows.times = &choice->statistics.times;
+    if (select->layout.kind == METADATA_MASS) return attend_with_mass(select, stream, &rows, 1, error);
+    if (select->certifies) rows.sums = select->sums;
+    select->device->operations->attend_rows(stream, &rows);
+    if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
+    return STATUS_OK;
+}
+
+void select_attend_heads(struct select *select, struct stream *stream,
+                         const struct attend_operation *operation, struct choice *choice, size_t index,
+                         size_t kv_head_first, size_t kv_head_count) {
+    const size_t group = operation->head_count / operation->kv_head_count;
+    struct rows_item heads = choice->chosen[index];
+    struct attend_rows_operation rows = rows_operation(operation);
+    ASSERT(select->layout.kind != METADATA_MASS); /* changes with every token: not of KV in tiers */
+    rows.q += kv_head_first * group * heads.view.layout->k_dimension;
+    rows.out += kv_head_first * group * heads.view.layout->v_dimension;
+    rows.head_count = group * kv_head_count;
+    rows.kv_head_count = kv_head_count;
+    heads.view.chunks += kv_head_first * heads.view.chunk_stride;
+    if (heads.view.packed != NULL) heads.view.packed += kv_head_first * heads.view.chunk_stride;
+    if (heads.view.metadata != NULL) heads.view.metadata += kv_head_first * heads.view.chunk_stride;
+    heads.lists += kv_head_first;
+    rows.items = &heads;
+    rows.item_count = 1;
+    rows.times = &choice->statistics.times;
+    if (select->certifies) rows.sums = select->sums;
+    select->device->operations->attend_rows(stream, &rows);
+    if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
+}
+
+/* ---- all KV in memory ---- */
+
+static void observe(struct select *select, struct stream *stream, const struct choice_query *query,
+                    const struct choice *choice, size_t first, size_t count) {
+    const struct attend_operation *operation = query->operation;
+    const size_t q_size = select->shape.head_count * select->shape.k_dimension;
+    if (select->observer == NULL) return;
+    if (select->event_q == NULL) select->event_q = calloc(q_size, sizeof *select->event_q);
+    ASSERT(select->event_q != NULL); /* only while somebody measures */
+    for (size_t i = 0; i < count; i++) {
+        const struct rows_item *item = &choice->chosen[first + i];
+        if (device_read(select->device, stream, select->event_q,
+                        operation->q + item->row * operation->q_stride, q_size * sizeof *select->event_q,
+                        NULL) != STATUS_OK)
+            return;
+        select->observer(
+            select->observer_context,
+            &(struct select_event){
+                .layer_index = query->layer_index,
+                .row = item->row,
+                .position = item->position,
+                .q = select->event_q,
+                .view = item->view,
+                .device = select->device,
+                .stream = stream,
+                .lists = item->lists,
+                .certified = select->certifies ? select->shares + i * select->shape.head_count : NULL});
+    }
+}
+
+enum { LIST_ROWS_MOST = 1 << 24, ROWS_MOST = 64 };
+
+/* How many rows from `first` on are chosen for at once: one by one where a row's choice changes what the next one of
+ * its sequence sees, else as many as have short enough lists. */
+static size_t rows_at_once(const struct select *select, const struct choice *choice, bool several,
+                           size_t first) {
+    if (select->layout.kind == METADATA_MASS && several) return 1;
+    uint64_t entries = 0;
+    size_t end = first;
+    for (; end < choice->chosen_count && end - first < ROWS_MOST; end++) {
+        entries +=
+            select_item_kept_most(&choice->candidates[end], choice->kv_head_count) * choice->kv_head_count;
+        if (end > first && entries > LIST_ROWS_MOST) break;
+    }
+    return end - first;
+}
+
+enum status select_attend(struct select *select, struct stream *stream, const struct choice_query *query,
+                          struct error *error) {
+    const struct device_operations *operations = select->device->operations;
+    const struct attend_operation *operation = query->operation;
+    struct choice *choice = &select->choice;
+    uint64_t began = clock_ns();
+    plan_rows(select, query, choice);
+    if (choice->everything || choice->dense_count > 0) {
         struct attend_operation dense = *operation;
-        dense.items = select->room.dense;
-        dense.item_count = dense_count;
+        if (!choice->everything) dense.items = choice->dense;
+        if (!choice->everything) dense.item_count = choice->dense_count;
         operations->attend(stream, &dense);
-        select->statistics.dense_ns += clock_ns() - began;
+        choice->statistics.dense_ns += clock_ns() - began;
     }
-    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
-    /* One by one where somebody looks, and where a row's choice changes what the next one of its sequence sees. */
-    bool several = operation->item_count < dense_count + chosen_count;
-    size_t step =
-        select->observer != NULL || (select->layout.kind == METADATA_MASS && several) ? 1 : chosen_count;
-    for (size_t i = 0; i < chosen_count; i += step) {
-        selected.items = select->room.chosen + i;
-        selected.item_count = step;
-        attend_chosen(select, stream, layer_index, &selected, select->observer != NULL);
+    bool several = operation->item_count < choice->dense_count + choice->chosen_count;
+    for (size_t first = 0, count; first < choice->chosen_count; first += count) {
+        count = rows_at_once(select, choice, several, first);
+        TRY(choose_rows(select, stream, query, choice, first, count, error));
+        TRY(select_attend_chosen(select, stream, operation, choice, first, count, error));
+        observe(select, stream, query, choice, first, count);
     }
+    return STATUS_OK;
 }
 
 bool select_watches_prefill(const struct select *select) { return select->options.method->watches_prefill; }
 
-void select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation) {
+/* The row attends to everything once more, for the mass that it gives. */
+static enum status watch_row(struct select *select, struct stream *stream, const struct choice_query *query,
+                             const struct attend_item *item, size_t row, struct error *error) {
+    struct choice *choice = &select->choice;
+    struct attend_rows_operation rows = rows_operation(query->operation);
+    choice->candidates[0] = (struct select_item){
+        .view = item->view, .row = item->row_first + row, .position = item->position_first + row};
+    choice->chosen[0] = (struct rows_item){.view = item->view,
+                                           .row = item->row_first + row,
+                                           .position = item->position_first + row,
+                                           .lists = choice->lists};
+    TRY(choose_rows(select, stream, query, choice, 0, 1, error));
+    rows.out = NULL;
+    rows.items = choice->chosen;
+    rows.item_count = 1;
+    return attend_with_mass(select, stream, &rows, SELECT_WATCH_INTERVAL, error);
+}
+
+enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
+                                 const struct attend_operation *operation, struct error *error) {
+    const struct choice_query query = {.layer_index = layer_index, .operation = operation};
     if (!select_watches_prefill(select) || operation->window != 0 || !layer_selects(select, layer_index))
-        return;
-    struct attend_selected_operation selected = selected_operation(select, layer_index, operation);
-    selected.out = NULL;
-    selected.certified = NULL;
-    selected.times = NULL;
-    selected.mass_weight = SELECT_WATCH_INTERVAL;
+        return STATUS_OK;
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
-        for (size_t row = 0; row < item->row_count; row++) {
-            uint64_t position = item->position_first + row;
-            if (position % SELECT_WATCH_INTERVAL != SELECT_WATCH_INTERVAL - 1) continue;
-            struct select_item whole = {
-                .view = item->view, .row = item->row_first + row, .position = position};
-            selected.items = &whole;
-            selected.item_count = 1;
-            select->device->operations->attend_selected(stream, &selected);
-        }
+        for (size_t row = 0; row < item->row_count; row++)
+            if ((item->position_first + row) % SELECT_WATCH_INTERVAL == SELECT_WATCH_INTERVAL - 1)
+                TRY(watch_row(select, stream, &query, item, row, error));
     }
+    return STATUS_OK;
 }

@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/certificates.h"
+#include "attention/choice.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -148,52 +148,43 @@ const char *select_fallback(const struct select *select);
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count);
 
-/* Attention of the operation's items by the rules, [item_count].  An item of several rows is taken row by row, each
- * seeing what it would see in a step of its own; the metadata of all of them are there already, and
- * what a row chooses from ends before its window. */
-void select_attend(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_operation *operation, const struct select_rule *const *rules);
+/* Whose choice is wanted, and of what. */
+struct choice_query {
+    size_t layer_index;
+    const struct attend_operation *operation; /* an item of several rows is taken row by row */
+    const struct select_rule *const *rules;   /* [operation->item_count] */
+    size_t kv_head_first;                     /* of the layer: the operation's head 0 */
+    bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
+};
+
+/* Attention of the operation's items by the rules, [item_count], all KV in memory.  Each row sees what it would see in
+ * a step of its own; the metadata of all of them are there already, and what a row chooses from ends before its
+ * window. */
+enum status select_attend(struct select *select, struct stream *stream, const struct choice_query *query,
+                          struct error *error) STATUS_CHECKED;
 
 /* The same in two parts, for KV of which only a part is in memory (tiered.h): first what each row attends to, by
  * metadata alone, then the attention, KV head by KV head as their rows arrive.  Together they give what select_attend
- * gives, bit for bit. */
-struct select_choice {
-    bool everything; /* no row chooses in this layer: dense_attend is to be used, and the rest is not set */
-    const struct attend_item *dense; /* [dense_count] one row each: these see everything */
-    const size_t *dense_items;       /* [dense_count] the item of the operation each is of */
-    size_t dense_count;
-    const struct select_item *chosen;
-    const size_t *chosen_items;
-    size_t chosen_count;
-    const uint32_t
-        *rows; /* [chosen_count][kv_head_count][row_stride]: select_item_kept of the head rows, ascending */
-    size_t row_stride;
-};
-/* Memory for the lists of such choices, once: of so many rows of an operation, and of guess_count rows that are guessed
- * for a step to come, each of at most kept_most. */
-enum status select_reserve_lists(struct select *select, size_t row_count, size_t guess_count,
-                                 uint64_t kept_most, struct error *error) STATUS_CHECKED;
-/* The choice is valid until the next call.  STATUS_MEMORY: longer lists than there is memory for. */
-enum status select_choose(struct select *select, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation, const struct select_rule *const *rules,
-                          struct select_choice *choice, struct error *error) STATUS_CHECKED;
-/* The same by queries that are a guess, of at most guess_count rows: not counted, and beside a choice, which stays
- * valid. */
-enum status select_guess(struct select *select, struct stream *stream, size_t layer_index,
-                         const struct attend_operation *operation, const struct select_rule *const *rules,
-                         struct select_choice *choice, struct error *error) STATUS_CHECKED;
-/* Attention of some KV heads of choice->chosen[index], whose rows are in memory. */
-void select_attend_chosen(struct select *select, struct stream *stream,
-                          const struct attend_operation *operation, const struct select_choice *choice,
-                          size_t index, size_t kv_head_first, size_t kv_head_count);
-
-/* Choosing needs all chunks in memory, or they are to be read all the same: tiered.h then goes head by head, with: */
-bool select_scans(const struct select *select);
-/* select_attend of KV heads [kv_head_first, + kv_head_count) of one item of one row, all of whose chunks are in memory;
- * the layer is one that chooses, without a sliding window.  False: the row sees everything, and nothing was done. */
-bool select_attend_heads(struct select *select, struct stream *stream, size_t layer_index,
-                         const struct attend_operation *operation, const struct select_rule *rule,
+ * gives, bit for bit.  The rows of the lists are there when the stream has come so far.
+ * STATUS_MEMORY: longer lists than the choice has memory for. */
+enum status select_choose(const struct select *select, struct stream *stream,
+                          const struct choice_query *query, struct choice *choice, struct error *error)
+    STATUS_CHECKED;
+/* Attention of rows [first, first + count) of choice->chosen. */
+enum status select_attend_chosen(struct select *select, struct stream *stream,
+                                 const struct attend_operation *operation, struct choice *choice,
+                                 size_t first, size_t count, struct error *error) STATUS_CHECKED;
+/* The same of some KV heads of choice->chosen[index]. */
+void select_attend_heads(struct select *select, struct stream *stream,
+                         const struct attend_operation *operation, struct choice *choice, size_t index,
                          size_t kv_head_first, size_t kv_head_count);
+/* The choice that select_attend fills, and memory for its lists, once. */
+struct choice *select_own_choice(struct select *select);
+enum status select_reserve(struct select *select, size_t row_capacity, uint64_t list_rows,
+                           struct error *error) STATUS_CHECKED;
+
+/* Choosing needs all chunks in memory, or they are to be read all the same: tiered.h then goes head by head. */
+bool select_scans(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */
 bool select_layer_chooses(const struct select *select, size_t layer_index);
 
@@ -206,8 +197,9 @@ uint64_t select_rule_kept_tokens(const struct select *select, const struct selec
                                  uint64_t position);
 
 /* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
-void select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation);
+enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
+                                 const struct attend_operation *operation, struct error *error)
+    STATUS_CHECKED;
 
 /* What was chosen, for measuring: called after each row of each layer that select_attend handled (the dense layers
  * not).  Everything is valid during the call and host memory, but for what the view shows, which is the device's
@@ -220,23 +212,13 @@ struct select_event {
     struct kv_view view;
     struct device *device; /* that the view is of */
     struct stream *stream;
-    const uint32_t *rows;     /* [kv_head_count][row_stride]: those attended to, ascending */
-    const size_t *row_counts; /* [kv_head_count] */
-    size_t row_stride;
-    const double *certified; /* [head_count]: shares certainly caught; NULL: options.certify is off */
+    const struct row_list *lists; /* [kv_head_count]: the rows attended to */
+    const double *certified;      /* [head_count]: shares certainly caught; NULL: options.certify is off */
 };
 typedef void select_observer(void *context, const struct select_event *event);
 void select_set_observer(struct select *select, select_observer *observer, void *context); /* NULL: none */
 
-struct select_statistics { /* since the last reset */
-    uint64_t kept,
-        visible; /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
-    struct select_times times;
-    uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
-    struct tree_counts tree;       /* select=tree: what its searches evaluated */
-    struct certificates certified; /* of rows that chose */
-    uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
-};
+/* Of select_own_choice. */
 struct select_statistics select_statistics(const struct select *select);
 void select_reset_statistics(struct select *select);
 

@@ -22,6 +22,12 @@ enum status select_layout_pages(struct metadata_layout *layout, const struct sel
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) STATUS_CHECKED;
 
+/* The layout of the metadata that the options come to. */
+enum status select_options_layout(struct metadata_layout *layout, const struct select_options *options,
+                                  const struct select_shape *shape, struct error *error) STATUS_CHECKED;
+/* How many of the visible rows a rule keeps, before it is cut to those that there are. */
+uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible);
+
 /* NULL: there is no calibration, or nothing of this kind in it for this layer. */
 const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
                                         size_t layer_index, size_t *columns);

@@ -40,6 +40,7 @@ struct tiered {
     struct jobs next;         /* of the next layer, begun ahead; count 0: none */
     struct jobs held;         /* what was guessed for this layer: kept in memory until it has attended */
     struct guess_gate *gates; /* owned; [layer_count], by the layer that is guessed */
+    struct choice prefetch;   /* what the next layer is expected to choose; apart from what this one chose */
     struct trace *trace;      /* borrowed; NULL: none */
     bool looks_ahead;
     bool failed;
@@ -93,9 +94,17 @@ enum status tiered_create(struct tiered **result, struct device *device, struct 
                               .looks_ahead = options->looks_ahead};
     enum status status = STATUS_OK;
     if (select != NULL)
-        status = select_reserve_lists(select, tiered->row_capacity,
-                                      options->looks_ahead ? options->sequence_capacity : 0,
-                                      options->kept_most, error);
+        status =
+            select_reserve(select, tiered->row_capacity, tiered->job_capacity * options->kept_most, error);
+    if (status == STATUS_OK && select != NULL && options->looks_ahead && options->kept_most > 0)
+        status = choice_init(
+            &tiered->prefetch,
+            &(struct choice_options){
+                .row_capacity = options->sequence_capacity,
+                .kv_head_count = options->kv_head_count,
+                .list_rows = options->sequence_capacity * options->kv_head_count * options->kept_most,
+                .tree_layers = select_own_choice(select)->densities != NULL ? tiered->layer_count : 0},
+            error);
     tiered->gates = calloc(tiered->layer_count, sizeof *tiered->gates);
     for (size_t i = 0; tiered->gates != NULL && i < tiered->layer_count; i++)
         guess_gate_init(&tiered->gates[i]);
@@ -113,6 +122,7 @@ void tiered_destroy(struct tiered *tiered) {
     if (tiered == NULL) return;
     tiered_end_step(tiered);
     free(tiered->gates);
+    choice_deinit(&tiered->prefetch);
     free(tiered->now.list);
     free(tiered->next.list);
     free(tiered->held.list);
@@ -291,22 +301,26 @@ static void plan_ahead(struct tiered *tiered, size_t layer_index, const struct a
     }
 }
 
-/* Attention of heads [head_first, head_first + head_count) of one item. */
-static void attend_heads(struct stream *stream, const struct device *device,
-                         const struct attend_operation *operation, size_t index, size_t head_first,
-                         size_t head_count) {
-    struct attend_operation part = *operation;
-    struct attend_item item = operation->items[index];
+/* One item of an operation, some of its KV heads: an operation of its own. */
+struct heads_operation {
+    struct attend_operation operation; /* whose item is: */
+    struct attend_item item;
+};
+
+static void take_heads(struct heads_operation *heads, const struct attend_operation *operation,
+                       const struct attend_item *item, size_t head_first, size_t head_count) {
     size_t group = operation->head_count / operation->kv_head_count;
-    item.view.chunks += head_first * item.view.chunk_stride;
-    item.view.packed = NULL; /* rows */
-    part.q += head_first * group * item.view.layout->k_dimension;
-    part.out += head_first * group * item.view.layout->v_dimension;
-    part.head_count = group * head_count;
-    part.kv_head_count = head_count;
-    part.items = &item;
-    part.item_count = 1;
-    device->operations->attend(stream, &part);
+    heads->item = *item;
+    heads->item.view.chunks += head_first * item->view.chunk_stride;
+    if (item->view.metadata != NULL) heads->item.view.metadata += head_first * item->view.chunk_stride;
+    heads->item.view.packed = NULL; /* rows */
+    heads->operation = *operation;
+    heads->operation.q += head_first * group * item->view.layout->k_dimension;
+    heads->operation.out += head_first * group * item->view.layout->v_dimension;
+    heads->operation.head_count = group * head_count;
+    heads->operation.kv_head_count = head_count;
+    heads->operation.items = &heads->item;
+    heads->operation.item_count = 1;
 }
 
 /* How heads attend whose chunks are all here: to everything, or by a choice made there and then. */
@@ -316,25 +330,31 @@ struct scan {
     size_t layer_index;
 };
 
-static void scan_heads(struct stream *stream, const struct device *device, const struct scan *scan,
-                       const struct attend_operation *operation, size_t index, size_t head_first,
-                       size_t head_count) {
+static enum status scan_heads(struct stream *stream, const struct device *device, const struct scan *scan,
+                              const struct attend_operation *operation, size_t index, size_t head_first,
+                              size_t head_count, struct error *error) {
+    struct heads_operation heads;
+    take_heads(&heads, operation, &operation->items[index], head_first, head_count);
     if (scan->select == NULL) {
-        attend_heads(stream, device, operation, index, head_first, head_count);
-        return;
+        device->operations->attend(stream, &heads.operation);
+        return STATUS_OK;
     }
-    for (size_t row = 0; row < operation->items[index].row_count; row++) {
-        struct attend_item item = operation->items[index];
-        struct attend_operation part = *operation;
-        item.row_first += row;
-        item.position_first += row;
-        item.row_count = 1;
-        part.items = &item;
-        part.item_count = 1;
-        if (!select_attend_heads(scan->select, stream, scan->layer_index, &part, scan->rules[index],
-                                 head_first, head_count))
-            attend_heads(stream, device, &part, 0, head_first, head_count);
+    const struct choice_query query = {.layer_index = scan->layer_index,
+                                       .operation = &heads.operation,
+                                       .rules = &scan->rules[index],
+                                       .kv_head_first = head_first,
+                                       .attends_next = true};
+    struct choice *choice = select_own_choice(scan->select);
+    const size_t row_count = heads.item.row_count;
+    heads.item.row_count = 1;
+    for (size_t row = 0; row < row_count; row++, heads.item.row_first++, heads.item.position_first++) {
+        TRY(select_choose(scan->select, stream, &query, choice, error));
+        if (choice->chosen_count > 0)
+            TRY(select_attend_chosen(scan->select, stream, &heads.operation, choice, 0, 1, error));
+        else
+            device->operations->attend(stream, &heads.operation);
     }
+    return STATUS_OK;
 }
 
 /* What was begun ahead becomes the layer's, and is completed by the chunk that has the new row. */
@@ -366,8 +386,12 @@ static void attend_items(struct tiered *tiered, struct stream *stream, size_t la
     while (jobs->done < jobs->count) {
         size_t end, first = jobs->done;
         if (!take_ready(tiered, jobs, &end)) return;
-        scan_heads(stream, tiered->device, scan, operation, jobs->list[first].index,
-                   jobs->list[first].bring.kv_head, end - first);
+        struct error error;
+        if (scan_heads(stream, tiered->device, scan, operation, jobs->list[first].index,
+                       jobs->list[first].bring.kv_head, end - first, &error) != STATUS_OK) {
+            fail(tiered, &error);
+            return;
+        }
         release(jobs, end);
     }
 }
@@ -390,7 +414,9 @@ static void attend_dense(struct tiered *tiered, struct stream *stream, size_t la
 /* ---- a choice ---- */
 
 /* The chunks that rows lie in, without repetition. */
-static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t *rows, size_t count) {
+static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const struct row_list *list) {
+    const uint32_t *rows = list->rows;
+    const size_t count = list->count;
     uint32_t *chunks = jobs->chunks + jobs->chunks_used;
     size_t used = 0;
     for (size_t i = 0; i < count;) {
@@ -405,13 +431,13 @@ static void bring_rows(struct jobs *jobs, struct kv_bring *bring, const uint32_t
 }
 
 static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t layer_index,
-                               const struct select_choice *choice, struct kv_sequence *const *sequences,
+                               const struct choice *choice, struct kv_sequence *const *sequences,
                                struct error *error) {
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < tiered->kv_head_count; head++)
-            entries += min_size((size_t)select_item_kept(&choice->chosen[i], head),
-                                kv_chunks_of(choice->chosen[i].position + 1));
+            entries +=
+                min_size(choice->chosen[i].lists[head].count, kv_chunks_of(choice->chosen[i].position + 1));
     if (entries > tiered->chunks_capacity)
         return error_set(error, STATUS_MEMORY,
                          "tiered attention: lists of %zu chunks, there is memory for %zu", entries,
@@ -422,9 +448,7 @@ static enum status plan_chosen(struct tiered *tiered, struct jobs *jobs, size_t 
             struct job *job = job_add(tiered, jobs, sequences[choice->chosen_items[i]], i, head);
             job->bring.packed = true;
             job->bring.stays = !tiered->part.is_last;
-            bring_rows(jobs, &job->bring,
-                       choice->rows + (i * tiered->kv_head_count + head) * choice->row_stride,
-                       (size_t)select_item_kept(&choice->chosen[i], head));
+            bring_rows(jobs, &job->bring, &choice->chosen[i].lists[head]);
         }
     return STATUS_OK;
 }
@@ -453,27 +477,26 @@ static void judge_guess(struct tiered *tiered, bool late) {
     guess_gate_add(&tiered->gates[tiered->now.layer_index], &outcome);
 }
 
-static enum status choose(struct tiered *tiered, struct stream *stream, size_t layer_index,
-                          const struct attend_operation *operation, struct select *select,
-                          const struct select_rule *const *rules, bool guess, struct select_choice *choice,
-                          struct error *error) {
+static enum status choose(struct tiered *tiered, struct stream *stream, const struct choice_query *query,
+                          struct select *select, struct choice *choice, struct error *error) {
     uint64_t began = trace_clock(tiered->trace);
-    enum status status =
-        (guess ? select_guess : select_choose)(select, stream, layer_index, operation, rules, choice, error);
-    if (tiered->trace == NULL) return status;
-    trace_add(tiered->trace, &(struct trace_span){.name = guess ? "choose ahead" : "choose",
-                                                  .begin_ns = began,
-                                                  .end_ns = clock_ns(),
-                                                  .track = TRACE_CHOICE,
-                                                  .layer = (uint32_t)layer_index,
-                                                  .kv_head = TRACE_NONE,
-                                                  .chunk = TRACE_NONE,
-                                                  .count = (uint32_t)choice->chosen_count});
-    return status;
+    TRY(select_choose(select, stream, query, choice, error));
+    if (!choice->everything) TRY(tiered->device->operations->stream_synchronize(stream, error));
+    if (tiered->trace == NULL) return STATUS_OK;
+    trace_add(tiered->trace,
+              &(struct trace_span){.name = choice == &tiered->prefetch ? "choose ahead" : "choose",
+                                   .begin_ns = began,
+                                   .end_ns = clock_ns(),
+                                   .track = TRACE_CHOICE,
+                                   .layer = (uint32_t)query->layer_index,
+                                   .kv_head = TRACE_NONE,
+                                   .chunk = TRACE_NONE,
+                                   .count = (uint32_t)choice->chosen_count});
+    return STATUS_OK;
 }
 
 /* The chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
-static void make_guesses(struct jobs *jobs, const struct select_choice *choice) {
+static void make_guesses(struct jobs *jobs, const struct choice *choice) {
     for (size_t i = 0; i < jobs->count; i++) {
         struct kv_bring *bring = &jobs->list[i].bring;
         uint64_t growing = choice->chosen[jobs->list[i].index].position / KV_CHUNK_TOKENS;
@@ -496,25 +519,25 @@ static enum status look_ahead(struct tiered *tiered, struct stream *stream, size
                               const struct chooser *chooser, struct kv_sequence *const *sequences,
                               struct error *error) {
     struct attend_operation operation;
-    struct select_choice choice;
+    const struct choice_query query = {
+        .layer_index = layer_index, .operation = &operation, .rules = chooser->rules};
     if (chooser->guess == NULL || layer_index >= tiered->layer_count ||
         !guess_gate_opens(&tiered->gates[layer_index]))
         return STATUS_OK;
     tiered->device->operations->beside(stream, begin_now, tiered);
     if (!chooser->guess(chooser->guess_context, &operation))
         return tiered->device->operations->stream_synchronize(stream, error);
-    TRY(choose(tiered, stream, layer_index, &operation, chooser->select, chooser->rules, true, &choice,
-               error));
-    if (choice.everything) return STATUS_OK;
-    TRY(plan_chosen(tiered, &tiered->next, layer_index, &choice, sequences, error));
-    make_guesses(&tiered->next, &choice);
+    TRY(choose(tiered, stream, &query, chooser->select, &tiered->prefetch, error));
+    if (tiered->prefetch.everything) return STATUS_OK;
+    TRY(plan_chosen(tiered, &tiered->next, layer_index, &tiered->prefetch, sequences, error));
+    make_guesses(&tiered->next, &tiered->prefetch);
     return STATUS_OK;
 }
 
 static enum status attend_chosen(struct tiered *tiered, struct stream *stream, size_t layer_index,
                                  const struct attend_operation *operation,
                                  struct kv_sequence *const *sequences, const struct chooser *chooser,
-                                 const struct select_choice *choice, struct error *error) {
+                                 struct choice *choice, struct error *error) {
     struct jobs *jobs = &tiered->now;
     jobs_drop(jobs);
     TRY(plan_chosen(tiered, jobs, layer_index, choice, sequences, error));
@@ -524,8 +547,8 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
         size_t end, first = jobs->done;
         if (!take_ready(tiered, jobs, &end)) return failure(tiered, error);
         if (guesses_may_begin(tiered)) tiered->device->operations->beside(stream, begin_next, tiered);
-        select_attend_chosen(chooser->select, stream, operation, choice, jobs->list[first].index,
-                             jobs->list[first].bring.kv_head, end - first);
+        select_attend_heads(chooser->select, stream, operation, choice, jobs->list[first].index,
+                            jobs->list[first].bring.kv_head, end - first);
         release(jobs, end);
     }
     judge_guess(tiered, late);
@@ -537,28 +560,28 @@ static enum status attend_chosen(struct tiered *tiered, struct stream *stream, s
 static enum status attend_part(struct tiered *tiered, struct stream *stream, size_t layer_index,
                                const struct attend_operation *operation, const struct chooser *chooser,
                                struct error *error) {
-    struct select_choice choice;
+    struct choice *choice = select_own_choice(chooser->select);
     const struct scan everything = {.select = NULL};
     struct attend_operation rows = *operation;
     rows.items = tiered->part.items;
     rows.item_count = tiered->part.count;
-    TRY(choose(tiered, stream, layer_index, &rows, chooser->select, tiered->part.rules, false, &choice,
-               error));
-    for (size_t i = 0; i < choice.dense_count; i++) {
+    const struct choice_query query = {
+        .layer_index = layer_index, .operation = &rows, .rules = tiered->part.rules};
+    TRY(choose(tiered, stream, &query, chooser->select, choice, error));
+    for (size_t i = 0; i < choice->dense_count; i++) {
         struct attend_operation one = *operation;
-        one.items = &choice.dense[i];
+        one.items = &choice->dense[i];
         one.item_count = 1;
-        attend_dense(tiered, stream, layer_index, &one, &tiered->part.sequences[choice.dense_items[i]],
+        attend_dense(tiered, stream, layer_index, &one, &tiered->part.sequences[choice->dense_items[i]],
                      &everything, false);
     }
-    return attend_chosen(tiered, stream, layer_index, &rows, tiered->part.sequences, chooser, &choice, error);
+    return attend_chosen(tiered, stream, layer_index, &rows, tiered->part.sequences, chooser, choice, error);
 }
 
 static enum status attend_selected(struct tiered *tiered, struct stream *stream, size_t layer_index,
                                    const struct attend_operation *operation,
                                    struct kv_sequence *const *sequences, const struct chooser *chooser,
                                    struct error *error) {
-    struct select_choice choice;
     struct select *select = chooser->select;
     const struct scan everything = {.select = NULL};
     bool chooses = operation->window == 0 && select_layer_chooses(select, layer_index);
@@ -569,7 +592,9 @@ static enum status attend_selected(struct tiered *tiered, struct stream *stream,
     }
     if (tiered->next.count > 0 && tiered->next.layer_index == layer_index) hold_guesses(tiered);
     if (!chooses) {
-        TRY(choose(tiered, stream, layer_index, operation, select, chooser->rules, false, &choice, error));
+        const struct choice_query query = {
+            .layer_index = layer_index, .operation = operation, .rules = chooser->rules};
+        TRY(choose(tiered, stream, &query, select, select_own_choice(select), error));
         attend_dense(tiered, stream, layer_index, operation, sequences, &everything, false);
         return STATUS_OK;
     }

@@ -25,7 +25,7 @@
  * to be opened again, and read from there once, when a document is opened.  A budget that does not hold so many
  * keeps fewer, the first ones.
  *
- * With q4_pages a chunk that is full is 4 bits (kernels/codec), on disk and in its slot, and attend_selected reads it
+ * With q4_pages a chunk that is full is 4 bits (kernels/codec), on disk and in its slot, and attend_rows reads it
  * so; slots are of two kinds then.  Attention over everything reads rows: what it brings is decoded into slots of rows,
  * from the 4 bits in memory or from the page, and those are copies that may always go.  A chunk that grows is rows, and
  * exact, in RAM and as the tail of a document; it is packed as soon as its last row has been stored and attended
@@ -66,7 +66,7 @@ struct kv_bring {
     bool scan;  /* all of a head's chunks, in order, step after step */
     bool stays; /* what was read is soon wanted again: it is no victim when it is released */
     bool
-        packed; /* for attend_selected, which reads chunks that are full in 4 bits where the tier has them so; else
+        packed; /* for attend_rows, which reads chunks that are full in 4 bits where the tier has them so; else
                   * all are brought as rows */
     /* The tier's. */
     size_t pinned;   /* so many have a slot */

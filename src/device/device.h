@@ -115,7 +115,7 @@ struct kv_view {
                           * chunks[h * chunk_stride + r / 64] */
     void *const
         *packed; /* [kv_head_count][chunk_stride]: where not NULL, the chunk in 4 bits (kernels/codec): what
-                          * attend_selected then attends to, instead of its rows; NULL: there are none */
+                          * attend_rows then attends to, instead of its rows; NULL: there are none */
     size_t chunk_stride;
     void *const
         *metadata; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
@@ -197,11 +197,18 @@ struct metadata_operation {
     size_t item_count;
 };
 
-/* One row that attends to a part of what it sees: to rows [0, candidate_begin) and [candidate_end, position], and
- * per KV head to the rows of [candidate_begin, candidate_end) that score highest, as many as `picks` says. */
+/* Rows of a context that one KV head of a row attends to: ascending, none above the row's position. */
+struct row_list {
+    const uint32_t *rows; /* host memory */
+    size_t count;
+};
+
+/* One row of a step, the query, that chooses: of the rows that it sees its KV heads attend to [0, candidate_begin) and
+ * [candidate_end, position], and each to those of [candidate_begin, candidate_end) that score highest, as many as
+ * `picks` says. */
 struct select_item {
     struct kv_view view;
-    size_t row; /* of q and out */
+    size_t row; /* of q */
     uint64_t position;
     /* Multiples of the layout's unit_tokens where rows are scored (0 < picks < their number). */
     uint64_t candidate_begin, candidate_end;
@@ -226,49 +233,92 @@ static inline uint64_t select_item_kept_most(const struct select_item *item, siz
     return most;
 }
 
-/* Time of a device's parts of attend_selected, added up. */
+/* Time of a device's parts of a selection, added up. */
 struct select_times {
     uint64_t score_ns, top_k_ns, attend_ns;
 };
 
-/* Score, choose and attend; the query heads of a group share one choice.  The two parts can be had apart, which
- * together give bit for bit what the whole gives, so that the rows that were chosen can be brought between them:
- *   choose   out NULL, chosen given, mass_weight 0: the lists are written and no row of K or V is read, so
- *            the entries of view.chunks may be NULL (metadata must be there);
- *   attend   given: only the rows of the lists are read, so all other chunks' entries may be NULL, and view.metadata
- *            too unless mass is wanted.  An item may be one KV head of a row: kv_head_count 1, head_count the group,
- *            q and out seen as [rows * KV heads][group heads], view.chunks (packed, metadata) advanced by head *
- *            chunk_stride; its heads may come in any order, in any number of operations. */
-struct attend_selected_operation {
+/* Scores candidates by their metadata and takes the best; the query heads of a group share one choice.  No row of K or
+ * V is read, so the entries of view.chunks may be NULL (but METADATA_KEYS reads the keys). */
+struct choose_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
-    float *
-        out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only chosen, or only mass, is wanted */
-    size_t out_stride;
     size_t head_count, kv_head_count;
-    float scale, softcap;
     const struct metadata_layout *layout;
     const uint16_t *weights; /* as in metadata_operation */
-    float
-        mass_weight; /* METADATA_MASS: what a step adds to the rows it attends to is times this; 0: nothing */
     /* METADATA_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
      * it.  tree_counts: host memory, added to; or NULL. */
     enum tree_level tree_start;
     struct tree_counts *tree_counts;
     const struct select_item *items;
     size_t item_count;
-    /* In, host memory: [item_count][kv_head_count][chosen_stride] rows chosen before, ascending, of each list the
-     * first select_item_kept(item, KV head) entries, none above the item's position; NULL: choose. */
-    const uint32_t *given;
-    /* Out, host memory, [item_count][head_count], where out is given and the layout has bounds: of each query head's
-     * attention over all that its row sees, the share that the rows attended to have at least (1: all of it), by the
-     * bounds of the rest, whether its rows lie as they were stored or in 4 bits; 0 where a bound is no number.  The
-     * metadata must be there; or NULL. */
-    double *certified;
-    /* Out, host memory: lists of the same shape, what lies behind the kept rows left as it is; or NULL */
-    uint32_t *chosen;
-    size_t chosen_stride;       /* entries from a list to the next; at least select_item_kept of every head */
-    struct select_times *times; /* added to; or NULL */
+    /* attend_rows of what is chosen follows at once and the chunks are all there: the device may ask for them early. */
+    bool attends_next;
+    /* Out, host memory.  rows: the lists one behind the other, select_item_kept entries of each KV head of each item.
+     * lists: [item_count][kv_head_count], written when the call returns; the rows they show come with the stream. */
+    uint32_t *rows;
+    struct row_list *lists;
+    struct select_times *times; /* score_ns and top_k_ns are added to; or NULL */
+};
+
+/* One row of a step that attends to lists. */
+struct rows_item {
+    struct kv_view view;
+    size_t row; /* of q and out */
+    uint64_t position;
+    const struct row_list *lists; /* [kv_head_count], host memory, none empty */
+};
+
+/* What a query head's softmax comes to over its list, before it is divided. */
+struct softmax_sum {
+    float greatest, sum; /* the greatest score; the sum of exp(score - greatest) */
+};
+
+/* Attention of each KV head over its list: only those rows are read, so all other chunks' entries may be NULL.  An item
+ * may be one KV head of a row, kv_head_count 1, head_count the group, q and out seen as [rows * KV heads][group heads],
+ * view.chunks (packed, metadata) advanced by head * chunk_stride; its heads may come in any order, in any number of
+ * operations, and give the same bits. */
+struct attend_rows_operation {
+    const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
+    size_t q_stride;
+    float
+        *out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only scores and sums are wanted */
+    size_t out_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    const struct rows_item *items;
+    size_t item_count;
+    /* Out, device memory, or NULL: for mass_bound and add_mass, which follow on the stream. */
+    struct softmax_sum *sums;   /* [item_count][head_count] */
+    float *scores;              /* [item_count][head_count][scores_stride], in the order of the list */
+    size_t scores_stride;       /* at least the longest list */
+    struct select_times *times; /* attend_ns is added to; or NULL */
+};
+
+/* METADATA_MASS: adds to each listed row's mass what attention gave it, summed over the heads of a group, times
+ * weight. */
+struct add_mass_operation {
+    size_t head_count, kv_head_count;
+    const struct rows_item *items; /* as attend_rows had them, whose sums and scores are given */
+    size_t item_count;
+    const struct softmax_sum *sums;
+    const float *scores;
+    size_t scores_stride;
+    float weight;
+};
+
+/* A layout with bounds: what share of each query head's attention over all that its row sees the listed rows have at
+ * least (1: all of it), by the bounds of the rest, whether its rows lie as they were stored or in 4 bits. */
+struct mass_bound_operation {
+    const float *q; /* as attend_rows had all of these */
+    size_t q_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    const struct rows_item *items;
+    size_t item_count;
+    const struct softmax_sum *sums;
+    const struct metadata_layout *layout;
+    double *shares; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
 };
 
 struct gather_operation { /* y[i] = x[indices[i]] */
@@ -329,7 +379,10 @@ struct device_operations {
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
     void (*metadata_build)(struct stream *stream, const struct metadata_operation *operation);
-    void (*attend_selected)(struct stream *stream, const struct attend_selected_operation *operation);
+    void (*choose)(struct stream *stream, const struct choose_operation *operation);
+    void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
+    void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);
+    void (*mass_bound)(struct stream *stream, const struct mass_bound_operation *operation);
 };
 
 struct device {

@@ -120,8 +120,9 @@ static void add_certified(struct recall_cell *sum, uint64_t count, double certif
 }
 
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
-                     const uint32_t *rows, size_t row_count, const double *certified,
-                     struct recall_cell *cell) {
+                     const struct row_list *list, const double *certified, struct recall_cell *cell) {
+    const uint32_t *rows = list->rows;
+    const size_t row_count = list->count;
     size_t visible = (size_t)step->position + 1;
     float most = scores[0];
     for (size_t i = 1; i < visible; i++) most = scores[i] > most ? scores[i] : most;
@@ -152,11 +153,10 @@ void recall_add(void *context, const struct select_event *step) {
     size_t group = shape->head_count / shape->kv_head_count;
     ASSERT(step->layer_index < shape->layer_count && step->position < recall->row_capacity);
     for (size_t kv_head = 0; kv_head < shape->kv_head_count; kv_head++) {
-        ASSERT(step->row_counts[kv_head] > 0);
+        ASSERT(step->lists[kv_head].count > 0);
         score_rows(recall, step, kv_head, group);
         for (size_t g = 0; g < group; g++)
-            add_head(recall, step, recall->scores + g * recall->row_capacity,
-                     step->rows + kv_head * step->row_stride, step->row_counts[kv_head],
+            add_head(recall, step, recall->scores + g * recall->row_capacity, &step->lists[kv_head],
                      step->certified != NULL ? &step->certified[kv_head * group + g] : NULL,
                      &recall->cells[step->layer_index * shape->head_count + kv_head * group + g]);
     }

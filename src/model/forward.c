@@ -376,6 +376,7 @@ static enum status run_layer(struct layer_pass *pass, const struct block *block,
         opt_layer(pass);
     else
         llama_layer(pass);
+    TRY(pass->status);
     layer.items = forward->items;
     layer_phase(pass, "store");
     if (hooks->after != NULL) { /* the host reads the rows that were stored */
@@ -403,7 +404,8 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .angles = forward->angles + block->first * config->rope_dimension,
                               .residual = forward->hidden + block->first * config->hidden_size,
                               .normed = forward->normed,
-                              .row_count = block->batch.row_count};
+                              .row_count = block->batch.row_count,
+                              .error = error};
     uint64_t began = trace_clock(forward->trace);
     enum status status = run_layer(&pass, block, error);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);

@@ -61,6 +61,8 @@ struct layer_pass {
     float *residual;     /* in hidden, or in narrow_hidden once narrowed: [row_count][hidden_size] */
     float *normed;       /* the same for the norm's output */
     size_t row_count;    /* of residual */
+    struct error *error;
+    enum status status; /* of attention */
 };
 
 /* For the timeline: what follows is this phase of the pass's layer. */

@@ -182,7 +182,7 @@ static bool guess_next(void *context, struct attend_operation *guess) {
     return true;
 }
 
-static void attend(struct layer_pass *pass) {
+static enum status attend(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_config *layer = &config->layers[pass->layer_index];
@@ -203,15 +203,18 @@ static void attend(struct layer_pass *pass) {
         tiered_attend(forward->tiered, forward->stream, pass->layer_index, &operation,
                       pass->narrow ? forward->narrow_kv + pass->narrow_first : pass->batch->sequences,
                       forward->select, pass->batch->rules, guess_next, pass);
-        return;
+        return STATUS_OK;
     }
-    if (forward->select != NULL && pass->batch->rules != NULL) {
-        select_attend(forward->select, forward->stream, pass->layer_index, &operation, pass->batch->rules);
-        return;
-    }
+    if (forward->select != NULL && pass->batch->rules != NULL)
+        return select_attend(forward->select, forward->stream,
+                             &(struct choice_query){.layer_index = pass->layer_index,
+                                                    .operation = &operation,
+                                                    .rules = pass->batch->rules,
+                                                    .attends_next = true},
+                             pass->error);
     dense_attend(forward->stream, forward->model->device, &operation);
-    if (forward->select != NULL)
-        select_watch_prefill(forward->select, forward->stream, pass->layer_index, &operation);
+    if (forward->select == NULL) return STATUS_OK;
+    return select_watch_prefill(forward->select, forward->stream, pass->layer_index, &operation, pass->error);
 }
 
 bool layer_attention(struct layer_pass *pass) {
@@ -228,7 +231,7 @@ bool layer_attention(struct layer_pass *pass) {
     head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
     rotate(pass, forward->q, pass->row_count, config->head_count);
     layer_phase(pass, "attend");
-    attend(pass);
+    pass->status = attend(pass);
     layer_phase(pass, "output");
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,

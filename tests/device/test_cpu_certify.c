@@ -1,4 +1,4 @@
-/* What attend_selected certifies of what it caught, over random and adversarial keys with a printed seed: never more
+/* What mass_bound certifies of what was caught, over random and adversarial keys with a printed seed: never more
  * than the exact share, which is computed here in double from the stored keys; all that can be said where the keys of
  * a unit are the same; the same bits on any number of threads, in parts and head by head; and choices and outputs that
  * know nothing of it. */
@@ -16,6 +16,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/kernels.h"
 #include "seed.h"
+#include "selection.h"
 #include "tensor/half.h"
 
 enum { DEVICES = 4, ROWS_MOST = 2, KV_HEADS_MOST = 3, GROUP_MOST = 7, CHUNKS_MOST = 96, ROUNDS = 16 };
@@ -32,8 +33,8 @@ enum key_shape { /* what the keys of a case are like */
                  ROUNDED, /* in 4 bits every element moves by half a step towards the query */
                  SHAPES
 };
-static const char *const shape_names[SHAPES] = {"normal",  "same",    "equal", "spikes",
-                                                "channel", "corners", "huge",  "tiny", "rounded"};
+static const char *const shape_names[SHAPES] = {"normal",  "same", "equal", "spikes", "channel",
+                                                "corners", "huge", "tiny",  "rounded"};
 
 struct fixture {
     struct device *devices[DEVICES]; /* the first with reference kernels, the others by threads 1, 2, 3 */
@@ -44,7 +45,8 @@ struct fixture {
 struct sequence_case {
     uint64_t length;
     void *chunks[KV_HEADS_MOST * CHUNKS_MOST], *metadata[KV_HEADS_MOST * CHUNKS_MOST];
-    void *packed[KV_HEADS_MOST * CHUNKS_MOST]; /* of a sequence with chunks in 4 bits: some of the full ones */
+    void
+        *packed[KV_HEADS_MOST * CHUNKS_MOST]; /* of a sequence with chunks in 4 bits: some of the full ones */
     void *all_packed[KV_HEADS_MOST * CHUNKS_MOST]; /* all of the full ones */
 };
 
@@ -118,7 +120,7 @@ static float element(struct certify_case *c, uint64_t token, size_t d, const flo
 
 static void sequence_init(struct certify_case *c, const struct fixture *fixture,
                           struct sequence_case *sequence) {
-    /* Several pieces of cpu_certify.c where there is something to see. */
+    /* Several pieces of cpu_mass_bound.c where there is something to see. */
     uint64_t chunks = c->shape == SAME || random_below(&c->random, 4) == 0 ? CHUNKS_MOST : 12;
     sequence->length = 1 + random_below(&c->random, chunks * KV_CHUNK_TOKENS);
     for (size_t head = 0; head < c->kv_heads; head++)
@@ -221,34 +223,32 @@ static void build(const struct certify_case *c, const struct fixture *fixture, s
         struct attend_item item = {.view = c->items[i].view, .row_count = c->sequences[i].length};
         item.view.packed = NULL;
         fixture->devices[device]->operations->metadata_build(
-            fixture->streams[device], &(struct metadata_operation){.layout = layout,
-                                                                   .kv_head_count = c->kv_heads,
-                                                                   .items = &item,
-                                                                   .item_count = 1});
+            fixture->streams[device],
+            &(struct metadata_operation){
+                .layout = layout, .kv_head_count = c->kv_heads, .items = &item, .item_count = 1});
     }
 }
 
-static struct attend_selected_operation operation_of(const struct certify_case *c) {
-    return (struct attend_selected_operation){.q = c->q,
-                                              .q_stride = c->heads * c->kv.k_dimension,
-                                              .out = c->out,
-                                              .out_stride = c->heads * c->kv.v_dimension,
-                                              .head_count = c->heads,
-                                              .kv_head_count = c->kv_heads,
-                                              .scale = c->scale,
-                                              .softcap = c->softcap,
-                                              .layout = &c->layout,
-                                              .certified = c->certified,
-                                              .tree_start = c->layout.tree.leaf,
-                                              .items = c->items,
-                                              .item_count = c->row_count,
-                                              .chosen = c->chosen,
-                                              .chosen_stride = c->stride};
+static struct selection operation_of(const struct certify_case *c) {
+    return (struct selection){.q = c->q,
+                              .q_stride = c->heads * c->kv.k_dimension,
+                              .out = c->out,
+                              .out_stride = c->heads * c->kv.v_dimension,
+                              .head_count = c->heads,
+                              .kv_head_count = c->kv_heads,
+                              .scale = c->scale,
+                              .softcap = c->softcap,
+                              .layout = &c->layout,
+                              .shares = c->certified,
+                              .tree_start = c->layout.tree.leaf,
+                              .items = c->items,
+                              .item_count = c->row_count,
+                              .chosen = c->chosen,
+                              .stride = c->stride};
 }
 
-static void launch(const struct fixture *fixture, size_t device,
-                   const struct attend_selected_operation *operation) {
-    fixture->devices[device]->operations->attend_selected(fixture->streams[device], operation);
+static void launch(const struct fixture *fixture, size_t device, const struct selection *operation) {
+    selection_run(operation, fixture->devices[device], fixture->streams[device]);
 }
 
 /* ---- the exact share ---- */
@@ -366,7 +366,7 @@ static uint32_t *random_lists(struct certify_case *c) {
 static void check_by_heads(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists,
                            const double *whole) {
     for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
-        struct attend_selected_operation operation = operation_of(c);
+        struct selection operation = operation_of(c);
         struct select_item item = c->items[entry / c->kv_heads];
         size_t first = entry % c->kv_heads * CHUNKS_MOST;
         double certified[GROUP_MOST];
@@ -383,7 +383,7 @@ static void check_by_heads(struct certify_case *c, const struct fixture *fixture
         operation.item_count = 1;
         operation.chosen = NULL;
         operation.given = lists + entry * c->stride;
-        operation.certified = certified;
+        operation.shares = certified;
         launch(fixture, 1 + entry % (DEVICES - 1), &operation);
         assert_memory_equal(certified, whole + entry * c->group, c->group * sizeof *certified);
     }
@@ -398,11 +398,11 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
     uint32_t *chosen = calloc(entries, sizeof *chosen);
     float *out = calloc(outs, sizeof *out);
     for (size_t device = 0; device < DEVICES; device++) {
-        struct attend_selected_operation operation = operation_of(c);
+        struct selection operation = operation_of(c);
         if (device < 2) { /* without bounds, and with them */
             build(c, fixture, device, &c->plain);
             operation.layout = &c->plain;
-            operation.certified = NULL;
+            operation.shares = NULL;
             launch(fixture, device, &operation);
             memcpy(chosen, c->chosen, entries * sizeof *chosen);
             memcpy(out, c->out, outs * sizeof *out);
@@ -419,7 +419,7 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
     }
     check_by_heads(c, fixture, chosen, first);
     uint32_t *lists = random_lists(c);
-    struct attend_selected_operation operation = operation_of(c);
+    struct selection operation = operation_of(c);
     operation.chosen = NULL;
     operation.given = lists;
     launch(fixture, 2, &operation);
@@ -462,11 +462,10 @@ static void what_is_broken_certifies_nothing(void **state) {
             key[seed % c->kv.k_dimension] = broken[seed % 3];
             fixture.kernels.attention.store(&c->kv, chunk, token % KV_CHUNK_TOKENS, key, value);
             build(c, &fixture, 2, &c->layout);
-            struct attend_selected_operation operation = operation_of(c);
+            struct selection operation = operation_of(c);
             launch(&fixture, 2, &operation);
             bool has_all = select_item_kept(item, 0) == item->position + 1;
-            for (size_t head = 0; head < c->group && !has_all; head++)
-                assert_true(c->certified[head] == 0);
+            for (size_t head = 0; head < c->group && !has_all; head++) assert_true(c->certified[head] == 0);
         }
         case_deinit(c);
     }

@@ -1,9 +1,10 @@
-/* attend_selected and metadata_build on the cpu, over random shapes with a printed seed: the rows that are chosen are
- * the best by a full sort, attention over them is that of the formula in double, and neither threads nor the
- * company of other rows change a bit.  With everything chosen the reference kernels give what dense attention gives.
+/* choose, attend_rows, add_mass and metadata_build on the cpu, over random shapes with a printed seed: the rows that
+ * are chosen are the best by a full sort, attention over them is that of the formula in double, and neither threads
+ * nor the company of other rows change a bit.  With everything chosen the reference kernels give what dense attention
+ * gives.
  *
- * Choosing and attending apart, all heads at once or head by head in any order, give the whole's bits; the one
- * reads no K or V, the other no row that is not in its lists.
+ * Lists that were chosen before, all heads at once or head by head in any order, give the same bits; choosing reads no
+ * K or V, attending no row that is not in its lists.
  *
  * Bound of the output: K and V are the stored halves on both sides, sums of at most 3,000 terms in float against
  * double; worst measured 5.7e-7 of the largest value. */
@@ -20,6 +21,7 @@
 #include "device_variants.h"
 #include "kernels/kernels.h"
 #include "seed.h"
+#include "selection.h"
 #include "tensor/half.h"
 
 enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
@@ -218,29 +220,28 @@ static void receive_mass(const struct select_case *c) {
                     (float)random_below(&random, 50);
 }
 
-static struct attend_selected_operation whole_operation(const struct select_case *c) {
+static struct selection whole_operation(const struct select_case *c) {
     size_t heads = c->kv_heads * c->group;
-    return (struct attend_selected_operation){.q = c->q,
-                                              .q_stride = heads * c->kv.k_dimension,
-                                              .out_stride = heads * c->kv.v_dimension,
-                                              .head_count = heads,
-                                              .kv_head_count = c->kv_heads,
-                                              .scale = c->scale,
-                                              .layout = &c->layout,
-                                              .weights = c->weights,
-                                              .items = c->items,
-                                              .item_count = c->row_count};
+    return (struct selection){.q = c->q,
+                              .q_stride = heads * c->kv.k_dimension,
+                              .out_stride = heads * c->kv.v_dimension,
+                              .head_count = heads,
+                              .kv_head_count = c->kv_heads,
+                              .scale = c->scale,
+                              .layout = &c->layout,
+                              .weights = c->weights,
+                              .items = c->items,
+                              .item_count = c->row_count};
 }
 
 /* A tree is searched from another level by each device: what is chosen is the same. */
-static void launch(const struct fixture *fixture, size_t device,
-                   const struct attend_selected_operation *operation) {
-    struct attend_selected_operation own = *operation;
+static void launch(const struct fixture *fixture, size_t device, const struct selection *operation) {
+    struct selection own = *operation;
     struct tree_counts counts = {0};
     const enum tree_level leaf = operation->layout->tree.leaf;
     own.tree_start = leaf + (enum tree_level)(device + 3) % (tree_top(leaf) + 1 - leaf);
     own.tree_counts = &counts;
-    fixture->devices[device]->operations->attend_selected(fixture->streams[device], &own);
+    selection_run(&own, fixture->devices[device], fixture->streams[device]);
     uint64_t evaluated = 0;
     for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) evaluated += counts.evaluated[level];
     assert_true((counts.searches > 0) == (evaluated > 0));
@@ -249,12 +250,12 @@ static void launch(const struct fixture *fixture, size_t device,
 
 static void run(const struct select_case *c, const struct fixture *fixture, size_t device, size_t first,
                 size_t count, float *out, uint32_t *chosen, size_t stride) {
-    struct attend_selected_operation operation = whole_operation(c);
+    struct selection operation = whole_operation(c);
     operation.out = out;
     operation.items += first;
     operation.item_count = count;
     operation.chosen = chosen;
-    operation.chosen_stride = stride;
+    operation.stride = stride;
     launch(fixture, device, &operation);
 }
 
@@ -496,11 +497,11 @@ static void mass_is_what_was_received(void **state) {
         size_t stride = select_item_kept_most(item, c.kv_heads);
         uint32_t *chosen = calloc(c.kv_heads * stride, sizeof *chosen);
         build(&c, &fixture, 2);
-        struct attend_selected_operation operation = whole_operation(&c);
+        struct selection operation = whole_operation(&c);
         operation.mass_weight = 16;
         operation.item_count = 1;
         operation.chosen = chosen;
-        operation.chosen_stride = stride;
+        operation.stride = stride;
         launch(&fixture, 2, &operation);
         for (size_t head = 0; head < c.kv_heads; head++) {
             double total = 0;
@@ -612,7 +613,7 @@ static void parts_deinit(struct parts *p) {
 }
 
 static void check_lists(struct parts *p) {
-    struct attend_selected_operation operation = whole_operation(&p->c);
+    struct selection operation = whole_operation(&p->c);
     struct select_item items[ROWS_MOST];
     for (size_t i = 0; i < p->c.row_count; i++) {
         items[i] = p->c.items[i];
@@ -621,13 +622,13 @@ static void check_lists(struct parts *p) {
     }
     operation.items = items;
     operation.chosen = p->lists;
-    operation.chosen_stride = p->stride;
+    operation.stride = p->stride;
     launch(p->fixture, p->device, &operation);
     assert_memory_equal(p->lists, p->chosen, p->entries * p->stride * sizeof *p->lists);
 }
 
 /* Every KV head of every row an item of its own, in any order, in operations of any size. */
-static void attend_by_heads(struct parts *p, struct attend_selected_operation operation) {
+static void attend_by_heads(struct parts *p, struct selection operation) {
     struct select_case *c = &p->c;
     uint32_t *given = calloc(p->entries * p->stride + 1, sizeof *given);
     size_t *order = calloc(p->entries, sizeof *order);
@@ -661,7 +662,7 @@ static void attend_by_heads(struct parts *p, struct attend_selected_operation op
     free(given), free(order);
 }
 
-static void attend_at_once(struct parts *p, struct attend_selected_operation operation) {
+static void attend_at_once(struct parts *p, struct selection operation) {
     for (size_t i = 0; i < p->c.row_count; i++) {
         p->items[i] = p->c.items[i];
         p->items[i].view.chunks = p->chunks + i * p->c.kv_heads * CHUNKS_MOST;
@@ -675,10 +676,10 @@ static void attend_at_once(struct parts *p, struct attend_selected_operation ope
 static void check_parts(const struct fixture *fixture, uint64_t seed, enum metadata_kind kind) {
     struct parts parts, *p = &parts;
     parts_init(p, fixture, seed, kind);
-    struct attend_selected_operation operation = whole_operation(&p->c);
+    struct selection operation = whole_operation(&p->c);
     operation.mass_weight = p->mass_weight;
     operation.softcap = seed % 5 == 0 ? 8 : 0;
-    operation.chosen_stride = p->stride;
+    operation.stride = p->stride;
     operation.out = p->whole;
     operation.chosen = p->chosen;
     build(&p->c, fixture, p->device);

@@ -185,7 +185,10 @@ WALLED(activation)
 WALLED(append)
 WALLED(attend)
 WALLED(gather)
-WALLED(attend_selected)
+WALLED(choose)
+WALLED(attend_rows)
+WALLED(add_mass)
+WALLED(mass_bound)
 
 static void walled_metadata_build(struct stream *stream, const struct metadata_operation *operation) {
     enter(stream->device, false);
@@ -235,7 +238,10 @@ static const struct device_operations OPERATIONS = {
     .attend = walled_attend,
     .gather = walled_gather,
     .metadata_build = walled_metadata_build,
-    .attend_selected = walled_attend_selected,
+    .choose = walled_choose,
+    .attend_rows = walled_attend_rows,
+    .add_mass = walled_add_mass,
+    .mass_bound = walled_mass_bound,
 };
 
 struct device *walled_device_create(const struct device_options *options, bool reaches_host) {

@@ -153,8 +153,8 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
     for (size_t head = 0; head < watch->kv_heads; head++) {
-        const uint32_t *rows = event->rows + head * event->row_stride;
-        const size_t row_count = event->row_counts[head];
+        const uint32_t *rows = event->lists[head].rows;
+        const size_t row_count = event->lists[head].count;
         assert_true(row_count <= visible);
         assert_true(row_count <= (watch->keep > window ? watch->keep : window));
         /* no more is left unused than a page */
@@ -212,11 +212,11 @@ static void check_shares(void *context, const struct select_event *event) {
         uint64_t own = (uint64_t)(visible * (1 - gone)),
                  picks = own > window ? (own - window) / unit * unit : 0;
         if (options->method == &select_window) picks = 0, window = watch->keep;
-        if (event->row_counts[head] != window + picks)
+        if (event->lists[head].count != window + picks)
             fail_msg("select=%s, layer %zu, KV head %zu: %zu rows of %g, expected %llu",
-                     options->method->name, event->layer_index, head, event->row_counts[head], visible,
+                     options->method->name, event->layer_index, head, event->lists[head].count, visible,
                      (unsigned long long)(window + picks));
-        watch->kept += event->row_counts[head];
+        watch->kept += event->lists[head].count;
     }
     watch->events++;
 }
@@ -379,8 +379,9 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
 /* The one method whose metadata remember what was asked: tokens of the answer earn their place, too. */
 static void latest_heavy(void *context, const struct select_event *event) {
     uint32_t *latest = context;
-    for (size_t i = 0; i < event->row_counts[0]; i++)
-        if (event->rows[i] + 30 <= event->position && event->rows[i] > *latest) *latest = event->rows[i];
+    const struct row_list *list = &event->lists[0];
+    for (size_t i = 0; i < list->count; i++)
+        if (list->rows[i] + 30 <= event->position && list->rows[i] > *latest) *latest = list->rows[i];
 }
 
 static void h2o_learns_from_steps(void **state) {

@@ -101,15 +101,13 @@ static void check(enum kv_type type) {
         .position = ROWS - 1,
         .q = scene->q,
         .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
-        .rows = scene->rows[0],
-        .row_counts = (const size_t[KV_HEADS]){PICKS, PICKS - 3},
-        .row_stride = PICKS + 5};
+        .lists = (const struct row_list[KV_HEADS]){{scene->rows[0], PICKS}, {scene->rows[1], PICKS - 3}}};
     recall_add(&recall, &step);
     recall_add(&recall, &step);
     double least = 1;
     for (size_t head = 0; head < HEADS; head++) {
         const uint32_t *rows = scene->rows[head / (HEADS / KV_HEADS)];
-        const size_t picks = step.row_counts[head / (HEADS / KV_HEADS)];
+        const size_t picks = step.lists[head / (HEADS / KV_HEADS)].count;
         double all = 0, caught = 0, top = 0;
         for (size_t row = 0; row < ROWS; row++) all += exp(score(scene, head, row));
         for (size_t i = 0; i < picks; i++) {
@@ -152,8 +150,8 @@ static void all_is_all(void **state) {
     (void)state;
     struct scene *scene = calloc(1, sizeof *scene);
     scene_init(scene, KV_F16, 9);
-    uint32_t rows[KV_HEADS * 30];
-    for (uint32_t i = 0; i < KV_HEADS * 30; i++) rows[i] = i % 30;
+    uint32_t rows[30];
+    for (uint32_t i = 0; i < 30; i++) rows[i] = i;
     struct recall recall;
     struct error error;
     struct recall_shape shape = {1, HEADS, KV_HEADS, DIMENSION, 0.125F};
@@ -168,9 +166,7 @@ static void all_is_all(void **state) {
                    .position = 29,
                    .q = scene->q,
                    .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
-                   .rows = rows,
-                   .row_counts = (const size_t[KV_HEADS]){30, 30},
-                   .row_stride = 30});
+                   .lists = (const struct row_list[KV_HEADS]){{rows, 30}, {rows, 30}}});
     struct recall_cell sum = sum_of(&recall, 0);
     assert_true(fabs(sum.mass - HEADS) < 1e-9 && sum.top == HEADS && sum.kept == HEADS);
     recall_destroy(&recall);

@@ -129,7 +129,10 @@ static const struct device_operations CPU_OPERATIONS = {
     .attend = cpu_attend,
     .gather = cpu_gather,
     .metadata_build = cpu_metadata_build,
-    .attend_selected = cpu_attend_selected,
+    .choose = cpu_choose,
+    .attend_rows = cpu_attend_rows,
+    .add_mass = cpu_add_mass,
+    .mass_bound = cpu_mass_bound,
 };
 
 enum status device_cpu_create(struct device **result, const struct device_options *options,

@@ -22,6 +22,8 @@
 #include "kernels/kernels.h"
 #include "platform/pool.h"
 
+enum { GROUP_MOST = 64 }; /* query heads of a KV head */
+
 struct cpu_device {
     struct device device; /* first: a struct device * is a struct cpu_device * */
     struct pool *pool;    /* owned */
@@ -100,6 +102,9 @@ void cpu_rope(struct stream *stream, const struct rope_operation *operation);
 void cpu_activation(struct stream *stream, const struct activation_operation *operation);
 void cpu_gather(struct stream *stream, const struct gather_operation *operation);
 void cpu_metadata_build(struct stream *stream, const struct metadata_operation *operation);
-void cpu_attend_selected(struct stream *stream, const struct attend_selected_operation *operation);
+void cpu_choose(struct stream *stream, const struct choose_operation *operation);
+void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
+void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation);
+void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation);
 
 #endif

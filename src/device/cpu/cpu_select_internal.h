@@ -1,4 +1,4 @@
-/* cpu_select_internal: a run of attend_selected, as cpu_select.c and cpu_select_tree.c see it. */
+/* cpu_select_internal: a run of choose, as cpu_select.c and cpu_select_tree.c see it. */
 #ifndef LOAM_DEVICE_CPU_SELECT_INTERNAL_H
 #define LOAM_DEVICE_CPU_SELECT_INTERNAL_H
 
@@ -6,20 +6,18 @@
 
 enum {
     SCORE_TOKENS = 8192, /* 18 bytes each with 128-bit codes: 144 KiB, some 20 us */
-    GROUP_MOST = 64,
 };
 
-enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
+enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_COUNT };
 
 struct select_row {
     const struct select_item *item;
     size_t score_first, score_count; /* units of one KV head, the first of head 0 */
-    size_t attend_first;             /* of head 0; also the index of the first partial */
 };
 
 struct select_run {
     const struct cpu_device *device;
-    const struct attend_selected_operation *operation;
+    const struct choose_operation *operation;
     const struct kv_layout *kv;
     struct select_row *rows; /* [row_count] */
     size_t row_count, group;
@@ -27,16 +25,11 @@ struct select_run {
     size_t query_bytes;
     float *scores; /* [row][kv_head][score_stride] */
     size_t score_stride;
-    uint32_t *lists; /* [row][kv_head][list_stride] */
-    size_t list_stride;
     struct tree_counts *tree_counts; /* [row][kv_head]; NULL: no search */
-    float *row_scores;               /* [row][kv_head][group][list_stride]; NULL: no mass is wanted */
-    float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
-    size_t partial_stride;
     uint8_t *threads;
     size_t thread_bytes;
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
-    uint64_t ended_ns[PHASE_COUNT];
+    uint64_t score_ended_ns, choose_ns; /* of thread 0; the second where it goes head by head */
 };
 
 /* Whether a KV head has a choice to make: some of the candidates, but not all. */
@@ -51,7 +44,7 @@ static inline const void *const *head_metadata(const struct select_item *item, s
 
 static inline const float *head_query(const struct select_run *run, const struct select_row *row,
                                       size_t kv_head) {
-    const struct attend_selected_operation *operation = run->operation;
+    const struct choose_operation *operation = run->operation;
     return operation->q + row->item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
 }
 
@@ -60,14 +53,13 @@ static inline uint8_t *prepared_query(const struct select_run *run, size_t row, 
 }
 
 /* Whether the nodes that are scored are to be searched, or are the leaves. */
-static inline bool tree_is_searched(const struct attend_selected_operation *operation) {
+static inline bool tree_is_searched(const struct choose_operation *operation) {
     return operation->layout->kind == METADATA_TREE && operation->tree_start > operation->layout->tree.leaf;
 }
 
 /* Score units of one KV head of an item (at least one), and scores. */
-size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
-                            const struct select_item *item);
-size_t cpu_tree_scores(const struct attend_selected_operation *operation, const struct select_item *item);
+size_t cpu_tree_score_units(const struct choose_operation *operation, const struct select_item *item);
+size_t cpu_tree_scores(const struct choose_operation *operation, const struct select_item *item);
 /* One score unit of a row's KV head. */
 void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch);
 /* The KV head's best leaves, picks / unit_tokens of them, ascending, as indices from the sequence's start. */
@@ -76,11 +68,5 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
 /* Adds what was counted to the operation's; scores of leaves alone count as one evaluation each. */
 void cpu_tree_count(const struct select_run *run);
 size_t cpu_tree_scratch_bytes(const struct select_run *run);
-
-/* operation->certified of the query heads of a KV head of a row, which attended to the rows of list with the greatest
- * scores m and sums s, [group]. */
-void cpu_certify(const struct select_run *run, size_t row, size_t kv_head, const uint32_t *list, const float *m,
-                 const float *s, uint8_t *scratch);
-size_t cpu_certify_scratch_bytes(const struct select_run *run);
 
 #endif

@@ -1,4 +1,4 @@
-/* The parts of attend_selected that are a tree's: scores of the nodes of the start level, in units of SCORE_TOKENS
+/* The parts of choose that are a tree's: scores of the nodes of the start level, in units of SCORE_TOKENS
  * tokens, and the search of one KV head. */
 #include "base/assert.h"
 #include "base/checked.h"
@@ -8,18 +8,17 @@ static const struct tree_layout *layout_of(const struct select_run *run) {
     return &run->operation->layout->tree;
 }
 
-size_t cpu_tree_scores(const struct attend_selected_operation *operation, const struct select_item *item) {
+size_t cpu_tree_scores(const struct choose_operation *operation, const struct select_item *item) {
     uint64_t begin, end;
     tree_start_range(operation->tree_start, item->candidate_begin, item->candidate_end, &begin, &end);
     return (size_t)(end - begin);
 }
 
-static size_t unit_nodes(const struct attend_selected_operation *operation) {
+static size_t unit_nodes(const struct choose_operation *operation) {
     return (size_t)(SCORE_TOKENS / tree_tokens(operation->tree_start));
 }
 
-size_t cpu_tree_score_units(const struct attend_selected_operation *operation,
-                            const struct select_item *item) {
+size_t cpu_tree_score_units(const struct choose_operation *operation, const struct select_item *item) {
     size_t nodes = cpu_tree_scores(operation, item), per_unit = unit_nodes(operation);
     return max_size((nodes + per_unit - 1) / per_unit, 1);
 }
@@ -85,7 +84,7 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
 }
 
 void cpu_tree_count(const struct select_run *run) {
-    const struct attend_selected_operation *operation = run->operation;
+    const struct choose_operation *operation = run->operation;
     if (operation->tree_counts == NULL || run->tree_counts == NULL) return;
     size_t heads = operation->kv_head_count;
     enum tree_level leaf = layout_of(run)->leaf;

@@ -1,10 +1,10 @@
-/* What the heads of a row certainly caught: the share of attention that the rows they attended to have at least.
+/* mass_bound on the cpu: the share of attention that the rows a query head attended to have at least.
  *
  * The metadata have, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
  * at most U = sum over d of max(q_d min_d, q_d max_d).  With the attended rows' greatest score m and sum s of
  * exp(score - m), which attention has computed, and n tokens of a unit that were left out:
  *
- *   B = sum over units of n exp(scale U - m)          certified = s / (s + B)
+ *   B = sum over units of n exp(scale U - m)          share = s / (s + B)
  *
  *   1  U is of each query head by itself: the maximum over a group, by which units are ranked, would do, but is looser.
  *   2  Every unit is bounded by its own box.  Those of its ancestors cost less, but hold what ranks (tree.h), and B can
@@ -16,14 +16,14 @@
  *      lie within the range of their chunk, and a 30th of it from where they were (kernels/codec): U grows by as
  *      much, up to the bound of the chunk.
  *
- * A unit of work is one KV head of a row, after its partials were merged.  It reads the units' boxes, 4 dimension
+ * A unit of work is one KV head of a row.  It reads the units' boxes, 4 dimension
  * bytes each, once into the caches, where every head of the group reads them again. */
 #include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cpu/cpu_select_internal.h"
+#include "device/cpu/cpu_device_internal.h"
 #include "tensor/half.h"
 
 enum { PIECE = 256 }; /* units at a time, of whole chunks: 64 KiB at dimension 64 */
@@ -31,9 +31,19 @@ enum { PIECE = 256 }; /* units at a time, of whole chunks: 64 KiB at dimension 6
 enum { LANES = 8 }; /* a register of halves on every machine; a dimension is a multiple of it */
 typedef int16_t halves __attribute__((vector_size(LANES * sizeof(int16_t))));
 
-struct certifier {
-    const struct select_run *run;
-    const struct select_item *item;
+struct bound_run {
+    const struct cpu_device *device;
+    const struct mass_bound_operation *operation;
+    const struct kv_layout *kv;
+    size_t group;
+    uint8_t *threads;
+    size_t thread_bytes;
+    size_t alone_next;
+};
+
+struct bounder {
+    const struct bound_run *run;
+    const struct rows_item *item;
     const void *const *blocks;
     size_t unit_tokens, dimension;
     const float *q; /* [group][dimension] */
@@ -48,7 +58,7 @@ struct certifier {
     double sum[GROUP_MOST]; /* of n exp(bound - top) */
 };
 
-static size_t certifier_init(struct certifier *c, const struct select_run *run, uint8_t *memory) {
+static size_t bounder_init(struct bounder *c, const struct bound_run *run, uint8_t *memory) {
     size_t used = 0, columns = 2 * run->kv->k_dimension;
     size_t query = cpu_scratch_add(&used, run->group * columns * sizeof(float));
     size_t scores = cpu_scratch_add(&used, run->group * PIECE * sizeof(float));
@@ -57,22 +67,20 @@ static size_t certifier_init(struct certifier *c, const struct select_run *run, 
     size_t left = cpu_scratch_add(&used, PIECE);
     size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(columns));
     if (memory == NULL) return used;
-    *c = (struct certifier){.run = run,
-                            .unit_tokens = run->operation->layout->unit_tokens,
-                            .dimension = run->kv->k_dimension,
-                            .query = (float *)(void *)(memory + query),
-                            .scores = (float *)(void *)(memory + scores),
-                            .weights = (float *)(void *)(memory + weights),
-                            .widened = (float *)(void *)(memory + widened),
-                            .left = memory + left,
-                            .score_scratch = memory + score};
+    *c = (struct bounder){.run = run,
+                          .unit_tokens = run->operation->layout->unit_tokens,
+                          .dimension = run->kv->k_dimension,
+                          .query = (float *)(void *)(memory + query),
+                          .scores = (float *)(void *)(memory + scores),
+                          .weights = (float *)(void *)(memory + weights),
+                          .widened = (float *)(void *)(memory + widened),
+                          .left = memory + left,
+                          .score_scratch = memory + score};
     return used;
 }
 
-size_t cpu_certify_scratch_bytes(const struct select_run *run) { return certifier_init(NULL, run, NULL); }
-
 /* sum of max(q low, q high) = min(q, 0) . low + max(q, 0) . high; a NaN stays in one of them. */
-static void prepare_query(const struct certifier *c) {
+static void prepare_query(const struct bounder *c) {
     for (size_t head = 0; head < c->run->group; head++) {
         float *low = c->query + head * 2 * c->dimension, *high = low + c->dimension;
         for (size_t d = 0; d < c->dimension; d++) {
@@ -84,7 +92,7 @@ static void prepare_query(const struct certifier *c) {
 }
 
 /* Low row, then high row. */
-static const uint16_t *unit_box(const struct certifier *c, uint64_t unit) {
+static const uint16_t *unit_box(const struct bounder *c, uint64_t unit) {
     size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
     const uint8_t *block = c->blocks[unit / chunk_units];
     return (const uint16_t *)(const void *)(block + c->run->operation->layout->bounds_offset) +
@@ -92,7 +100,7 @@ static const uint16_t *unit_box(const struct certifier *c, uint64_t unit) {
 }
 
 /* Counts what the piece has of rows that are not on the list, from the entry *next on; whether it is any. */
-static bool count_left(const struct certifier *c, uint64_t first, size_t count, const uint32_t *list,
+static bool count_left(const struct bounder *c, uint64_t first, size_t count, const uint32_t *list,
                        size_t kept, size_t *next) {
     bool any = false;
     for (size_t i = 0; i < count; i++) {
@@ -107,7 +115,7 @@ static bool count_left(const struct certifier *c, uint64_t first, size_t count, 
 }
 
 /* Magnitudes of halves have the order of their bits, infinities and NaN above them. */
-static void find_greatest(struct certifier *c, uint64_t first, size_t count) {
+static void find_greatest(struct bounder *c, uint64_t first, size_t count) {
     halves greatest = {0};
     for (size_t i = 0; i < count; i++) {
         const uint16_t *box = unit_box(c, first + i);
@@ -125,7 +133,7 @@ static void find_greatest(struct certifier *c, uint64_t first, size_t count) {
     }
 }
 
-static void score_piece(const struct certifier *c, uint64_t first, size_t count) {
+static void score_piece(const struct bounder *c, uint64_t first, size_t count) {
     const struct metadata_layout *layout = c->run->operation->layout;
     for (size_t head = 0; head < c->run->group; head++)
         c->run->device->kernels.score.rows(
@@ -144,7 +152,7 @@ static void score_piece(const struct certifier *c, uint64_t first, size_t count)
 }
 
 /* 4: raises the bounds of a full chunk's units, scores[head * PIECE]. */
-static void widen_chunk(const struct certifier *c, uint64_t first, float *scores) {
+static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) {
     const size_t dimension = c->dimension, units = KV_CHUNK_TOKENS / c->unit_tokens;
     float most[GROUP_MOST] = {0};
     for (size_t d = 0; d < dimension; d++) {
@@ -157,8 +165,8 @@ static void widen_chunk(const struct certifier *c, uint64_t first, float *scores
         /* and half a unit of the half that is decoded */
         c->widened[d] = (high - low) * (1.001F / 30) + fmaxf(fabsf(low), fabsf(high)) * 0x1p-11F + 0x1p-24F;
         for (size_t head = 0; head < c->run->group; head++)
-            most[head] += c->query[head * 2 * dimension + d] * low +
-                          c->query[(head * 2 + 1) * dimension + d] * high;
+            most[head] +=
+                c->query[head * 2 * dimension + d] * low + c->query[(head * 2 + 1) * dimension + d] * high;
     }
     for (size_t head = 0; head < c->run->group; head++) {
         float more = 0;
@@ -170,7 +178,7 @@ static void widen_chunk(const struct certifier *c, uint64_t first, float *scores
     }
 }
 
-static void widen_piece(const struct certifier *c, uint64_t first, size_t count) {
+static void widen_piece(const struct bounder *c, uint64_t first, size_t count) {
     const size_t units = KV_CHUNK_TOKENS / c->unit_tokens;
     for (size_t i = 0; i < count; i += units)
         if ((first + i + units) * c->unit_tokens <= c->item->position + 1)
@@ -178,8 +186,8 @@ static void widen_piece(const struct certifier *c, uint64_t first, size_t count)
 }
 
 /* Scores as the softmax sees them; those of units that are attended to whole become nothing. */
-static void add_weights(struct certifier *c, size_t head, size_t count) {
-    const struct attend_selected_operation *operation = c->run->operation;
+static void add_weights(struct bounder *c, size_t head, size_t count) {
+    const struct mass_bound_operation *operation = c->run->operation;
     float *scores = c->scores + head * PIECE, top = c->top[head];
     const float one = 1;
     for (size_t i = 0; i < count; i++) {
@@ -205,15 +213,15 @@ static void add_weights(struct certifier *c, size_t head, size_t count) {
 }
 
 /* 3: the exponent's part of what scores may be off by. */
-static double rounding_of(const struct certifier *c, size_t head) {
-    const struct attend_selected_operation *operation = c->run->operation;
+static double rounding_of(const struct bounder *c, size_t head) {
+    const struct mass_bound_operation *operation = c->run->operation;
     double norm = 0;
     for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->q[head * c->dimension + d]);
     double products = norm * (double)c->greatest * (double)operation->scale;
     return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)operation->softcap + 0x1p-12;
 }
 
-static double certified_share(const struct certifier *c, size_t head, double m, double s) {
+static double bound_share(const struct bounder *c, size_t head, double m, double s) {
     if (!(s > 0)) return 0;
     if (c->sum[head] == 0) return 1; /* nothing was left out */
     double left = (double)c->top[head] + log(c->sum[head]) + rounding_of(c, head);
@@ -221,31 +229,55 @@ static double certified_share(const struct certifier *c, size_t head, double m, 
     return share >= 0 ? share : 0;
 }
 
-void cpu_certify(const struct select_run *run, size_t row, size_t kv_head, const uint32_t *list, const float *m,
-                 const float *s, uint8_t *scratch) {
-    const struct attend_selected_operation *operation = run->operation;
-    struct certifier c;
-    ASSERT(operation->layout->has_bounds && operation->scale > 0 && run->group <= GROUP_MOST);
-    certifier_init(&c, run, scratch);
-    c.item = run->rows[row].item;
-    ASSERT(c.item->view.metadata != NULL);
-    c.blocks = head_metadata(c.item, kv_head);
-    c.q = head_query(run, &run->rows[row], kv_head);
+/* One KV head of one item. */
+static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratch) {
+    const struct mass_bound_operation *operation = run->operation;
+    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
+    const size_t kv_head = unit % operation->kv_head_count;
+    const struct row_list list = item->lists[kv_head];
+    struct bounder c;
+    bounder_init(&c, run, scratch);
+    c.item = item;
+    c.blocks = (const void *const *)(item->view.metadata + kv_head * item->view.chunk_stride);
+    c.q = operation->q + item->row * operation->q_stride + kv_head * run->group * c.dimension;
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
-    const uint64_t units = c.item->position / c.unit_tokens + 1;
-    const size_t kept = (size_t)select_item_kept(c.item, kv_head);
+    const uint64_t units = item->position / c.unit_tokens + 1;
     size_t next = 0;
     for (uint64_t first = 0; first < units; first += PIECE) {
         size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
         find_greatest(&c, first, count);
-        if (!count_left(&c, first, count, list, kept, &next)) continue;
+        if (!count_left(&c, first, count, list.rows, list.count, &next)) continue;
         score_piece(&c, first, count);
-        if (c.item->view.packed != NULL) widen_piece(&c, first, count);
+        if (item->view.packed != NULL) widen_piece(&c, first, count);
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
-    size_t item = (size_t)(c.item - operation->items);
-    double *certified = operation->certified + item * operation->head_count + kv_head * run->group;
-    for (size_t head = 0; head < run->group; head++)
-        certified[head] = certified_share(&c, head, (double)m[head], (double)s[head]);
+    for (size_t head = 0; head < run->group; head++) {
+        const struct softmax_sum *sum = &operation->sums[unit * run->group + head];
+        operation->shares[unit * run->group + head] =
+            bound_share(&c, head, (double)sum->greatest, (double)sum->sum);
+    }
+}
+
+static void bound_task(void *context, const struct pool_worker *worker) {
+    struct bound_run *run = context;
+    size_t unit, units = run->operation->item_count * run->operation->kv_head_count;
+    while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
+        bound_unit(run, unit, run->threads + worker->index * run->thread_bytes);
+}
+
+void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
+    struct cpu_device *device = stream->device;
+    if (operation->item_count == 0) return;
+    struct bound_run run = {.device = device,
+                            .operation = operation,
+                            .kv = operation->items[0].view.layout,
+                            .group = operation->head_count / operation->kv_head_count};
+    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+    ASSERT(operation->layout->has_bounds && operation->scale > 0);
+    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.metadata != NULL);
+    run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
+    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
+    if (run.threads != NULL)
+        cpu_run(device, operation->item_count * operation->kv_head_count == 1, bound_task, &run);
 }

@@ -1,0 +1,56 @@
+#include "attention/choice.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+
+enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error) {
+    const size_t rows = options->row_capacity, lists = rows * options->kv_head_count;
+    *choice = (struct choice){.row_capacity = rows,
+                              .kv_head_count = options->kv_head_count,
+                              .rows_max = options->list_rows != 0 ? (size_t)options->list_rows : SIZE_MAX};
+    choice->dense = calloc(rows, sizeof *choice->dense);
+    choice->chosen = calloc(rows, sizeof *choice->chosen);
+    choice->dense_items = calloc(rows, sizeof *choice->dense_items);
+    choice->chosen_items = calloc(rows, sizeof *choice->chosen_items);
+    choice->lists = calloc(lists, sizeof *choice->lists);
+    choice->candidates = calloc(rows, sizeof *choice->candidates);
+    choice->picks = calloc(lists, sizeof *choice->picks);
+    if (options->tree_layers > 0) choice->densities = calloc(options->tree_layers, sizeof *choice->densities);
+    enum status status = STATUS_OK;
+    if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
+        choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
+        choice->picks == NULL || (options->tree_layers > 0 && choice->densities == NULL))
+        status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
+    if (status == STATUS_OK) status = choice_reserve(choice, (size_t)options->list_rows, error);
+    if (status != STATUS_OK) choice_deinit(choice);
+    return status;
+}
+
+void choice_deinit(struct choice *choice) {
+    free(choice->dense);
+    free(choice->chosen);
+    free(choice->dense_items);
+    free(choice->chosen_items);
+    free(choice->lists);
+    free(choice->candidates);
+    free(choice->picks);
+    free(choice->rows);
+    free(choice->densities);
+    *choice = (struct choice){0};
+}
+
+enum status choice_reserve(struct choice *choice, size_t rows, struct error *error) {
+    if (rows <= choice->rows_capacity) return STATUS_OK;
+    if (rows > choice->rows_max)
+        return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", rows,
+                         choice->rows_capacity);
+    /* Lists grow with their context, token by token. */
+    size_t capacity = choice->rows_max == SIZE_MAX ? rows + rows / 2 : choice->rows_max;
+    free(choice->rows);
+    choice->rows = calloc(capacity, sizeof *choice->rows);
+    choice->rows_capacity = choice->rows != NULL ? capacity : 0;
+    if (choice->rows == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", rows);
+    return STATUS_OK;
+}

@@ -1,0 +1,62 @@
+/* choice: what the rows of a step attend to in one layer, as a value.
+ *
+ * A row either sees everything, or each of its KV heads has a list of rows (device.h, row_list).  Whoever chooses
+ * brings the value that is filled: what a layer attends to and what the next one is expected to want are two values
+ * that know nothing of each other.  A choice owns the memory that its lists lie in, and sums up what was counted
+ * while it was filled, over all the times that it was.
+ *
+ * It is filled by select_choose (select.h) and valid until it is filled again.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_CHOICE_H
+#define LOAM_ATTENTION_CHOICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention/certificates.h"
+#include "attention/tree_density.h"
+#include "base/status.h"
+#include "device/device.h"
+
+struct select_statistics { /* since the last reset */
+    /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
+    uint64_t kept, visible;
+    struct select_times times;
+    uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
+    struct tree_counts tree;       /* select=tree: what its searches evaluated */
+    struct certificates certified; /* of rows that chose */
+    uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
+};
+
+struct choice {
+    bool everything; /* no row chooses in this layer: attention is dense, and the rest is not set */
+    size_t dense_count, chosen_count;
+    struct attend_item *dense;          /* [dense_count], one row each: these see everything */
+    struct rows_item *chosen;           /* [chosen_count]: these have lists */
+    size_t *dense_items, *chosen_items; /* the operation's item that each is of */
+    struct row_list *lists;             /* [chosen_count][kv_head_count]: what `chosen` shows */
+    struct select_statistics statistics;
+    /* The workspace; all owned. */
+    size_t row_capacity, kv_head_count;
+    struct select_item *candidates; /* [row_capacity]: what each of `chosen` chooses from */
+    uint64_t *picks;                /* [row_capacity][kv_head_count] */
+    uint32_t *rows;                 /* [rows_capacity]: of the lists */
+    size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
+    struct tree_density *densities; /* [layer_count]; NULL: no tree is searched */
+};
+
+struct choice_options {
+    size_t row_capacity, kv_head_count;
+    uint64_t
+        list_rows; /* of all lists of a choice together, at most: allocated at once; 0: as they come to need */
+    size_t tree_layers; /* layers whose trees are searched; 0: none */
+};
+enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error)
+    STATUS_CHECKED;
+void choice_deinit(struct choice *choice); /* zeroed is allowed */
+
+/* Memory for lists of so many rows together.  STATUS_MEMORY */
+enum status choice_reserve(struct choice *choice, size_t rows, struct error *error) STATUS_CHECKED;
+
+#endif

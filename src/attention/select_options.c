@@ -1,0 +1,229 @@
+/* What select's options mean before there is a select: the methods, their settings, and the layout of metadata that
+ * they come to.  See select.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "attention/head_shares.h"
+#include "attention/select_internal.h"
+
+/* ---- methods ---- */
+
+const struct select_method *const select_methods[] = {&select_all,     &select_window, &select_quest,
+                                                      &select_meanstd, &select_hash,   &select_h2o,
+                                                      &select_lowrank, &select_tree,   &select_exact};
+const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
+
+const struct select_method *select_method_find(const char *name) {
+    for (size_t i = 0; i < select_method_count; i++)
+        if (strcmp(select_methods[i]->name, name) == 0) return select_methods[i];
+    return NULL;
+}
+
+enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+                               const struct select_options *options, struct error *error) {
+    (void)layout, (void)shape, (void)options, (void)error;
+    return STATUS_OK;
+}
+
+enum { PAGE_DEFAULT = 16 }; /* of methods that rank pages */
+
+static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
+    if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
+                     options->method->name, page);
+}
+
+enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+                                 struct error *error) {
+    layout->unit_tokens = options->page > 1 ? options->page : 1;
+    return options->page > 1 ? check_page(options, options->page, error) : STATUS_OK;
+}
+
+enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+                                const struct select_options *options, enum abstract_kind kind,
+                                struct error *error) {
+    size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
+    TRY(check_page(options, page, error));
+    layout->kind = METADATA_ABSTRACT;
+    layout->abstract_kind = kind;
+    layout->aggregate = SCORE_MAX;
+    layout->unit_tokens = page;
+    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->certify;
+    layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
+    abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,
+                         kind == ABSTRACT_MEAN_DEVIATION);
+    layout->bounds_offset = layout->abstract.offset[ABSTRACT_MIN_MAX];
+    layout->bytes = layout->abstract.bytes;
+    return STATUS_OK;
+}
+
+const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
+                                        size_t layer_index, size_t *columns) {
+    if (calibration == NULL || calibration->find == NULL) return NULL;
+    return calibration->find(calibration->context, kind, layer_index, columns);
+}
+
+/* ---- settings ---- */
+
+struct select_options select_options_default(void) {
+    return (struct select_options){.method = &select_all,
+                                   .keep = select_keep_all(),
+                                   .sinks = 4,
+                                   .recent = 64,
+                                   .dense_layers = 2,
+                                   .bits = 128,
+                                   .leaf = 8,
+                                   .norms = true};
+}
+
+/* What --set takes beside axes, and what help lists: numbers and flags by where they are, and words. */
+static const struct setting {
+    const char *name;
+    const char *words; /* for people; NULL: a number */
+    size_t offset;
+    bool is_flag;
+} settings[] = {
+    {"sinks", NULL, offsetof(struct select_options, sinks), false},
+    {"recent", NULL, offsetof(struct select_options, recent), false},
+    {"dense", NULL, offsetof(struct select_options, dense_layers), false},
+    {"page", NULL, offsetof(struct select_options, page), false},
+    {"bits", NULL, offsetof(struct select_options, bits), false},
+    {"norms", NULL, offsetof(struct select_options, norms), true},
+    {"columns", NULL, offsetof(struct select_options, columns), false},
+    {"leaf", NULL, offsetof(struct select_options, leaf), false},
+    {"rank", "bound or meanstd", 0, false},
+    {"certify", NULL, offsetof(struct select_options, certify), true},
+    {"heads", "even or importance", 0, false},
+    {"scan", NULL, offsetof(struct select_options, scan), true},
+};
+enum { SETTING_COUNT = sizeof settings / sizeof settings[0] };
+
+const char *select_setting_name(size_t index, const char **words) {
+    if (index >= SETTING_COUNT) return NULL;
+    *words = settings[index].words;
+    return settings[index].name;
+}
+
+static const struct setting *setting_find(const char *name) {
+    for (size_t i = 0; i < SETTING_COUNT; i++)
+        if (strcmp(settings[i].name, name) == 0) return &settings[i];
+    return NULL;
+}
+
+bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
+    const struct setting *setting = setting_find(name);
+    if (setting == NULL || setting->words != NULL) return false;
+    unsigned char *target = (unsigned char *)options + setting->offset;
+    size_t number = (size_t)value;
+    bool flag = value != 0;
+    if (setting->is_flag)
+        memcpy(target, &flag, sizeof flag);
+    else
+        memcpy(target, &number, sizeof number);
+    return true;
+}
+
+bool select_option_set_word(struct select_options *options, const char *name, const char *word,
+                            const char **words) {
+    const struct setting *setting = setting_find(name);
+    bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
+    *words = setting != NULL ? setting->words : NULL;
+    if (rank && strcmp(word, "bound") == 0)
+        options->rank = TREE_BOUND;
+    else if (rank && strcmp(word, "meanstd") == 0)
+        options->rank = TREE_MEAN_DEVIATION;
+    else if (heads && strcmp(word, "even") == 0)
+        options->heads = SELECT_HEADS_EVEN;
+    else if (heads && strcmp(word, "importance") == 0)
+        options->heads = SELECT_HEADS_IMPORTANCE;
+    else
+        return false;
+    return true;
+}
+
+enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) {
+    char *end;
+    double number = strtod(text, &end);
+    bool whole = strcspn(text, ".eExXnN%") == strlen(text);
+    *keep = (struct select_keep){0};
+    if (end != text && number > 0 && isfinite(number)) {
+        double scale = *end == 'K' || *end == 'k' ? 0x1p10 : *end == 'M' || *end == 'm' ? 0x1p20 : 1;
+        if (strcmp(end, "%") == 0 && number <= 100)
+            keep->ratio = number / 100;
+        else if (*end == '\0' && !whole && number <= 1)
+            keep->ratio = number;
+        else if (whole && end[scale != 1] == '\0' && number * scale <= 0x1p62)
+            keep->tokens = (uint64_t)(number * scale);
+    }
+    if (keep->ratio == 1) *keep = select_keep_all();
+    if (keep->ratio > 0 || keep->tokens > 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE,
+                     "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a share (10%%, 0.1)",
+                     text);
+}
+
+const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes) {
+    if (keep.ratio > 0)
+        snprintf(buffer, buffer_bytes, "%.4g%%", keep.ratio * 100);
+    else if (keep.tokens == UINT64_MAX)
+        snprintf(buffer, buffer_bytes, "100%%");
+    else
+        snprintf(buffer, buffer_bytes, "%" PRIu64, keep.tokens);
+    return buffer;
+}
+
+/* ---- what they come to ---- */
+
+struct select_rule select_rule_of(const struct select_options *options) {
+    bool everything = options->keep.ratio == 0 && options->keep.tokens == UINT64_MAX;
+    return (struct select_rule){.dense =
+                                    options->method == &select_all || (everything && !options->gather_all),
+                                .window_only = options->method->recent_share == 1,
+                                .keep = options->keep};
+}
+
+uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible) {
+    if (keep.ratio > 0) return (uint64_t)ceil(keep.ratio * (double)visible);
+    return keep.tokens;
+}
+
+enum status select_options_layout(struct metadata_layout *layout, const struct select_options *options,
+                                  const struct select_shape *shape, struct error *error) {
+    *layout = (struct metadata_layout){.unit_tokens = 1};
+    TRY(options->method->layout(layout, shape, options, error));
+    layout->bytes = align_up(layout->bytes, 64);
+    if (!options->certify || layout->has_bounds || options->method == &select_all) return STATUS_OK;
+    return error_set(error, STATUS_USAGE,
+                     "select=%s: certify=1 needs bounds of keys, which quest, meanstd and tree have",
+                     options->method->name);
+}
+
+enum status select_options_metadata_bytes(const struct select_options *options,
+                                          const struct select_shape *shape, size_t *bytes,
+                                          struct error *error) {
+    struct metadata_layout layout;
+    TRY(select_options_layout(&layout, options, shape, error));
+    *bytes = layout.bytes;
+    return STATUS_OK;
+}
+
+/* As plan_row has it: the best, or the window alone, which reaches back to the unit before it. */
+enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
+                                     uint64_t context_size, uint64_t *kept, struct error *error) {
+    struct metadata_layout layout;
+    TRY(select_options_layout(&layout, options, shape, error));
+    struct select_rule rule = select_rule_of(options);
+    uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
+    uint64_t keep = select_keep_tokens(options->keep, context_size), recent = options->recent;
+    if (keep > context_size || options->gather_all) keep = context_size;
+    uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
+                                      : (uint64_t)(options->method->recent_share * (double)keep);
+    uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
+    if (options->heads == SELECT_HEADS_IMPORTANCE)
+        keep = head_share_keep(keep, context_size, HEAD_SHARE_MOST) + unit;
+    *kept = rule.dense ? 0 : keep > window ? keep : window;
+    if (*kept > context_size) *kept = context_size;
+    return STATUS_OK;
+}

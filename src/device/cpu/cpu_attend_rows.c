@@ -1,0 +1,242 @@
+/* attend_rows on the cpu: one fork-join of two phases with a barrier between them.
+ *
+ *   attend   partials over the list, in ranges of dense attention's size   a unit is a range of a KV head of a row
+ *   finish   partials merged in the order of the ranges                    a KV head of a row
+ *
+ * Units are drawn as tickets; where they are cut depends on the lengths of the lists alone (invariant 1 of
+ * cpu_device_internal.h).  A list of all rows goes through the ranges that dense attention cuts, so that it gives
+ * the same sums where a kernel attends to a list as it does to a range.  Several rows are taken in
+ * batches whose scratch is bounded. */
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "platform/clock.h"
+
+enum { ROWS_MOST = 64 }; /* of a batch */
+
+enum rows_phase { PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
+
+struct rows_run {
+    const struct cpu_device *device;
+    const struct attend_rows_operation *operation;
+    const struct kv_layout *kv;
+    const struct rows_item *items; /* [item_count] of the batch */
+    size_t item_count, group;
+    size_t attend_first[ROWS_MOST]; /* unit of head 0 of each; also the index of its first partial */
+    float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
+    size_t partial_stride;
+    uint8_t *threads;
+    size_t thread_bytes;
+    size_t units[PHASE_COUNT], next[PHASE_COUNT];
+};
+
+/* `count` rows of the list of one KV head of an item. */
+struct rows_part {
+    size_t item, head, begin, count;
+    const uint32_t *list; /* from begin on */
+};
+
+static struct cpu_ranges head_ranges(const struct rows_item *item, size_t head) {
+    return cpu_ranges_of(item->lists[head].count);
+}
+
+static struct rows_part part_of(const struct rows_run *run, size_t unit) {
+    struct rows_part part = {0};
+    while (part.item + 1 < run->item_count && run->attend_first[part.item + 1] <= unit) part.item++;
+    const struct rows_item *item = &run->items[part.item];
+    struct cpu_ranges ranges = head_ranges(item, 0);
+    for (unit -= run->attend_first[part.item]; unit >= ranges.count; ranges = head_ranges(item, ++part.head))
+        unit -= ranges.count;
+    part.begin = unit * ranges.rows;
+    part.count = min_size(ranges.rows, item->lists[part.head].count - part.begin);
+    part.list = item->lists[part.head].rows + part.begin;
+    return part;
+}
+
+/* Of count rows from `list` on, those before the first chunk that lies in the other form: in 4 bits or as rows. */
+static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
+                        bool *packed) {
+    *packed = false;
+    if (view->packed == NULL) return count;
+    void *const *forms = view->packed + head * view->chunk_stride;
+    *packed = forms[list[0] / KV_CHUNK_TOKENS] != NULL;
+    size_t end = 1;
+    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != NULL) == *packed) end++;
+    return end;
+}
+
+/* Rows of a part, all in one form, and where what comes of them goes. */
+struct rows_piece {
+    size_t first, count; /* of the part */
+    bool packed;
+    float *partial, *scores; /* scores: NULL where none are wanted */
+};
+
+static void attend_piece(const struct rows_run *run, const struct rows_part *part,
+                         const struct rows_piece *piece, size_t then, uint8_t *scratch) {
+    const struct attention_kernels *kernels = &run->device->kernels.attention;
+    const struct rows_item *item = &run->items[part->item];
+    const struct kv_view *view = &item->view;
+    struct attention_gather_args args = {
+        .layout = run->kv,
+        .chunks = (const void *const *)((piece->packed ? view->packed : view->chunks) +
+                                        part->head * view->chunk_stride),
+        .rows = part->list + piece->first,
+        .row_count = piece->count,
+        .q = run->operation->q + item->row * run->operation->q_stride +
+             part->head * run->group * run->kv->k_dimension,
+        .q_stride = run->kv->k_dimension,
+        .group = run->group,
+        .scale = run->operation->scale,
+        .softcap = run->operation->softcap,
+        .m = piece->partial,
+        .s = piece->partial + run->group,
+        .o = piece->partial + 2 * run->group,
+        .o_stride = run->kv->v_dimension,
+        .scores = piece->scores,
+        .scores_stride = run->operation->scores_stride,
+        .scratch = scratch,
+    };
+    if (then < run->units[PHASE_ATTEND] && piece->first + piece->count == part->count) {
+        const struct rows_part next = part_of(run, then);
+        const struct kv_view *next_view = &run->items[next.item].view;
+        bool next_packed;
+        args.then_chunks = (const void *const *)(next_view->chunks + next.head * next_view->chunk_stride);
+        args.then_rows = next.list;
+        args.then_count = same_form(next_view, next.head, next.list, next.count, &next_packed);
+        if (next_packed) args.then_count = 0;
+    }
+    (piece->packed ? kernels->gather_q4 : kernels->gather)(&args);
+}
+
+static void merge_partial(const struct rows_run *run, float *target, const float *source) {
+    const size_t group = run->group, dimension = run->kv->v_dimension;
+    run->device->kernels.attention.merge(group, dimension, target, target + group, target + 2 * group,
+                                         dimension, source, source + group, source + 2 * group, dimension);
+}
+
+/* The first of the group's query heads, among those of all items. */
+static size_t query_head(const struct rows_run *run, size_t item, size_t kv_head) {
+    size_t index = (size_t)(run->items - run->operation->items) + item;
+    return index * run->operation->head_count + kv_head * run->group;
+}
+
+/* `then`: the unit that this thread goes on with. */
+static void attend_unit(const struct rows_run *run, size_t unit, size_t then, uint8_t *scratch) {
+    const struct attend_rows_operation *operation = run->operation;
+    const struct rows_part part = part_of(run, unit);
+    const struct rows_item *item = &run->items[part.item];
+    float *partial = run->partials + unit * run->partial_stride;
+    ASSERT(part.list[part.count - 1] <= item->position);
+    float *scores = NULL;
+    if (operation->scores != NULL)
+        scores =
+            operation->scores + query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
+    float *other = (float *)(void *)scratch; /* of rows behind the first that lie in another form */
+    uint8_t *rest = scratch + run->partial_stride * sizeof *other;
+    struct rows_piece piece = {.first = 0};
+    for (; piece.first < part.count; piece.first += piece.count) {
+        piece.count = same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first,
+                                &piece.packed);
+        piece.partial = piece.first == 0 ? partial : other;
+        piece.scores = scores != NULL ? scores + piece.first : NULL;
+        attend_piece(run, &part, &piece, then, rest);
+        if (piece.first > 0) merge_partial(run, partial, other);
+    }
+}
+
+static void finish_unit(const struct rows_run *run, size_t unit) {
+    const struct attend_rows_operation *operation = run->operation;
+    const size_t index = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
+    const struct rows_item *item = &run->items[index];
+    const size_t group = run->group, dimension = run->kv->v_dimension;
+    size_t first = run->attend_first[index];
+    for (size_t before = 0; before < head; before++) first += head_ranges(item, before).count;
+    float *target = run->partials + first * run->partial_stride;
+    for (size_t range = 1; range < head_ranges(item, head).count; range++)
+        merge_partial(run, target, target + range * run->partial_stride);
+    for (size_t i = 0; i < group && operation->sums != NULL; i++)
+        operation->sums[query_head(run, index, head) + i] =
+            (struct softmax_sum){.greatest = target[i], .sum = target[group + i]};
+    if (operation->out == NULL) return;
+    run->device->kernels.attention.finish(
+        group, dimension, target + group, target + 2 * group, dimension,
+        operation->out + item->row * operation->out_stride + head * group * dimension, dimension);
+}
+
+/* relaxed: tickets only; what units read of others lies behind the barrier */
+static size_t draw(struct rows_run *run, enum rows_phase phase) {
+    return __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
+}
+
+static void rows_task(void *context, const struct pool_worker *worker) {
+    struct rows_run *run = context;
+    uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
+    size_t unit = draw(run, PHASE_ATTEND), units = run->units[PHASE_ATTEND];
+    while (unit < units) {
+        size_t then = cpu_draws_early(worker, unit, units) ? draw(run, PHASE_ATTEND) : SIZE_MAX;
+        attend_unit(run, unit, then, scratch);
+        unit = then != SIZE_MAX ? then : draw(run, PHASE_ATTEND);
+    }
+    cpu_barrier(worker);
+    while ((unit = draw(run, PHASE_FINISH)) < run->units[PHASE_FINISH]) finish_unit(run, unit);
+}
+
+/* ---- planning ---- */
+
+static const size_t BATCH_BYTES = 64 << 20; /* of partials; more rows wait for the next batch */
+
+static size_t item_units(const struct attend_rows_operation *operation, const struct rows_item *item) {
+    size_t units = 0;
+    for (size_t head = 0; head < operation->kv_head_count; head++) {
+        ASSERT(item->lists[head].count > 0 && item->lists[head].count <= item->position + 1);
+        units += head_ranges(item, head).count;
+    }
+    return units;
+}
+
+/* Takes items from run->items on, as many as one batch holds. */
+static void plan_batch(struct rows_run *run, size_t items_left) {
+    const size_t unit_bytes = run->partial_stride * sizeof *run->partials;
+    while (run->item_count < items_left && run->item_count < ROWS_MOST) {
+        size_t units = item_units(run->operation, &run->items[run->item_count]);
+        if (run->item_count > 0 && (run->units[PHASE_ATTEND] + units) * unit_bytes > BATCH_BYTES) return;
+        run->attend_first[run->item_count++] = run->units[PHASE_ATTEND];
+        run->units[PHASE_ATTEND] += units;
+        run->units[PHASE_FINISH] += run->operation->kv_head_count;
+    }
+}
+
+static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
+    const struct attention_kernels *kernels = &device->kernels.attention;
+    size_t used = 0;
+    run->thread_bytes = align_up(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
+                                          kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
+                                     run->partial_stride * sizeof(float),
+                                 64);
+    size_t partials =
+        cpu_scratch_add(&used, run->units[PHASE_ATTEND] * run->partial_stride * sizeof *run->partials);
+    size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
+    uint8_t *memory = cpu_scratch_reserve(device, used);
+    if (memory == NULL) return false;
+    run->partials = (float *)(void *)(memory + partials);
+    run->threads = memory + threads;
+    return true;
+}
+
+void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation) {
+    struct cpu_device *device = stream->device;
+    uint64_t began = clock_ns();
+    for (size_t first = 0; first < operation->item_count;) {
+        struct rows_run run = {.device = device, .operation = operation, .items = operation->items + first};
+        run.kv = run.items[0].view.layout;
+        run.group = operation->head_count / operation->kv_head_count;
+        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+        run.partial_stride = align_up(run.group * (2 + run.kv->v_dimension), 16);
+        plan_batch(&run, operation->item_count - first);
+        if (!plan_scratch(&run, device)) return;
+        cpu_run(device, false, rows_task, &run);
+        first += run.item_count;
+    }
+    if (operation->times != NULL) operation->times->attend_ns += clock_ns() - began;
+}

@@ -1,0 +1,63 @@
+/* add_mass on the cpu.  A unit is one KV head of one item: its metadata are its own, so units share nothing, where no
+ * two items are of one sequence. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_device_internal.h"
+
+struct mass_run {
+    const struct cpu_device *device;
+    const struct add_mass_operation *operation;
+    size_t group;
+    uint8_t *threads;
+    size_t thread_bytes;
+};
+
+/* A thread's scratch: what the unit's rows received, in the order of the list. */
+static void mass_unit(const struct mass_run *run, size_t unit, float *received) {
+    const struct add_mass_operation *operation = run->operation;
+    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
+    const size_t kv_head = unit % operation->kv_head_count, query_head = unit * run->group;
+    const struct row_list list = item->lists[kv_head];
+    float m[GROUP_MOST], s[GROUP_MOST];
+    for (size_t i = 0; i < run->group; i++) {
+        m[i] = operation->sums[query_head + i].greatest;
+        s[i] = operation->sums[query_head + i].sum / operation->weight;
+    }
+    memset(received, 0, list.count * sizeof *received);
+    run->device->kernels.mass.add(
+        &(struct mass_add_args){.scores = operation->scores + query_head * operation->scores_stride,
+                                .scores_stride = operation->scores_stride,
+                                .group = run->group,
+                                .m = m,
+                                .s = s,
+                                .row_count = list.count,
+                                .mass = received});
+    void *const *blocks = item->view.metadata + kv_head * item->view.chunk_stride;
+    for (size_t i = 0; i < list.count; i++)
+        ((float *)blocks[list.rows[i] / KV_CHUNK_TOKENS])[list.rows[i] % KV_CHUNK_TOKENS] += received[i];
+}
+
+static void mass_task(void *context, const struct pool_worker *worker) {
+    const struct mass_run *run = context;
+    size_t units = run->operation->item_count * run->operation->kv_head_count;
+    struct range share = pool_share(worker, units, 1);
+    for (size_t unit = share.begin; unit < share.end; unit++)
+        mass_unit(run, unit, (float *)(void *)(run->threads + worker->index * run->thread_bytes));
+}
+
+void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation) {
+    struct cpu_device *device = stream->device;
+    struct mass_run run = {
+        .device = device, .operation = operation, .group = operation->head_count / operation->kv_head_count};
+    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+    size_t longest = 0;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t head = 0; head < operation->kv_head_count; head++)
+            longest = max_size(longest, operation->items[i].lists[head].count);
+    ASSERT(longest <= operation->scores_stride);
+    run.thread_bytes = align_up(longest * sizeof(float), 64);
+    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
+    if (run.threads != NULL) cpu_run(device, false, mass_task, &run);
+}
