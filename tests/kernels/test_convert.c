@@ -110,17 +110,18 @@ struct quality {
     double rmse_most; /* relative to the deviation of normal values */
 };
 
-/* Root mean square error on normal values; the bounds are what was measured plus 3%. */
+/* Root mean square error on normal values; the bounds are what was measured plus 3%; another draw gives 0.5% more
+ * or less. */
 static const struct quality qualities[] = {
     {TENSOR_F32, 0},       {TENSOR_F16, 3e-4},      {TENSOR_BF16, 3e-3},    {TENSOR_Q8_0, 0.0055},
-    {TENSOR_Q4_0, 0.0815}, {TENSOR_Q4_1, 0.0725},   {TENSOR_Q5_0, 0.0406},  {TENSOR_Q5_1, 0.0355},
-    {TENSOR_Q2_K, 0.268},  {TENSOR_Q3_K, 0.145},    {TENSOR_Q4_K, 0.0722},  {TENSOR_Q5_K, 0.0357},
-    {TENSOR_Q6_K, 0.0168}, {TENSOR_IQ4_NL, 0.0743}, {TENSOR_IQ4_XS, 0.075},
+    {TENSOR_Q4_0, 0.0833}, {TENSOR_Q4_1, 0.0735},   {TENSOR_Q5_0, 0.0412},  {TENSOR_Q5_1, 0.0358},
+    {TENSOR_Q2_K, 0.269},  {TENSOR_Q3_K, 0.148},    {TENSOR_Q4_K, 0.0731},  {TENSOR_Q5_K, 0.0361},
+    {TENSOR_Q6_K, 0.017}, {TENSOR_IQ4_NL, 0.0755}, {TENSOR_IQ4_XS, 0.0762},
 };
 
 static void quantisers_are_close(void **state) {
     (void)state;
-    enum { COUNT = 256 * 64 };
+    enum { COUNT = 256 * 1024 };
     static float x[COUNT], y[COUNT];
     struct random random;
     random_init(&random, test_seed(7));

@@ -2,8 +2,9 @@
  *
  * eps = 2^-24.  A sum of n squares in at least 8 partial sums is off by (n / 8 + 8) eps of itself; mean,
  * eps, root and reciprocal add 4 roundings, scaling 2: so RMSNorm's y is off by (n / 16 + 12) eps |y|.
- * LayerNorm: the mean is off by at most (n / 8 + 8)^2 eps^2 sum|x| / n + 2 eps |mean| (the second pass takes
- * what the first left), which moves each y by that times |w| / deviation, and x - mean is rounded. */
+ * LayerNorm: the second pass takes what the first left of the mean, whose own sum is of x - mean: the mean is off by
+ * at most (n / 8 + 8) eps sum|x - mean| / n + 2 eps |mean|, and by its square of the first's sum|x|, which moves each y
+ * by that times |w| / deviation, and x - mean is rounded. */
 #include "check.h"
 
 #include "kernels/norm/norm.h"
@@ -62,12 +63,13 @@ static void check_rms(const struct level *level, size_t count, double spread, st
 static void check_layer(const struct level *level, size_t count, double offset, struct random *random) {
     struct vectors v = vectors_create(random, count, offset, 1.0);
     const float *x = v.x.data, *w = v.w.data, *b = v.b.data;
-    double sum = 0, magnitude = 0, squares = 0, n = (double)count;
+    double sum = 0, magnitude = 0, squares = 0, apart = 0, n = (double)count;
     for (size_t i = 0; i < count; i++) sum += (double)x[i], magnitude += fabs((double)x[i]);
     double mean = sum / n;
     for (size_t i = 0; i < count; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
-    double deviation = sqrt(squares / n + (double)1e-5f);
-    double off = (n / 8 + 8) * (n / 8 + 8) * eps * eps * magnitude / n + 2 * eps * fabs(mean);
+    for (size_t i = 0; i < count; i++) apart += fabs((double)x[i] - mean);
+    double deviation = sqrt(squares / n + (double)1e-5f), order = (n / 8 + 8) * eps;
+    double off = order * apart / n + order * order * magnitude / n + 2 * eps * fabs(mean);
     level->kernels.layer(x, w, b, 1e-5f, count, v.y.data);
     for (size_t i = 0; i < count; i++) {
         double scaled = ((double)x[i] - mean) / deviation * (double)w[i];
