@@ -198,7 +198,7 @@ static void check_inner(const struct tree_case *c, enum tree_level level, size_t
 
 static void boxes_hold_their_keys(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    for (uint64_t seed = test_seed(1), last = seed + 60; seed < last; seed++) {
         struct tree_case c;
         case_create(&c, seed, (enum key_shape)(seed % BROKEN), (size_t)8 << seed % 4,
                     seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
@@ -229,6 +229,50 @@ static void score_nodes(const struct tree_case *c, const struct score_kernels *k
     tree_score(kernels, &(struct tree_score_args){&c->layout, level, (const void *const *)c->blocks, begin,
                                                   end, c->query, c->group, scores, scratch.data});
     guarded_destroy(&scratch);
+}
+
+/* What search and selection rank by, written out in double, of every node of every level; leaves of 64 have no search
+ * above them, so what is chosen of them rests on this alone.  A product of halves and floats is rounded once, and once
+ * in each of its sums: dimension + 2 roundings of the sum of magnitudes. */
+static void scores_are_importances(void **state) {
+    (void)state;
+    struct level levels[8];
+    size_t level_count = levels_init(levels);
+    static const enum key_shape shapes[] = {NORMAL, STEPS, SPIKES, DRIFTING};
+    size_t leaves_of_64 = 0;
+    for (uint64_t seed = test_seed(20261122), end = seed + 48; seed < end; seed++) {
+        struct tree_case c;
+        case_create(&c, seed, shapes[seed / 4 % 4], (size_t)8 << seed % 4,
+                    seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
+        const size_t dimension = c.layout.dimension;
+        for (enum tree_level level = c.layout.leaf; level <= tree_top(c.layout.leaf); level++) {
+            size_t nodes = c.token_count / (size_t)tree_tokens(level);
+            float *scores = calloc(nodes + 1, sizeof *scores);
+            const struct level *variant = &levels[seed % level_count];
+            score_nodes(&c, &variant->kernels, level, 0, nodes, scores);
+            leaves_of_64 += level == TREE_64 && c.layout.leaf == TREE_64 ? nodes : 0;
+            for (size_t node = 0; node < nodes; node++) {
+                double want = -INFINITY, size = 0;
+                const uint16_t *box = box_of(&c, level, node);
+                for (size_t head = 0; head < c.group; head++) {
+                    double of_head = 0;
+                    want = fmax(want, importance(&c, level, node, head));
+                    for (size_t d = 0; d < 2 * dimension; d++)
+                        of_head += fabs((double)c.q[head * dimension + d % dimension] *
+                                        (double)half_to_float(box[d]));
+                    size = fmax(size, of_head);
+                }
+                check_near(scores[node], want, ((double)dimension + 2) * size * 0x1p-24,
+                           "%s, seed %llu: leaves of %zu, node %zu of %zu tokens", variant->name,
+                           (unsigned long long)seed, (size_t)tree_tokens(c.layout.leaf), node,
+                           (size_t)tree_tokens(level));
+            }
+            free(scores);
+        }
+        case_destroy(&c);
+    }
+    printf("%zu leaves of 64\n", leaves_of_64);
+    assert_true(leaves_of_64 > 0);
 }
 
 struct ranked {
@@ -447,6 +491,7 @@ static void a_desert_is_evaluated_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boxes_hold_their_keys),
+        cmocka_unit_test(scores_are_importances),
         cmocka_unit_test(the_search_equals_brute_force),
         cmocka_unit_test(a_desert_is_evaluated_once),
         cmocka_unit_test(broken_boxes_end),
