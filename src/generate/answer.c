@@ -50,6 +50,9 @@ size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t 
 
 void answer_begin(struct answer *answer) {
     answer->tokens.count = 0;
+    free(answer->top); /* there may be more of them now */
+    answer->top = NULL;
+    answer->top_capacity = 0;
     answer->stop = STOP_NONE;
 }
 

@@ -10,11 +10,30 @@
 
 static char path[64];
 
-static struct loam_session *start(struct loam_model *model, const struct loam_session_options *options) {
+/* A session with one sequence. */
+struct started {
     struct loam_session *session;
+    struct loam_sequence *sequence;
+};
+
+static struct started start(struct loam_model *model, const struct loam_session_options *options,
+                            const struct loam_sampling *sampling) {
+    struct started started;
     struct loam_error error;
-    if (loam_session_create(&session, model, options, &error) != LOAM_OK) fail_msg("%s", error.message);
-    return session;
+    if (loam_session_create(&started.session, model, options, &error) != LOAM_OK)
+        fail_msg("%s", error.message);
+    if (loam_sequence_create(&started.sequence, started.session, sampling, &error) != LOAM_OK)
+        fail_msg("%s", error.message);
+    return started;
+}
+
+static void stop(struct started started) {
+    loam_sequence_destroy(started.sequence);
+    loam_session_destroy(started.session);
+}
+
+static enum loam_status next(struct started started, int32_t *token, struct loam_error *error) {
+    return loam_session_next(started.session, &started.sequence, 1, token, error);
 }
 
 static void test_generate(void **state) {
@@ -41,32 +60,34 @@ static void test_generate(void **state) {
     assert_false(loam_token_is_end(model, 5));
 
     int32_t first[20], token;
-    struct loam_session_options options = loam_session_options_default();
-    options.context_size = 64;
+    const struct loam_session_options options = {.size = sizeof options, .context_size = 64};
+    struct loam_sampling sampling = loam_sampling_default();
     for (size_t round = 0; round < 2; round++) { /* the same seed, the same tokens */
-        struct loam_session *session = start(model, &options);
-        assert_int_equal(loam_session_next(session, &token, &error), LOAM_USAGE);
-        assert_int_equal(loam_session_feed(session, ids, count, &error), LOAM_OK);
+        struct started started = start(model, &options, &sampling);
+        assert_int_equal(next(started, &token, &error), LOAM_USAGE);
+        assert_int_equal(loam_sequence_feed(started.sequence, ids, count, &error), LOAM_OK);
         for (size_t i = 0; i < 20; i++) {
-            assert_int_equal(loam_session_next(session, &token, &error), LOAM_OK);
+            assert_int_equal(next(started, &token, &error), LOAM_OK);
             if (round == 0) first[i] = token;
             assert_int_equal(token, first[i]);
-            assert_int_equal(loam_session_length(session), count + i + 1);
+            assert_int_equal(loam_sequence_length(started.sequence), count + i + 1);
         }
-        loam_session_truncate(session, 10);
-        assert_int_equal(loam_session_length(session), 10);
-        assert_int_equal(loam_session_next(session, &token, &error), LOAM_USAGE);
-        assert_int_equal(loam_session_feed(session, ids, 5, &error), LOAM_OK);
-        for (size_t i = 15; i < 64; i++)
-            assert_int_equal(loam_session_next(session, &token, &error), LOAM_OK);
-        assert_int_equal(loam_session_next(session, &token, &error), LOAM_USAGE);
+        loam_sequence_truncate(started.sequence, 10);
+        assert_int_equal(loam_sequence_length(started.sequence), 10);
+        assert_int_equal(next(started, &token, &error), LOAM_USAGE);
+        assert_int_equal(loam_sequence_feed(started.sequence, ids, 5, &error), LOAM_OK);
+        for (size_t i = 15; i < 64; i++) assert_int_equal(next(started, &token, &error), LOAM_OK);
+        assert_int_equal(next(started, &token, &error), LOAM_USAGE);
         assert_non_null(strstr(error.message, "64 tokens is full"));
-        loam_session_destroy(session);
+        stop(started);
     }
-    options.top_p = 2;
+    sampling.top_p = 2;
     struct loam_session *session;
-    assert_int_equal(loam_session_create(&session, model, &options, &error), LOAM_USAGE);
-    assert_null(session);
+    struct loam_sequence *sequence;
+    assert_int_equal(loam_session_create(&session, model, &options, &error), LOAM_OK);
+    assert_int_equal(loam_sequence_create(&sequence, session, &sampling, &error), LOAM_USAGE);
+    assert_null(sequence);
+    loam_session_destroy(session);
     loam_model_close(model);
 }
 
@@ -82,31 +103,31 @@ struct answer {
 static struct answer answer_with(struct loam_model *model, const char *preset, const char *set,
                                  const char *keep, bool q8) {
     struct loam_error error;
-    struct loam_session_options options = loam_session_options_default();
+    struct loam_session_options options = {.size = sizeof options};
+    const struct loam_sampling sampling = {.temperature = 2};
     char texts[3][64]; /* gone once the session is there */
     const char *given[3] = {preset, set, keep};
     for (size_t i = 0; i < 3; i++)
         if (given[i] != NULL) snprintf(texts[i], sizeof texts[i], "%s", given[i]);
     options.context_size = PROMPT + ANSWER;
-    options.temperature = 2;
-    options.top_k = 0;
-    options.top_p = 1;
-    options.min_p = 0;
-    options.q8_kv = q8;
+    options.k_type = options.v_type = q8 ? LOAM_KV_Q8 : LOAM_KV_F16;
     options.preset = preset != NULL ? texts[0] : NULL;
     options.set = set != NULL ? texts[1] : NULL;
     options.keep = keep != NULL ? texts[2] : NULL;
-    struct loam_session *session = start(model, &options);
+    struct started started = start(model, &options, &sampling);
     memset(texts, 'x', sizeof texts);
     int32_t prompt[PROMPT];
     for (size_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 7919 % 509 + i % 2);
-    assert_int_equal(loam_session_feed(session, prompt, PROMPT, &error), LOAM_OK);
+    assert_int_equal(loam_sequence_feed(started.sequence, prompt, PROMPT, &error), LOAM_OK);
     struct answer answer;
     for (size_t i = 0; i < ANSWER; i++)
-        if (loam_session_next(session, &answer.tokens[i], &error) != LOAM_OK) fail_msg("%s", error.message);
-    answer.kept = loam_session_kept_ratio(session);
-    answer.noted = loam_session_note(session) != NULL;
-    loam_session_destroy(session);
+        if (next(started, &answer.tokens[i], &error) != LOAM_OK) fail_msg("%s", error.message);
+    struct loam_receipt receipt = {.size = sizeof receipt};
+    assert_int_equal(loam_session_receipt(started.session, &receipt, &error), LOAM_OK);
+    assert_true(receipt.prefill_tokens == PROMPT && receipt.decode_tokens == ANSWER - 1);
+    answer.kept = receipt.kept_ratio;
+    answer.noted = loam_session_note(started.session) != NULL;
+    stop(started);
     return answer;
 }
 
@@ -165,7 +186,7 @@ static void test_selections_refused(void **state) {
     struct loam_model *model;
     if (loam_model_open(&model, path, NULL, &error) != LOAM_OK) fail_msg("%s", error.message);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct loam_session_options options = loam_session_options_default();
+        struct loam_session_options options = {.size = sizeof options};
         struct loam_session *session;
         options.preset = cases[i].preset;
         options.set = cases[i].set;
@@ -187,7 +208,7 @@ static void test_failures(void **state) {
     assert_null(model);
     assert_non_null(strstr(error.message, "no-such-file.gguf"));
     assert_int_equal(loam_model_open(&model, "/proc/self/exe", NULL, &error), LOAM_BAD_MODEL);
-    struct loam_model_options options = {.cpu_mask = "quantum"};
+    struct loam_model_options options = {.size = sizeof options, .cpu_mask = "quantum"};
     assert_int_equal(loam_model_open(&model, path, &options, NULL), LOAM_USAGE);
     loam_model_close(NULL);
     loam_session_destroy(NULL);

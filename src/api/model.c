@@ -1,0 +1,176 @@
+/* loam.h: models and text. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/checked.h"
+#include "token/chat_template.h"
+
+static enum loam_status status_public(enum status status) {
+    switch (status) {
+    case STATUS_OK: return LOAM_OK;
+    case STATUS_FAILED:
+    case STATUS_UNSUPPORTED: return LOAM_FAILED;
+    case STATUS_USAGE: return LOAM_USAGE;
+    case STATUS_MODEL: return LOAM_BAD_MODEL;
+    case STATUS_DOCUMENT: return LOAM_DOCUMENT;
+    case STATUS_MEMORY:
+    case STATUS_FULL: return LOAM_MEMORY;
+    case STATUS_IO: return LOAM_IO;
+    case STATUS_INTERRUPTED: return LOAM_INTERRUPTED;
+    }
+    return LOAM_FAILED;
+}
+
+enum loam_status api_report(enum status status, const struct error *error, struct loam_error *target) {
+    enum loam_status result = status_public(status);
+    if (target == NULL) return result;
+    *target = (struct loam_error){.status = result};
+    if (status == STATUS_OK) return result;
+    size_t length = min_size(strlen(error->message), sizeof target->message - 1);
+    memcpy(target->message, error->message, length);
+    return result;
+}
+
+static enum status read_size(const void *given, size_t *size, const char *name, struct error *error) {
+    memcpy(size, given, sizeof *size);
+    if (*size >= sizeof *size) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "struct %s: found size %zu, expected sizeof the struct", name,
+                     *size);
+}
+
+enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name,
+                             struct error *error) {
+    size_t size;
+    memset(own, 0, own_bytes);
+    if (given == NULL) return STATUS_OK;
+    TRY(read_size(given, &size, name, error));
+    memcpy(own, given, min_size(size, own_bytes));
+    for (size_t i = own_bytes; i < size; i++) /* of a later version */
+        if (((const unsigned char *)given)[i] != 0)
+            return error_set(error, STATUS_USAGE, "struct %s: a member that loam " LOAM_VERSION " has not",
+                             name);
+    return STATUS_OK;
+}
+
+enum status api_write(void *given, const void *own, size_t own_bytes, const char *name, struct error *error) {
+    size_t size;
+    TRY(read_size(given, &size, name, error));
+    memset(given, 0, size);
+    memcpy(given, own, min_size(size, own_bytes));
+    memcpy(given, &size, sizeof size);
+    return STATUS_OK;
+}
+
+void api_copy_ids(const int32_t *from, size_t count, int32_t *ids, size_t capacity) {
+    size_t copied = min_size(count, capacity);
+    if (copied > 0) memcpy(ids, from, copied * sizeof *ids);
+}
+
+const char *loam_version(void) { return LOAM_VERSION; }
+
+static enum status model_open(struct loam_model *model, const char *path,
+                              const struct loam_model_options *options, struct error *error) {
+    struct device_options device = {.thread_count = options->thread_count, .mask = cpu_features()};
+    if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
+    TRY(device_cpu_create(&model->device, &device, error));
+    TRY(model_load(&model->model, path, model->device, error));
+    return tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error);
+}
+
+enum loam_status loam_model_open(struct loam_model **model, const char *path,
+                                 const struct loam_model_options *options, struct loam_error *error) {
+    struct loam_model_options own;
+    struct error reason = {.message = "no memory for the model"};
+    *model = NULL;
+    enum status status = api_read_options(&own, sizeof own, options, "loam_model_options", &reason);
+    struct loam_model *made = status == STATUS_OK ? calloc(1, sizeof *made) : NULL;
+    if (status == STATUS_OK) status = made == NULL ? STATUS_MEMORY : model_open(made, path, &own, &reason);
+    if (status == STATUS_OK)
+        *model = made;
+    else
+        loam_model_close(made);
+    return api_report(status, &reason, error);
+}
+
+void loam_model_close(struct loam_model *model) {
+    if (model == NULL) return;
+    tokenizer_destroy(model->tokenizer);
+    model_destroy(model->model);
+    device_destroy(model->device);
+    free(model);
+}
+
+const char *loam_model_name(const struct loam_model *model) { return model->model->config.name; }
+uint64_t loam_model_context_length(const struct loam_model *model) {
+    return model->model->config.context_length;
+}
+size_t loam_model_vocabulary_size(const struct loam_model *model) {
+    return model->model->config.vocabulary_size;
+}
+
+enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
+                               bool add_special, int32_t *ids, size_t capacity, size_t *count,
+                               struct loam_error *error) {
+    struct error reason = {0};
+    struct token_list list = {0};
+    const struct tokenize_options options = {.add_special = add_special};
+    enum status status = tokenizer_encode(model->tokenizer, text, length, options, &list, &reason);
+    *count = status == STATUS_OK ? list.count : 0;
+    api_copy_ids(list.ids, *count, ids, capacity);
+    token_list_deinit(&list);
+    return api_report(status, &reason, error);
+}
+
+static enum status find_template(const struct loam_model *model, const char *name,
+                                 const struct chat_template **chat, struct error *error) {
+    if (name == NULL) return chat_template_of_model(&model->model->gguf, chat, error);
+    *chat = chat_template_find(name);
+    if (*chat != NULL) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "no chat template '%.40s'", name);
+}
+
+static enum status lay_out(const struct loam_model *model, const struct chat_template *chat,
+                           const struct loam_message *messages, size_t message_count, struct token_list *list,
+                           struct error *error) {
+    static const enum chat_role roles[] = {
+        [LOAM_SYSTEM] = CHAT_SYSTEM, [LOAM_USER] = CHAT_USER, [LOAM_ASSISTANT] = CHAT_ASSISTANT};
+    struct chat_message *laid = calloc(message_count + 1, sizeof *laid);
+    if (laid == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < message_count && status == STATUS_OK; i++) {
+        if ((size_t)messages[i].role >= sizeof roles / sizeof roles[0])
+            status = error_set(error, STATUS_USAGE, "message %zu: no role %d", i, (int)messages[i].role);
+        else
+            laid[i] = (struct chat_message){roles[messages[i].role], messages[i].text, messages[i].length};
+    }
+    if (status == STATUS_OK)
+        status = chat_template_apply(chat, model->tokenizer, laid, message_count, true, list, error);
+    free(laid);
+    return status;
+}
+
+enum loam_status loam_chat_tokens(const struct loam_model *model, const char *template_name,
+                                  const struct loam_message *messages, size_t message_count, int32_t *ids,
+                                  size_t capacity, size_t *count, struct loam_error *error) {
+    struct error reason = {0};
+    struct token_list list = {0};
+    const struct chat_template *chat;
+    enum status status = find_template(model, template_name, &chat, &reason);
+    if (status == STATUS_OK) status = lay_out(model, chat, messages, message_count, &list, &reason);
+    *count = status == STATUS_OK ? list.count : 0;
+    api_copy_ids(list.ids, *count, ids, capacity);
+    token_list_deinit(&list);
+    return api_report(status, &reason, error);
+}
+
+size_t loam_token_text(const struct loam_model *model, int32_t token, char *buffer, size_t capacity) {
+    if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return 0;
+    return tokenizer_piece(model->tokenizer, token, false, buffer, capacity);
+}
+
+bool loam_token_is_end(const struct loam_model *model, int32_t token) {
+    if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return false;
+    return tokenizer_is_end(model->tokenizer, token);
+}

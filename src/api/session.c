@@ -1,0 +1,201 @@
+/* loam.h: sessions. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/checked.h"
+
+void session_note(const struct loam_session *session, const char *line) {
+    if (session->options.note != NULL && line != NULL) session->options.note(session->options.context, line);
+}
+
+/* ---- what the generation hears ---- */
+
+static bool hear_progress(void *context, uint64_t done, uint64_t total) {
+    struct loam_session *session = context;
+    const struct loam_session_options *options = &session->options;
+    bool stops = options->progress != NULL && options->progress(options->context, done, total);
+    return stops || atomic_load(&session->cancelled);
+}
+
+static bool hear_stops(void *context) {
+    struct loam_session *session = context;
+    const struct loam_session_options *options = &session->options;
+    return atomic_load(&session->cancelled) ||
+           (options->cancels != NULL && options->cancels(options->context));
+}
+
+static void hear_note(void *context, const char *line, bool amid_answer) {
+    (void)amid_answer;
+    session_note(context, line);
+}
+
+/* ---- the engine ---- */
+
+/* What the disk and the selection did goes with the engine. */
+static void keep_statistics(struct loam_session *session) {
+    struct loam_receipt *before = &session->before;
+    if (session->engine == NULL) return;
+    const struct kv_tier_statistics tier = engine_tier_statistics(session->engine);
+    before->wait_seconds += (double)tier.wait_ns * 1e-9;
+    before->read_bytes += tier.read_bytes;
+    before->read_pages += tier.read_pages;
+    before->write_bytes += tier.write_bytes;
+    before->cache_hits += tier.hits;
+    before->cache_misses += tier.misses;
+    if (engine_select(session->engine) == NULL) return;
+    const struct select_statistics select = select_statistics(engine_select(session->engine));
+    session->kept += select.kept;
+    session->visible += select.visible;
+}
+
+/* Whatever the sequences held is gone with the engine. */
+static void forget_sequences(struct loam_session *session) {
+    for (struct loam_sequence *s = session->sequences; s != NULL; s = s->next) {
+        sequence_destroy(s->answer.sequence);
+        s->answer.sequence = NULL;
+        s->pending = TOKEN_NONE;
+        s->has_logits = s->counted = false;
+    }
+}
+
+static void note_resident_layers(const struct loam_session *session) {
+    const struct plan *plan = &session->plan;
+    size_t wanted = min_size(plan->resident_layers, session->model->model->config.layer_count),
+           resident = engine_tier_statistics(session->engine).resident_layers;
+    char line[160];
+    if (plan->disk_directory == NULL || resident >= wanted) return;
+    snprintf(line, sizeof line, "of the first %zu layers, which are to stay in RAM, the budget holds %zu",
+             wanted, resident);
+    session_note(session, line);
+}
+
+enum status session_make_engine(struct loam_session *session, bool found_damage, struct error *error) {
+    const struct engine_options options = {.found_damage = found_damage};
+    keep_statistics(session);
+    forget_sequences(session);
+    engine_destroy(session->engine);
+    session->engine = session->generation.engine = NULL;
+    TRY(plan_set_host_bytes(&session->plan, &session->model->model->config, error));
+    TRY(engine_create(&session->engine, session->model->model, &session->plan, &options, error));
+    session->generation.engine = session->engine;
+    session_note(session, engine_documents_warning(session->engine));
+    note_resident_layers(session);
+    session_note(session, loam_session_note(session));
+    return STATUS_OK;
+}
+
+static enum status make_again(void *context, struct engine **engine, struct error *error) {
+    struct loam_session *session = context;
+    enum status status = session_make_engine(session, true, error);
+    *engine = session->engine;
+    return status;
+}
+
+/* ---- life ---- */
+
+static enum status add_budget(struct plan *plan, uint64_t bytes, struct error *error) {
+    if (bytes == 0) return STATUS_OK;
+    plan->has_budget = true;
+    if (!__builtin_add_overflow(plan->budget_bytes, bytes, &plan->budget_bytes)) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "the budgets of KV are more than any memory");
+}
+
+static enum status read_plan(struct plan *plan, const struct loam_session_options *options,
+                             const struct model_config *config, struct error *error) {
+    static const enum plan_suffix suffixes[] = {[LOAM_SUFFIX_AUTO] = SUFFIX_CHEAPER,
+                                                [LOAM_SUFFIX_DENSE] = SUFFIX_DENSE,
+                                                [LOAM_SUFFIX_SELECT] = SUFFIX_SELECTS};
+    if ((size_t)options->suffix >= sizeof suffixes / sizeof suffixes[0] ||
+        (size_t)options->k_type > LOAM_KV_Q8 || (size_t)options->v_type > LOAM_KV_Q8)
+        return error_set(error, STATUS_USAGE, "struct loam_session_options: suffix %d, k_type %d, v_type %d",
+                         (int)options->suffix, (int)options->k_type, (int)options->v_type);
+    plan->suffix = suffixes[options->suffix];
+    plan->k_type = options->k_type == LOAM_KV_Q8 ? KV_Q8 : KV_F16;
+    plan->v_type = options->v_type == LOAM_KV_Q8 ? KV_Q8 : KV_F16;
+    plan->context_size = options->context_size;
+    plan->sequence_capacity = max_size(options->sequence_capacity, 1);
+    plan->batch_size = options->batch_size;
+    plan->segment_size = options->segment_size;
+    plan->wanted_tokens = options->wanted_tokens;
+    if (options->disk_directory != NULL)
+        TRY(plan_set_disk(plan, options->disk_directory, strlen(options->disk_directory), options->disk_bytes,
+                          error));
+    TRY(add_budget(plan, options->kv_device_bytes, error));
+    TRY(add_budget(plan, options->kv_host_bytes, error));
+    TRY(plan_set_axes(plan, options->preset, options->set, options->keep, error));
+    if (plan->sequence_capacity > PLAN_SEQUENCES_MAX) return plan_check(plan, config, error);
+    return plan_fit_context(plan, config, error);
+}
+
+static enum status session_open(struct loam_session *session, struct error *error) {
+    struct loam_session_options *options = &session->options;
+    TRY(read_plan(&session->plan, options, &session->model->model->config, error));
+    if (options->document_name != NULL) {
+        session->document_name = strdup(options->document_name);
+        if (session->document_name == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    }
+    session->plan.document_name = session->document_name;
+    options->preset = options->set = options->keep = NULL; /* borrowed until here */
+    options->disk_directory = options->document_name = NULL;
+    session->generation = (struct generation){
+        .tokenizer = session->model->tokenizer,
+        .listener = {.context = session, .progress = hear_progress, .stops = hear_stops, .note = hear_note},
+        .make_engine = make_again,
+        .make_engine_context = session};
+    return session_make_engine(session, false, error);
+}
+
+enum loam_status loam_session_create(struct loam_session **session, struct loam_model *model,
+                                     const struct loam_session_options *options, struct loam_error *error) {
+    struct error reason = {.message = "no memory for the session"};
+    *session = NULL;
+    struct loam_session *made = calloc(1, sizeof *made);
+    if (made == NULL) return api_report(STATUS_MEMORY, &reason, error);
+    made->model = model;
+    enum status status =
+        api_read_options(&made->options, sizeof made->options, options, "loam_session_options", &reason);
+    if (status == STATUS_OK) status = session_open(made, &reason);
+    if (status == STATUS_OK)
+        *session = made;
+    else
+        loam_session_destroy(made);
+    return api_report(status, &reason, error);
+}
+
+void loam_session_destroy(struct loam_session *session) {
+    if (session == NULL) return;
+    engine_destroy(session->engine);
+    plan_deinit(&session->plan);
+    free(session->document_name);
+    free(session);
+}
+
+uint64_t loam_session_context_size(const struct loam_session *session) { return session->plan.context_size; }
+
+const char *loam_session_note(const struct loam_session *session) {
+    const struct select *select = session->engine != NULL ? engine_select(session->engine) : NULL;
+    return select != NULL ? select_fallback(select) : NULL;
+}
+
+void loam_session_cancel(struct loam_session *session) { atomic_store(&session->cancelled, true); }
+
+enum loam_status loam_session_receipt(const struct loam_session *session, struct loam_receipt *receipt,
+                                      struct loam_error *error) {
+    const struct generation_figures *figures = &session->generation.figures;
+    struct loam_session sum = *session; /* with what the engine did so far */
+    struct error reason = {0};
+    keep_statistics(&sum);
+    struct loam_receipt own = sum.before;
+    own.prefill_tokens = figures->prefill_tokens;
+    own.reused_tokens = session->reused;
+    own.decode_tokens = figures->step_tokens;
+    own.prefill_seconds = figures->prefill_seconds;
+    own.decode_seconds = figures->decode_seconds;
+    own.kept_ratio = sum.visible > 0 ? (double)sum.kept / (double)sum.visible : 1;
+    if (session->engine != NULL)
+        own.host_bytes = session->plan.host_bytes > 0 ? engine_tier_statistics(session->engine).host_bytes
+                                                      : engine_kv_used_bytes(session->engine);
+    return api_report(api_write(receipt, &own, sizeof own, "loam_receipt", &reason), &reason, error);
+}
