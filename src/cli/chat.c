@@ -1,4 +1,4 @@
-/* loam chat: a conversation, turn by turn.
+/* loam chat: a conversation, turn by turn, about documents if there are any: they begin the first turn.
  *
  * Each turn the whole conversation is laid out by the model's template and compared with the tokens whose
  * KV is there: what they share is kept, the rest is cut off, and only what is new is prefilled.  So a turn
@@ -13,6 +13,7 @@
 #include "cli/listener.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/prompt.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
 #include "cli/utf8.h"
@@ -30,6 +31,8 @@ struct chat {
     struct trace_file trace;
     struct plan plan;
     const struct chat_template *layout;
+    struct prompt_source source; /* the documents */
+    char document_name[512];
     struct listener listener;
     struct generation generation;
     struct answer answer;
@@ -69,13 +72,30 @@ static enum status message_add(struct chat *chat, enum chat_role role, const cha
     return message_append(message, text, strlen(text), error);
 }
 
+/* What the user says; the documents come before the first of it. */
+static enum status user_message_add(struct chat *chat, const char *line, struct error *error) {
+    struct prompt prompt = chat->source.prompt;
+    const size_t first = prompt.system.bytes != NULL ? 1 : 0;
+    if (prompt.document_count == 0 || chat->message_count > first)
+        return message_add(chat, CHAT_USER, line, error);
+    prompt.question = (struct prompt_part){line, strlen(line)};
+    char *text;
+    size_t length;
+    TRY(prompt_join(&prompt, PROMPT_PARAGRAPH, &text, &length, error));
+    enum status status = message_add(chat, CHAT_USER, "", error);
+    if (status == STATUS_OK)
+        status = message_append(&chat->messages[chat->message_count - 1], text, length, error);
+    free(text);
+    return status;
+}
+
 static void messages_cut(struct chat *chat, size_t count) {
     while (chat->message_count > count) free(chat->messages[--chat->message_count].text);
 }
 
 static enum status chat_reset(struct chat *chat, struct error *error) {
     messages_cut(chat, 0);
-    const char *system = option_text(chat->options, OPTION_SYSTEM);
+    const char *system = chat->source.prompt.system.bytes;
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
 
@@ -83,7 +103,8 @@ static enum status create_engine(struct chat *chat, bool found_damage, struct er
     const struct engine_options options = {.trace = chat->trace.trace, .found_damage = found_damage};
     const struct model_config *config = &chat->session.model->config;
     chat->plan.context_size = option_count(chat->options, OPTION_CONTEXT);
-    chat->plan.document_name = "chat";
+    chat->plan.document_name = prompt_name(chat->options, chat->document_name, sizeof chat->document_name);
+    if (chat->plan.document_name == NULL) chat->plan.document_name = "chat";
     plan_read_sizes(&chat->plan, chat->options);
     TRY(plan_fit_context(&chat->plan, config, error));
     TRY(plan_set_host_bytes(&chat->plan, config, error));
@@ -130,6 +151,7 @@ static void print_figures(const struct chat *chat, size_t reused) {
 
 static enum status generate_answer(struct chat *chat, const struct token_list *tokens, struct error *error) {
     struct answer *answer = &chat->answer;
+    const bool is_first = answer->stored.count == 0;
     size_t reused = answer_keep_shared(answer, tokens->ids, tokens->count);
     const struct token_list fresh = {.ids = tokens->ids + reused, .count = tokens->count - reused};
     chat->generation.figures = (struct generation_figures){0};
@@ -142,6 +164,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
         output_text("\n");
         struct error ignored;
         TRY(output_flush(status == STATUS_OK ? error : &ignored));
+        if (is_first) reused += (size_t)sequence_reused_tokens(answer->sequence); /* that were saved */
         print_figures(chat, reused);
     }
     return status;
@@ -150,7 +173,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
 /* STATUS_INTERRUPTED: Ctrl-C stopped the answer, the conversation can go on. */
 static enum status turn(struct chat *chat, const char *line, struct error *error) {
     size_t before = chat->message_count;
-    TRY(message_add(chat, CHAT_USER, line, error));
+    TRY(user_message_add(chat, line, error));
     struct token_list tokens = {0};
     enum status status = lay_out(chat, &tokens, error);
     uint64_t context_size = engine_context_size(chat->session.engine);
@@ -227,17 +250,27 @@ static enum status converse(struct chat *chat, struct error *error) {
 /* ---- opening ---- */
 
 static enum status choose_template(struct chat *chat, struct error *error) {
-    const char *name = option_text(chat->options, OPTION_CHAT_TEMPLATE);
-    if (name == NULL) return chat_template_of_model(&chat->session.model->gguf, &chat->layout, error);
-    chat->layout = chat_template_find(name);
+    TRY(prompt_template(chat->options, &chat->session.model->gguf, &chat->layout, error));
     if (chat->layout != NULL) return STATUS_OK;
-    char names[300] = "";
-    const struct chat_template *known;
-    for (size_t i = 0; (known = chat_template_at(i)) != NULL; i++) {
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", chat_template_name(known));
-    }
-    return error_set(error, STATUS_USAGE, "--chat-template: found '%.40s', expected one of %s", name, names);
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "the model has no chat template; name one with --chat-template NAME");
+}
+
+/* A conversation that no question fits into is not begun. */
+static enum status check_documents(const struct chat *chat, struct error *error) {
+    const struct prompt *prompt = &chat->source.prompt;
+    const uint64_t context_size = engine_context_size(chat->session.engine);
+    struct token_list tokens = {0};
+    if (prompt->document_count == 0) return STATUS_OK;
+    enum status status = prompt_encode_chat(prompt, chat->layout, chat->session.tokenizer, &tokens, error);
+    if (status == STATUS_OK && tokens.count >= context_size)
+        status = error_set(
+            error, STATUS_USAGE,
+            "the documents have %zu tokens, the context holds %llu (the model was trained for %llu)",
+            tokens.count, (unsigned long long)context_size,
+            (unsigned long long)chat->session.model->config.context_length);
+    token_list_deinit(&tokens);
+    return status;
 }
 
 static enum status open_chat(struct chat *chat, struct error *error) {
@@ -247,7 +280,9 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open(&chat->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
+    TRY(prompt_open(&chat->source, options, error));
     TRY(create_engine(chat, false, error));
+    TRY(check_documents(chat, error));
     chat->listener.quiet = option_flag(options, OPTION_QUIET);
     chat->generation = (struct generation){.engine = chat->session.engine,
                                            .tokenizer = chat->session.tokenizer,
@@ -285,6 +320,7 @@ enum status chat_command(const struct options *options, struct error *error) {
     status = trace_file_close(&chat->trace, status, error);
     plan_deinit(&chat->plan);
     messages_cut(chat, 0);
+    prompt_close(&chat->source);
     free(chat->messages);
     free(chat);
     return status;

@@ -157,6 +157,15 @@ static enum status parse_list(struct option_value *value, const struct place *pl
     }
 }
 
+/* -f a -f b are two files. */
+static enum status add_text(struct option_value *value, const struct place *place, const char *text,
+                            struct error *error) {
+    TRY(list_append(value, place, 0, error));
+    value->texts[value->list_count - 1] = text;
+    value->text = value->texts[0];
+    return STATUS_OK;
+}
+
 static enum status parse_flag(struct option_value *value, const struct place *place, const char *text,
                               struct error *error) {
     static const char *const words[] = {"0", "off", "false", "no", "", "1", "on", "true", "yes"};
@@ -196,6 +205,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
     case ARGUMENT_NONE: return parse_flag(value, place, text, error);
     case ARGUMENT_TEXT: return STATUS_OK;
     case ARGUMENT_TEXTS: return join_text(value, before, text, error);
+    case ARGUMENT_FILES: return add_text(value, place, text, error);
     case ARGUMENT_WORD:
         if (!choice_find(spec->choices, text, strlen(text), &value->count))
             return bad_value(place, text, spec->choices, error);
@@ -308,6 +318,14 @@ bool option_given(const struct options *options, enum option_id id) {
 
 const char *option_text(const struct options *options, enum option_id id) {
     return options->values[id].present ? options->values[id].text : NULL;
+}
+
+size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MOST]) {
+    const struct option_value *value = &options->values[id];
+    if (!value->present) return 0;
+    texts[0] = value->text;
+    for (size_t i = 1; i < value->list_count; i++) texts[i] = value->texts[i];
+    return value->list_count > 0 ? value->list_count : 1;
 }
 
 uint64_t option_count(const struct options *options, enum option_id id) {

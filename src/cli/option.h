@@ -42,6 +42,7 @@ enum option_id {
     OPTION_FILE,
     OPTION_IDS,
     OPTION_SYSTEM,
+    OPTION_RAW,
     OPTION_PREDICT,
     OPTION_IGNORE_EOS,
     OPTION_SPECIAL,
@@ -121,6 +122,7 @@ enum argument_kind {
     ARGUMENT_NONE,    /* a flag */
     ARGUMENT_TEXT,    /* any text */
     ARGUMENT_TEXTS,   /* any text; given again, it is appended after a comma */
+    ARGUMENT_FILES,   /* any text; given again, it is one more */
     ARGUMENT_WORD,    /* one of `choices` */
     ARGUMENT_WORDS,   /* several of `choices`, by comma */
     ARGUMENT_COUNT,   /* an unsigned number; takes K, M, G (1024) */
@@ -165,8 +167,9 @@ enum { OPTION_LIST_MOST = 64 };
 struct option_value {
     bool present; /* from any source */
     enum option_source source;
-    const char *text; /* borrowed: argv, the environment, the table, or joined */
-    char *joined;     /* owned */
+    const char *text;                    /* borrowed: argv, the environment, the table, or joined */
+    char *joined;                        /* owned */
+    const char *texts[OPTION_LIST_MOST]; /* of ARGUMENT_FILES: [list_count] borrowed; text is the first */
     union {
         uint64_t count;
         int64_t integer;
@@ -195,6 +198,8 @@ void options_deinit(struct options *options);
 bool option_flag(const struct options *options, enum option_id id);
 bool option_given(const struct options *options, enum option_id id);       /* argument or environment */
 const char *option_text(const struct options *options, enum option_id id); /* NULL: absent */
+/* All that were given; of an option that takes only one, that one. */
+size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MOST]);
 uint64_t option_count(const struct options *options, enum option_id id);
 int64_t option_integer(const struct options *options, enum option_id id);
 double option_number(const struct options *options, enum option_id id);

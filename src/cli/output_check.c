@@ -181,7 +181,9 @@ static enum status check_all(struct output_list *list, const struct options *opt
     if (model == NULL) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));
-    TRY(check_input(list, "the text of -f", option_text(options, OPTION_FILE)));
+    const char *files[OPTION_LIST_MOST];
+    const size_t file_count = option_texts(options, OPTION_FILE, files);
+    for (size_t i = 0; i < file_count; i++) TRY(check_input(list, "the text of -f", files[i]));
     TRY(check_input(list, "the questions", option_text(options, OPTION_EVAL_QUESTIONS)));
     TRY(check_input(list, "the file of --import-heads", option_text(options, OPTION_IMPORT_HEADS)));
     return check_documents(list, option_text(options, OPTION_KV_DISK));

@@ -188,7 +188,7 @@ static enum status read_base(struct perplexity *p, const char *path, struct erro
 }
 
 static enum status read_text(struct perplexity *p, struct error *error) {
-    TRY(prompt_tokens(p->options, p->session.tokenizer, &p->text, error));
+    TRY(prompt_tokens(p->options, NULL, p->session.tokenizer, &p->text, error));
     p->first_scored = logits_base_first_scored((uint32_t)p->window_size);
     p->window_count = p->text.count / p->window_size;
     if (p->window_count == 0)

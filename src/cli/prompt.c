@@ -1,6 +1,7 @@
 #include "cli/prompt.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,26 +14,58 @@ enum status prompt_read_file(const char *path, char **text, size_t *length, stru
     return file_read_all(path, file_bytes_most, text, length, error);
 }
 
+static struct prompt_part part_of(const char *text) {
+    return (struct prompt_part){text, text != NULL ? strlen(text) : 0};
+}
+
+enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error) {
+    const char *paths[OPTION_LIST_MOST];
+    bool read_input = false;
+    *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
+                                                .documents = source->documents,
+                                                .question = part_of(option_text(options, OPTION_PROMPT))}};
+    const size_t count = option_texts(options, OPTION_FILE, paths);
+    for (size_t i = 0; i < count; i++) {
+        bool is_input = strcmp(paths[i], "-") == 0;
+        if (is_input && read_input)
+            return error_set(error, STATUS_USAGE, "%s: -f - twice: standard input can be read once",
+                             options->command->name);
+        read_input = read_input || is_input;
+        TRY(prompt_read_file(paths[i], &source->texts[i], &source->documents[i].length, error));
+        source->documents[i].bytes = source->texts[i];
+        source->prompt.document_count++;
+    }
+    return STATUS_OK;
+}
+
+void prompt_close(struct prompt_source *source) {
+    for (size_t i = 0; i < source->prompt.document_count; i++) free(source->texts[i]);
+    *source = (struct prompt_source){0};
+}
+
+const char *prompt_name(const struct options *options, char *buffer, size_t buffer_bytes) {
+    const char *paths[OPTION_LIST_MOST];
+    const size_t count = option_texts(options, OPTION_FILE, paths);
+    if (count == 0) return NULL;
+    if (count == 1) return paths[0];
+    snprintf(buffer, buffer_bytes, "%s and %zu more", paths[0], count - 1);
+    return buffer;
+}
+
+static bool has_text(const struct options *options) {
+    return option_given(options, OPTION_FILE) || option_given(options, OPTION_PROMPT);
+}
+
 enum status prompt_text(const struct options *options, char **text, size_t *length, struct error *error) {
-    const char *file = option_text(options, OPTION_FILE), *prompt = option_text(options, OPTION_PROMPT);
-    if (file == NULL && prompt == NULL)
+    if (!has_text(options))
         return error_set(error, STATUS_USAGE,
                          "%s: a text is needed: -p TEXT or -f FILE (- is standard input)",
                          options->command->name);
-    char *head = NULL;
-    size_t head_length = 0, prompt_length = prompt != NULL ? strlen(prompt) : 0;
-    if (file != NULL) TRY(prompt_read_file(file, &head, &head_length, error));
-    char *whole = realloc(head, head_length + prompt_length + 2);
-    if (whole == NULL) {
-        free(head);
-        return error_set(error, STATUS_MEMORY, "no memory for the prompt");
-    }
-    if (head_length > 0 && prompt != NULL && whole[head_length - 1] != '\n') whole[head_length++] = '\n';
-    if (prompt != NULL) memcpy(whole + head_length, prompt, prompt_length);
-    *length = head_length + prompt_length;
-    whole[*length] = '\0';
-    *text = whole;
-    return STATUS_OK;
+    struct prompt_source source;
+    enum status status = prompt_open(&source, options, error);
+    if (status == STATUS_OK) status = prompt_join(&source.prompt, PROMPT_LINE, text, length, error);
+    prompt_close(&source);
+    return status;
 }
 
 enum status prompt_parse_ids(const char *text, struct token_list *list, struct error *error) {
@@ -59,24 +92,61 @@ enum status prompt_check_ids(const struct token_list *list, size_t vocabulary_si
     return STATUS_OK;
 }
 
-enum status prompt_tokens(const struct options *options, const struct tokenizer *tokenizer,
-                          struct token_list *list, struct error *error) {
+static enum status encode_text(const struct options *options, const struct chat_template *chat,
+                               const struct tokenizer *tokenizer, struct token_list *list,
+                               struct error *error) {
+    const struct tokenize_options how = {true, option_flag(options, OPTION_SPECIAL)};
+    struct prompt_source source;
+    enum status status = prompt_open(&source, options, error);
+    if (status == STATUS_OK)
+        status = chat != NULL ? prompt_encode_chat(&source.prompt, chat, tokenizer, list, error)
+                              : prompt_encode(&source.prompt, tokenizer, how, list, error);
+    prompt_close(&source);
+    return status;
+}
+
+enum status prompt_tokens(const struct options *options, const struct chat_template *chat,
+                          const struct tokenizer *tokenizer, struct token_list *list, struct error *error) {
     const char *ids = option_text(options, OPTION_IDS);
-    if (ids != NULL) {
-        if (option_given(options, OPTION_FILE) || option_given(options, OPTION_PROMPT))
-            return error_set(error, STATUS_USAGE, "%s: --ids stands alone, without -p and -f",
-                             options->command->name);
+    if (ids != NULL && has_text(options))
+        return error_set(error, STATUS_USAGE, "%s: --ids stands alone, without -p and -f",
+                         options->command->name);
+    if (ids != NULL)
         TRY(prompt_parse_ids(ids, list, error));
-    } else {
-        char *text;
-        size_t length;
-        TRY(prompt_text(options, &text, &length, error));
-        struct tokenize_options how = {true, option_flag(options, OPTION_SPECIAL)};
-        enum status status = tokenizer_encode(tokenizer, text, length, how, list, error);
-        free(text);
-        TRY(status);
-    }
+    else
+        TRY(encode_text(options, chat, tokenizer, list, error));
     if (list->count == 0)
         return error_set(error, STATUS_USAGE, "%s: the prompt is empty", options->command->name);
     return prompt_check_ids(list, tokenizer_vocabulary_size(tokenizer), error);
+}
+
+enum status prompt_template(const struct options *options, const struct gguf *gguf,
+                            const struct chat_template **chat, struct error *error) {
+    const char *name = option_text(options, OPTION_CHAT_TEMPLATE);
+    *chat = NULL;
+    if (name == NULL) {
+        struct gguf_string text = {NULL, 0};
+        TRY(gguf_get_string(gguf, "tokenizer.chat_template", &text, error));
+        return text.text == NULL ? STATUS_OK : chat_template_detect(text.text, text.length, chat, error);
+    }
+    *chat = chat_template_find(name);
+    if (*chat != NULL) return STATUS_OK;
+    char names[300] = "";
+    const struct chat_template *known;
+    for (size_t i = 0; (known = chat_template_at(i)) != NULL; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", chat_template_name(known));
+    }
+    return error_set(error, STATUS_USAGE, "--chat-template: found '%.40s', expected one of %s", name, names);
+}
+
+/* Prompts shorter than this take seconds at most. */
+enum { HINT_TOKENS_MIN = 2048 };
+
+void prompt_print_hint(const struct options *options, size_t token_count) {
+    if (token_count < HINT_TOKENS_MIN || option_flag(options, OPTION_QUIET) ||
+        !option_given(options, OPTION_FILE) || option_given(options, OPTION_KV_DISK))
+        return;
+    fputs("loam: hint: --kv-disk DIR keeps what was read, and the next question does not read it again\n",
+          stderr);
 }

@@ -1,4 +1,4 @@
-/* loam run: complete a prompt. */
+/* loam run: ask a model about documents, or complete a text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +20,8 @@ struct run {
     struct plan plan;
     struct session session;
     struct trace_file trace;
+    char document_name[512];
+    const struct chat_template *chat; /* NULL: raw text */
     struct token_list prompt;
     struct listener listener;
     struct generation generation;
@@ -67,11 +69,57 @@ static enum status open_tokenizer(struct run *run, struct error *error) {
     return session_open_tokenizer(&run->session, run->options, error);
 }
 
+/* What makes it raw text; NULL: nothing. */
+static const char *raw_option(const struct options *options) {
+    if (option_flag(options, OPTION_RAW)) return "--raw";
+    if (option_given(options, OPTION_IDS)) return "--ids";
+    return option_flag(options, OPTION_SPECIAL) ? "--special" : NULL;
+}
+
+/* Left at NULL for raw text, and where the model has no template. */
+static enum status choose_template(struct run *run, struct error *error) {
+    const struct options *options = run->options;
+    const char *raw = raw_option(options);
+    const char *chat = option_given(options, OPTION_CHAT_TEMPLATE) ? "--chat-template"
+                       : option_given(options, OPTION_SYSTEM)      ? "-sys"
+                                                                   : NULL;
+    if (raw != NULL && chat != NULL)
+        return error_set(error, STATUS_USAGE, "run: %s is for raw text, %s for a chat template", raw, chat);
+    if (raw != NULL) return STATUS_OK;
+    enum status status = prompt_template(options, &run->session.model->gguf, &run->chat, error);
+    if (status == STATUS_UNSUPPORTED) {
+        const struct error unknown = *error;
+        return error_set(error, status, "%s, or complete raw text with --raw", unknown.message);
+    }
+    if (status == STATUS_OK && run->chat == NULL && chat != NULL)
+        return error_set(
+            error, STATUS_USAGE,
+            "run: -sys needs a chat template and the model has none; --chat-template NAME names one");
+    return status;
+}
+
 static enum status read_prompt(struct run *run, struct error *error) {
-    if (run->session.tokenizer != NULL)
-        return prompt_tokens(run->options, run->session.tokenizer, &run->prompt, error);
+    if (run->session.tokenizer != NULL) {
+        TRY(choose_template(run, error));
+        return prompt_tokens(run->options, run->chat, run->session.tokenizer, &run->prompt, error);
+    }
     TRY(prompt_parse_ids(option_text(run->options, OPTION_IDS), &run->prompt, error));
     return prompt_check_ids(&run->prompt, run->session.model->config.vocabulary_size, error);
+}
+
+static enum status check_length(const struct run *run, struct error *error) {
+    const size_t prompt = run->prompt.count;
+    const uint64_t context = run->plan.context_size, trained = run->session.model->config.context_length;
+    if (prompt <= context) return STATUS_OK;
+    if (prompt <= trained)
+        return error_set(error, STATUS_USAGE,
+                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
+                         (unsigned long long)context, prompt + 512);
+    return error_set(
+        error, STATUS_USAGE,
+        "the prompt has %zu tokens, the context holds %llu and the model was trained for %llu: shorten "
+        "it, or give -c %zu and expect worse answers",
+        prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512);
 }
 
 /* Sizes and tiers, from the prompt. */
@@ -81,13 +129,10 @@ static enum status complete_plan(struct run *run, struct error *error) {
     const size_t prompt = run->prompt.count;
     plan->sequence_capacity = run->answer_count;
     plan->context_size = option_count(run->options, OPTION_CONTEXT);
-    plan->document_name = option_text(run->options, OPTION_FILE);
+    plan->document_name = prompt_name(run->options, run->document_name, sizeof run->document_name);
     plan_read_sizes(plan, run->options);
     TRY(plan_fit_context(plan, config, error));
-    if (prompt > plan->context_size)
-        return error_set(error, STATUS_USAGE,
-                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
-                         (unsigned long long)plan->context_size, prompt + 512);
+    TRY(check_length(run, error));
     uint64_t wanted = plan->context_size, asked = (uint64_t)run->generation.token_max;
     if (run->generation.token_max < 0) asked = 1; /* open-ended: as far as it goes */
     if (asked < wanted - prompt) wanted = prompt + asked;
@@ -323,6 +368,8 @@ static json_t *run_json(const struct run *run) {
     json_add_uint(plan, "batch_size", run->plan.batch_size);
     const char *name = session->model->config.name;
     json_add(root, "model", json_bytes(name, strlen(name)));
+    json_add(root, "chat_template",
+             run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null());
     json_add(root, "preset", json_string(run->plan.preset));
     json_add(root, "plan", plan);
     json_add(root, "load_seconds", json_real(session->load_seconds));
@@ -365,6 +412,7 @@ static enum status report(struct run *run, enum status status, struct error *err
     /* What is refused before any work has no figures. */
     if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.figures.prefill_tokens > 0)
         print_timings(run);
+    if (status == STATUS_OK) prompt_print_hint(run->options, run->prompt.count);
     if (status == STATUS_OK) status = check_saving(run, error);
     const char *path = option_text(run->options, OPTION_JSON_FILE);
     if (path != NULL) {

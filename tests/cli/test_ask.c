@@ -1,0 +1,253 @@
+/* loam run and chat with a chat template: documents first, the question after them, and what is saved of them. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/process.h"
+#include "cli/tiny_model.h"
+
+/* llama2's layout needs no control tokens but BOS and EOS, which the tiny vocabulary has. */
+#define TEMPLATE "{{ '[INST] ' }} <<SYS>> [/INST]"
+
+enum { LONG_TOKENS_MIN = 2100, SHORT_TOKENS = 300 };
+
+static char chat_path[200], plain_path[200], unknown_path[200], long_path[200], short_path[200],
+    json_path[200];
+
+static void write_text(const char *path, size_t words) {
+    static const char *const list[] = {"morning ", "a ship ", "came in ", "from the ", "north,\n"};
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < words; i++) fputs(list[i * i % 5], file);
+    fclose(file);
+}
+
+static int setup(void **state) {
+    (void)state;
+    static const struct {
+        char *path;
+        const char *name;
+    } paths[] = {{chat_path, "chat.gguf"}, {plain_path, "plain.gguf"}, {unknown_path, "unknown.gguf"},
+                 {long_path, "long.txt"},  {short_path, "short.txt"},  {json_path, "run.json"}};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        snprintf(paths[i].path, sizeof chat_path, "%s", scratch_path(paths[i].name));
+    const struct tiny_model model = {.seed = 5, .context = 8192, .never_ends = true};
+    struct tiny_model other = model;
+    tiny_model_write(plain_path, &model);
+    other.chat_template = TEMPLATE;
+    tiny_model_write(chat_path, &other);
+    other.chat_template = "{{ '<<|strange|>>' }}";
+    tiny_model_write(unknown_path, &other);
+    write_text(long_path, LONG_TOKENS_MIN / 4); /* tokens are bytes, and a word has seven or more */
+    write_text(short_path, SHORT_TOKENS / 9);
+    return 0;
+}
+
+static struct process_result run_more(const char *command, const char *const *more, const char *input) {
+    const char *arguments[40] = {command, "--temp", "0", "-n", "8", "-t", "1"};
+    size_t count = 7;
+    while (*more != NULL) arguments[count++] = *more++;
+    return process_run(&(struct process_request){.arguments = arguments, .input = input});
+}
+
+#define MORE(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define RUN(...)  run_more("run", MORE(__VA_ARGS__, "--json", json_path), NULL)
+
+/* The figures of a run that must succeed. */
+static json_t *figures(struct process_result result) {
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    process_deinit(&result);
+    json_error_t why;
+    json_t *root = json_load_file(json_path, 0, &why);
+    if (root == NULL) fail_msg("%s", why.text);
+    return root;
+}
+
+static void assert_same_answer(struct process_result a, struct process_result b, bool same_prompt) {
+    if (a.code != 0 || b.code != 0) fail_msg("%s / %s", a.complaints, b.complaints);
+    if (same_prompt)
+        assert_string_equal(a.output, b.output);
+    else
+        assert_string_not_equal(a.output, b.output);
+    process_deinit(&a);
+    process_deinit(&b);
+}
+
+static void a_template_is_used_where_there_is_one(void **state) {
+    (void)state;
+    assert_same_answer(RUN("-m", chat_path, "-p", "hello"),
+                       RUN("-m", plain_path, "-p", "[INST] hello [/INST]"), true);
+    assert_same_answer(RUN("-m", chat_path, "-p", "hello"), RUN("-m", plain_path, "-p", "hello"), false);
+    assert_same_answer(RUN("-m", chat_path, "-p", "hello", "-sys", "be kind"),
+                       RUN("-m", plain_path, "-p", "[INST] <<SYS>>\nbe kind\n<</SYS>>\n\nhello [/INST]"),
+                       true);
+    assert_same_answer(RUN("-m", plain_path, "-p", "hello", "--chat-template", "llama2"),
+                       RUN("-m", plain_path, "-p", "[INST] hello [/INST]"), true);
+    json_t *root = figures(RUN("-m", chat_path, "-p", "hello"));
+    assert_string_equal(json_string_value(json_object_get(root, "chat_template")), "llama2");
+    json_decref(root);
+    root = figures(RUN("-m", plain_path, "-p", "hello"));
+    assert_true(json_is_null(json_object_get(root, "chat_template")));
+    json_decref(root);
+}
+
+static void raw_text_is_completed(void **state) {
+    (void)state;
+    static const char *const names[] = {"--raw", "-no-cnv", "--no-conversation", "--special"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_same_answer(RUN("-m", chat_path, names[i], "-p", "hello"),
+                           RUN("-m", plain_path, "-p", "hello"), true);
+    assert_same_answer(RUN("-m", chat_path, "--ids", "1,75,104"), RUN("-m", plain_path, "--ids", "1,75,104"),
+                       true);
+    assert_same_answer(RUN("-m", unknown_path, "--raw", "-p", "hello"), RUN("-m", plain_path, "-p", "hello"),
+                       true);
+}
+
+static void documents_come_first(void **state) {
+    (void)state;
+    const char *a_path = scratch_path("a.txt");
+    FILE *file = fopen(a_path, "w");
+    assert_non_null(file);
+    fputs("the first", file);
+    fclose(file);
+    char b_path[200];
+    snprintf(b_path, sizeof b_path, "%s", scratch_path("b,c.txt")); /* a comma parts nothing */
+    file = fopen(b_path, "w");
+    assert_non_null(file);
+    fputs("the second\n", file);
+    fclose(file);
+    assert_same_answer(RUN("-m", chat_path, "-f", scratch_path("a.txt"), "-f", b_path, "-p", "what?"),
+                       RUN("-m", plain_path, "-p", "[INST] the first\n\nthe second\n\nwhat? [/INST]"), true);
+    assert_same_answer(RUN("-m", plain_path, "-f", scratch_path("a.txt"), "-f", b_path, "-p", "what?"),
+                       RUN("-m", plain_path, "-p", "the first\nthe second\nwhat?"), true);
+    assert_same_answer(RUN("-m", chat_path, "-f", scratch_path("a.txt")),
+                       RUN("-m", plain_path, "-p", "[INST] the first [/INST]"), true);
+}
+
+static unsigned number_at(json_t *root, const char *outer, const char *inner) {
+    return (unsigned)json_integer_value(json_object_get(json_object_get(root, outer), inner));
+}
+
+/* All but the question: nothing of the documents is computed again but what no chunk holds. */
+static void the_next_question_reads_nothing_again(void **state) {
+    (void)state;
+    const char *folder = scratch_path("saved");
+    json_t *alone = figures(RUN("-m", chat_path, "-f", long_path));
+    const unsigned document = number_at(alone, "prefill", "tokens");
+    assert_true(document > LONG_TOKENS_MIN);
+    json_t *first = figures(RUN("-m", chat_path, "-f", long_path, "-p", "who came?", "--kv-disk", folder));
+    json_t *second = figures(RUN("-m", chat_path, "-f", long_path, "-p", "And when?", "--kv-disk", folder));
+    json_t *fresh = figures(RUN("-m", chat_path, "-f", long_path, "-p", "And when?"));
+    assert_int_equal(number_at(first, "prefill", "reused_tokens"), 0);
+    assert_true(number_at(second, "prefill", "reused_tokens") + 64 >= document);
+    assert_int_equal(number_at(second, "prefill", "reused_tokens") + number_at(second, "prefill", "tokens"),
+                     number_at(fresh, "prefill", "tokens"));
+    json_decref(alone);
+    json_decref(first);
+    json_decref(second);
+    json_decref(fresh);
+    /* chat opens the same document */
+    struct process_result r =
+        run_more("chat", MORE("-m", chat_path, "-f", long_path, "--kv-disk", folder), "Where to?\n");
+    unsigned computed, reused;
+    const char *line = strstr(r.complaints, "loam: prompt ");
+    if (line == NULL || sscanf(line, "loam: prompt %u tokens (%u more reused)", &computed, &reused) != 2)
+        fail_msg("exit %d: %s", r.code, r.complaints);
+    assert_true(reused + 64 >= document && computed < 128);
+    process_deinit(&r);
+}
+
+static void chat_talks_about_documents(void **state) {
+    (void)state;
+    struct process_result r =
+        run_more("chat", MORE("-m", chat_path, "-f", short_path), "who?\nwhen?\n/reset\nwho?\n");
+    struct process_result once = RUN("-m", chat_path, "-f", short_path, "-p", "who?");
+    if (r.code != 0 || once.code != 0) fail_msg("%s / %s", r.complaints, once.complaints);
+    size_t length = strlen(once.output), all = strlen(r.output);
+    assert_true(length > 0 && all > 2 * length);
+    assert_memory_equal(r.output, once.output, length); /* the first turn is what run asks */
+    assert_memory_equal(r.output + all - 1 - length, once.output,
+                        length); /* /reset: the documents are there */
+    unsigned fresh[3], reused[3];
+    const char *line = r.complaints;
+    for (int i = 0; i < 3; i++) {
+        line = strstr(line, "loam: prompt ");
+        if (line == NULL ||
+            sscanf(line++, "loam: prompt %u tokens (%u more reused)", &fresh[i], &reused[i]) != 2)
+            fail_msg("%s", r.complaints);
+    }
+    assert_true(fresh[0] >= SHORT_TOKENS / 2);
+    assert_true(fresh[1] < 64 && reused[1] >= fresh[0]); /* they are said once */
+    assert_true(fresh[2] == 1 && reused[2] == fresh[0] - 1);
+    process_deinit(&r);
+    process_deinit(&once);
+}
+
+static void a_hint_says_how_the_next_one_is_cheap(void **state) {
+    (void)state;
+    const struct {
+        const char *arguments[12];
+        bool is_told;
+    } cases[] = {
+        {{"-m", chat_path, "-f", long_path, "-p", "who?"}, true},
+        {{"-m", plain_path, "-f", long_path}, true},
+        {{"-m", chat_path, "-f", long_path, "-p", "who?", "-q"}, false},
+        {{"-m", chat_path, "-f", short_path, "-p", "who?"}, false},
+        {{"-m", chat_path, "-f", long_path, "-p", "who?", "--kv-disk", scratch_path("hint")}, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result r = run_more("run", cases[i].arguments, NULL);
+        if (r.code != 0 || (strstr(r.complaints, "hint: --kv-disk DIR") != NULL) != cases[i].is_told)
+            fail_msg("case %zu: exit %d: %s", i, r.code, r.complaints);
+        process_deinit(&r);
+    }
+}
+
+static void what_cannot_be_asked_is_said(void **state) {
+    (void)state;
+    const struct {
+        const char *arguments[12];
+        int code;
+        const char *says;
+    } cases[] = {
+        {{"run", "-m", unknown_path, "-p", "x"}, 1, "unknown chat template '{{ '<<|strange|>>' }}'"},
+        {{"run", "-m", unknown_path, "-p", "x"}, 1, "--raw"},
+        {{"run", "-m", plain_path, "-p", "x", "-sys", "y"}, 2, "-sys needs a chat template"},
+        {{"run", "-m", chat_path, "--raw", "-p", "x", "-sys", "y"}, 2, "--raw is for raw text, -sys for"},
+        {{"run", "-m", chat_path, "--ids", "1", "--chat-template", "chatml"}, 2, "--ids is for raw text"},
+        {{"run", "-m", chat_path, "-p", "x", "--chat-template", "nope"}, 2, "--chat-template: found 'nope'"},
+        {{"run", "-m", chat_path, "-f", "-", "-f", "-"}, 2, "standard input can be read once"},
+        {{"run", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the context holds 1024: give -c "},
+        {{"run", "-m", chat_path, "-f", long_path, "-f", long_path, "-f", long_path, "-p", "x"},
+         2,
+         "the model was trained for 8192: shorten it"},
+        {{"chat", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the documents have "},
+        {{"chat", "-m", chat_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
+        {{"chat", "-m", plain_path}, 1, "no chat template"},
+        {{"run", "-m", chat_path, "-f", short_path, "-f", long_path, "--json", long_path}, 2, "long.txt"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
+        const char *end = strchr(r.complaints, '\n');
+        if (r.code != cases[i].code || strstr(r.complaints, cases[i].says) == NULL || end == NULL ||
+            end[1] != '\0' || strncmp(r.complaints, "loam: ", 6) != 0)
+            fail_msg("case %zu (%s): exit %d, '%s'", i, cases[i].says, r.code, r.complaints);
+        process_deinit(&r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_template_is_used_where_there_is_one),
+        cmocka_unit_test(raw_text_is_completed),
+        cmocka_unit_test(documents_come_first),
+        cmocka_unit_test(the_next_question_reads_nothing_again),
+        cmocka_unit_test(chat_talks_about_documents),
+        cmocka_unit_test(a_hint_says_how_the_next_one_is_cheap),
+        cmocka_unit_test(what_cannot_be_asked_is_said),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
