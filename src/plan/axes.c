@@ -132,7 +132,8 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         plan->v_type = v_type;
     }
     plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
-    TRY(select_keep_parse(&plan->select.keep, keep != NULL ? keep : preset->keep, error));
+    if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
+    TRY(select_keep_parse(&plan->select.keep, keep, error));
     if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
         plan->resident_layers = on_disk && plan->select.method != &select_all ? plan->select.dense_layers : 0;
     bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;

@@ -36,8 +36,8 @@ struct preset {
     const char *methods[AXIS_COUNT]; /* a method of the axis each; NULL: not built yet */
     const char *keep;                /* as --keep takes it; "100%" where everything is read */
     const char *settings;            /* as --set takes them; NULL: none */
-    /* More of them where KV lies on disk; a codec where it is possible.  NULL: none. */
-    const char *disk_settings;
+    /* Where KV lies on disk: keep instead of that, and more settings; a codec where it is possible.  NULL: none. */
+    const char *disk_keep, *disk_settings;
 };
 extern const struct preset preset_table[];
 extern const size_t preset_count;

@@ -26,14 +26,16 @@ static void a_preset_is_its_row(void **state) {
     (void)state;
     struct plan plan = plan_of("leoam", NULL, false, KV_F16);
     assert_ptr_equal(plan.select.method, &select_tree);
-    assert_true(plan.select.heads == SELECT_HEADS_IMPORTANCE && plan.prefetches);
+    assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.prefetches);
+    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.1);
     assert_true(plan.select.leaf == select_options_default().leaf && !plan.q4_pages);
-    assert_int_equal(plan.select.dense_layers, select_options_default().dense_layers);
+    assert_int_equal(plan.select.dense_layers, 0);
     plan = plan_of("leoam", NULL, true, KV_F16);
     assert_string_equal(plan.disk_directory, "folder");
     assert_int_equal(plan.disk_bytes, 7);
     assert_true(plan.select.leaf == 64 && plan.select.dense_layers == 0 && plan.resident_layers == 0);
-    assert_true(plan.select.heads == SELECT_HEADS_IMPORTANCE && plan.q4_pages && plan.mixes_pages);
+    assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.q4_pages && plan.mixes_pages);
+    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.2);
     plan_deinit(&plan);
     plan = plan_of("quest", NULL, true, KV_F16);
     assert_true(!plan.q4_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
@@ -64,9 +66,9 @@ static void settings_change_the_row(void **state) {
             assert_string_equal(plan_method(&plan, AXIS_CODEC, text, sizeof text), "f16");
         plan_deinit(&plan);
     }
-    struct plan plan = plan_of("leoam", "leaf=32,dense=3,heads=even,speculate=none", true, KV_F16);
+    struct plan plan = plan_of("leoam", "leaf=32,dense=3,heads=importance,speculate=none", true, KV_F16);
     assert_true(plan.select.leaf == 32 && plan.select.dense_layers == 3 && plan.resident_layers == 3);
-    assert_true(plan.select.heads == SELECT_HEADS_EVEN && !plan.prefetches);
+    assert_true(plan.select.heads == SELECT_HEADS_IMPORTANCE && !plan.prefetches);
     plan_deinit(&plan);
     struct error error;
     struct plan in_ram = {0};

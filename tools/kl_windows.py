@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Pieces of texts for `loam eval kl`, and tables of what it measured on them.
+
+    tools/kl_windows.py cut FOLDER TEXT... [--count 6] [--bytes 42000]
+        FOLDER/NAME-0.txt ...: pieces of each text, spread over it, at line ends
+    tools/kl_windows.py table LINES.jsonl... [--csv FILE] [--against PRESET]
+        the lines that `loam eval kl --jsonl` wrote, one file per piece: the mean over windows of each figure and its
+        standard error over windows, and with --against the mean difference from that preset on the same windows
+"""
+import argparse
+import csv
+import json
+import math
+import os
+import sys
+from collections import defaultdict
+
+
+def cut(options):
+    os.makedirs(options.folder, exist_ok=True)
+    for path in options.texts:
+        text = open(path, "rb").read()
+        first = min(20000, len(text) // 20)
+        step = (len(text) - 2 * first - options.bytes) // max(1, options.count - 1)
+        if step < options.bytes and options.count > 1:
+            sys.exit(f"{path}: {len(text)} bytes, too few for {options.count} pieces of {options.bytes}")
+        name = os.path.splitext(os.path.basename(path))[0]
+        for i in range(options.count):
+            begin = text.index(b"\n", first + i * step) + 1
+            end = text.index(b"\n", begin + options.bytes - 1000) + 1
+            with open(os.path.join(options.folder, f"{name}-{i}.txt"), "wb") as out:
+                out.write(text[begin:end])
+
+
+def mean_and_error(values):
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    variance = sum((v - mean) ** 2 for v in values) / (len(values) - 1)
+    return mean, math.sqrt(variance / len(values))
+
+
+def read_rows(paths):
+    rows = defaultdict(dict)  # (length, preset) -> window -> line
+    for path in paths:
+        for line in open(path):
+            row = json.loads(line)
+            rows[row["length"], row["preset"]][path, row["window"]] = row
+    return rows
+
+
+def table(options):
+    rows = read_rows(options.lines)
+    out = csv.writer(open(options.csv, "w", newline="") if options.csv else sys.stdout, lineterminator="\n")
+    out.writerow("length,preset,windows,tokens,kld,kld_error,difference,difference_error,ln_ppl_ratio,same_top,"
+                 "disk_bytes_per_token,hits".split(","))
+    for (length, preset), windows in sorted(rows.items()):
+        values = list(windows.values())
+        kld, error = mean_and_error([row["kld"] for row in values])
+        base = rows.get((length, options.against), {})
+        pairs = [row["kld"] - base[key]["kld"] for key, row in windows.items() if key in base]
+        difference, difference_error = mean_and_error(pairs) if pairs else (math.nan, math.nan)
+        ratio = sum(math.log(row["perplexity"] / row["perplexity_base"]) for row in values) / len(values)
+        decoded = sum(row.get("decoded_tokens", 0) for row in values)
+        wanted = sum(row.get("hits", 0) + row.get("misses", 0) for row in values)
+        out.writerow([length, preset, len(values), sum(row["tokens"] for row in values), f"{kld:.5f}", f"{error:.5f}",
+                      f"{difference:.5f}" if pairs else "", f"{difference_error:.5f}" if pairs else "",
+                      f"{ratio:.4f}", f"{sum(row['same_top'] for row in values) / len(values):.4f}",
+                      sum(row["disk_bytes"] for row in values) // decoded if decoded else "",
+                      f"{sum(row['hits'] for row in values) / wanted:.4f}" if wanted else ""])
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+commands = parser.add_subparsers(required=True)
+cutting = commands.add_parser("cut")
+cutting.add_argument("folder")
+cutting.add_argument("texts", nargs="+")
+cutting.add_argument("--count", type=int, default=6)
+cutting.add_argument("--bytes", type=int, default=42000)
+cutting.set_defaults(run=cut)
+tabling = commands.add_parser("table")
+tabling.add_argument("lines", nargs="+")
+tabling.add_argument("--csv")
+tabling.add_argument("--against", default="")
+tabling.set_defaults(run=table)
+arguments = parser.parse_args()
+arguments.run(arguments)
