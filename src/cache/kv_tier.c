@@ -630,7 +630,7 @@ static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
     enum status status =
         completion->status == STATUS_OK
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
-            : io_completion_error(completion, &error);
+            : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
     if (status != STATUS_OK)
         kv_tier_fail(tier, &error);
     else if (is_packed(tier, slot))

@@ -255,19 +255,22 @@ static void report_document(struct verification *v, uint64_t id, const char *dam
     (void)json_array_append_new(v->report, object);
 }
 
+/* One that cannot be read keeps nobody from the others: the first such failure is told at the end. */
 static enum status verify_documents(struct verification *v, struct error *error) {
+    enum status first = STATUS_OK;
     for (size_t i = 0; i < v->count; i++) {
         struct error why;
         enum status status = store_verify(v->store, v->ids[i], &why);
-        if (status != STATUS_OK && status != STATUS_DOCUMENT) {
+        if (status == STATUS_OK || status == STATUS_DOCUMENT) {
+            v->damaged_count += status == STATUS_DOCUMENT;
+            report_document(v, v->ids[i], status == STATUS_DOCUMENT ? why.message : NULL);
+            TRY(output_flush(error)); /* a document of gigabytes takes its time */
+        } else if (first == STATUS_OK) {
+            first = status;
             *error = why;
-            return status;
         }
-        v->damaged_count += status == STATUS_DOCUMENT;
-        report_document(v, v->ids[i], status == STATUS_DOCUMENT ? why.message : NULL);
-        TRY(output_flush(error)); /* a document of gigabytes takes its time */
     }
-    return STATUS_OK;
+    return first;
 }
 
 static enum status verify(struct verification *v, const struct options *options, struct error *error) {
@@ -278,9 +281,9 @@ static enum status verify(struct verification *v, const struct options *options,
     }
     if (options->positional_count == 0) TRY(store_list(v->store, take_id, v, error));
     if (v->failed) return error_set(error, STATUS_MEMORY, "verify: out of memory");
-    TRY(verify_documents(v, error));
+    enum status status = verify_documents(v, error);
     if (v->report != NULL) TRY(json_print(v->report, JSON_INDENT(1), error));
-    if (v->damaged_count == 0) return STATUS_OK;
+    if (status != STATUS_OK || v->damaged_count == 0) return status;
     return error_set(error, STATUS_DOCUMENT, "%zu of %zu document%s damaged", v->damaged_count, v->count,
                      v->count == 1 ? " is" : "s are");
 }

@@ -206,7 +206,9 @@ static enum status check_pages(const struct sample *sample, struct document *doc
                 TRY(document_read_pages(document, queue, reads, count, &next, 0));
                 while (io_queue_in_flight(queue) > 0) {
                     size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);
-                    for (size_t i = 0; i < finished; i++) TRY(io_completion_error(&done[i], error));
+                    for (size_t i = 0; i < finished; i++)
+                        if (done[i].status != STATUS_OK)
+                            return document_read_failed(document, &done[i], error);
                 }
                 for (size_t i = 0; i < count; i++) {
                     TRY(document_check_page(document, &reads[i], error));

@@ -322,6 +322,33 @@ static void an_unfinished_commit_is_undone(void **state) {
     expect(LOAM("verify", "--kv-disk", folder.path), 0, "document 3: ok");
 }
 
+/* What cannot be read keeps nobody from the others: a fifo in a file's place is damage, a file of another user's an
+ * error that is told at the end. */
+static void verify_goes_on(void **state) {
+    (void)state;
+    struct folder folder;
+    char path[240];
+    folder_init(&folder, "planted", DOCUMENTS);
+    snprintf(path, sizeof path, "%s/%s.pages", folder.path, id_text(&folder, 0));
+    assert_int_equal(unlink(path) | mkfifo(path, 0600), 0);
+    struct process_result result = LOAM("verify", "--kv-disk", folder.path);
+    assert_int_equal(result.code, 4);
+    assert_non_null(strstr(result.output, "document 1: damaged: "));
+    assert_non_null(strstr(result.output, "document 2: ok\ndocument 3: ok\n"));
+    process_deinit(&result);
+    json_t *root = list(&folder);
+    assert_string_equal(word(json_array_get(root, 0), "state"), "damaged");
+    json_decref(root);
+    if (geteuid() != 0) return; /* only root gives files away */
+    snprintf(path, sizeof path, "%s/%s.pages", folder.path, id_text(&folder, 1));
+    assert_int_equal(chown(path, 12345, 12345), 0);
+    result = LOAM("verify", "--kv-disk", folder.path);
+    assert_int_equal(result.code, 6);
+    assert_non_null(strstr(result.complaints, "belongs to user 12345"));
+    assert_non_null(strstr(result.output, "document 3: ok\n"));
+    process_deinit(&result);
+}
+
 static void the_folder_and_its_limit_are_told_apart(void **state) {
     (void)state;
     static const struct {
@@ -392,6 +419,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_committed_is_empty),
         cmocka_unit_test(nothing_is_made),
         cmocka_unit_test(an_unfinished_commit_is_undone),
+        cmocka_unit_test(verify_goes_on),
         cmocka_unit_test(the_folder_and_its_limit_are_told_apart),
         cmocka_unit_test(lost_files_are_told),
     };

@@ -297,6 +297,60 @@ static void truncations(void **state) {
     clear_scene();
 }
 
+static void count_damaged(void *context, const struct document_info *info) {
+    *(size_t *)context += info->damaged != NULL;
+}
+
+struct cut {
+    size_t reads, at; /* the read that finds the pages cut */
+};
+
+static struct io_fault cut_pages(void *context, enum io_call call, const char *path, uint64_t offset,
+                                 size_t bytes) {
+    struct cut *cut = context;
+    (void)offset, (void)bytes;
+    if (call == IO_CALL_READ && strstr(path, payload[0]) != NULL && cut->reads++ == cut->at)
+        assert_int_equal(truncate(path, 512), 0);
+    return (struct io_fault){0, SIZE_MAX};
+}
+
+static size_t damaged_count(void) {
+    struct store *store;
+    struct error error;
+    size_t damaged = 0;
+    const struct store_options options = {.directory = rig.scratch.path};
+    assert_ok(store_open(&store, &options, &error), error);
+    assert_ok(store_list(store, count_damaged, &damaged, &error), error);
+    store_close(store);
+    return damaged;
+}
+
+/* Pages cut while they are being read are damage as any other: flagged, and the prompt computed anew. */
+static void truncation_amid_an_answer(void **state) {
+    (void)state;
+    static struct rig_answer answer;
+    struct cut cut = {0};
+    size_t late = 0;
+    set_scene(&select_all, RIG_ROWS);
+    for (cut.at = 0; cut.at <= cut.reads; cut.at++) {
+        const struct io_faults faults = {&cut, cut_pages};
+        const struct engine_options options = {.io_faults = &faults};
+        restore();
+        cut.reads = 0;
+        rig_ask(&rig, rig.model, &rig.options, &options, RIG_LONGER, &answer);
+        if (cut.reads <= cut.at) break; /* all of them have been tried */
+        assert_ok(answer.status, answer.error);
+        assert_true(rig_is_right(&rig, RIG_LONGER, &answer));
+        if (answer.refusals == 0 && strstr(answer.notice, "computed anew") == NULL)
+            fail_msg("read %zu: no word", cut.at);
+        if (damaged_count() != 1) fail_msg("read %zu: not flagged: %s", cut.at, answer.error.message);
+        late += answer.refusals;
+    }
+    printf("%zu reads, %zu of them while computing\n", cut.at, late);
+    assert_true(cut.at > 1 && late > 0);
+    clear_scene();
+}
+
 /* Pages of the same document in each other's places, and those of the document beside it, which are as good. */
 static void swapped_and_foreign_pages(void **state) {
     (void)state;
@@ -388,6 +442,7 @@ int main(void) {
         cmocka_unit_test(catalog_flips),
         cmocka_unit_test(bits_of_the_rows),
         cmocka_unit_test(truncations),
+        cmocka_unit_test(truncation_amid_an_answer),
         cmocka_unit_test(swapped_and_foreign_pages),
         cmocka_unit_test(stale_files),
         cmocka_unit_test(other_models_and_types),

@@ -153,22 +153,30 @@ static enum status size_check(struct io_file *file, uint64_t expected, struct er
                      expected);
 }
 
+/* Whether what is there cannot be the file that was made: gone, or something else in its place. */
+static bool is_replaced(struct store *store, const char *name) {
+    struct stat info;
+    if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
+    return !S_ISREG(info.st_mode);
+}
+
 static enum status files_open(struct document *document, uint64_t id, enum document_mode mode,
                               struct error *error) {
     struct store *store = document->store;
     enum io_file_mode how = mode == DOCUMENT_APPEND ? IO_FILE_UPDATE : IO_FILE_READ;
     char name[40];
+    struct error why;
     document_file_name(name, id, "pages");
-    enum status status = io_file_open(&document->pages, &store->folder, name, how, true, error);
-    document_file_name(name, id, "metadata");
-    if (status == STATUS_OK)
-        status = io_file_open(&document->metadata, &store->folder, name, how, false, error);
-    if (status != STATUS_OK && error != NULL &&
-        error->os_error == ENOENT) { /* the row says that it was there */
-        error->status = STATUS_DOCUMENT;
-        return store_flag(store, id, error);
+    enum status status = io_file_open(&document->pages, &store->folder, name, how, true, &why);
+    if (status == STATUS_OK) {
+        document_file_name(name, id, "metadata");
+        status = io_file_open(&document->metadata, &store->folder, name, how, false, &why);
     }
-    return status;
+    if (status == STATUS_OK) return STATUS_OK;
+    const bool damaged = status == STATUS_IO && is_replaced(store, name);
+    if (damaged) why.status = STATUS_DOCUMENT; /* the row says that it was there */
+    if (error != NULL) *error = why;
+    return damaged ? store_flag(store, id, &why) : status;
 }
 
 static enum status files_lock(struct document *document, uint64_t id, enum document_mode mode,
@@ -370,6 +378,23 @@ static bool has_grown(struct document *document) {
            row.generation != document->row.generation;
 }
 
+/* A file of it that ends too early. */
+static enum status truncated(struct document *document, struct error *why, struct error *error) {
+    why->status = STATUS_DOCUMENT;
+    if (error != NULL) *error = *why;
+    return store_flag(document->store, document->id, why);
+}
+
+enum status document_read_failed(struct document *document, const struct io_completion *completion,
+                                 struct error *error) {
+    struct error why;
+    enum status status = io_completion_error(completion, &why);
+    ASSERT(status != STATUS_OK);
+    if (why.os_error == 0 && !has_grown(document)) return truncated(document, &why, error);
+    if (error != NULL) *error = why;
+    return status;
+}
+
 enum status document_check_page(struct document *document, const struct page_read *read,
                                 struct error *error) {
     const struct geometry *geometry = &document->geometry;
@@ -428,8 +453,13 @@ enum status document_read_metadata(struct document *document, size_t layer, uint
         size_t wanted = end - first < there ? (size_t)(end - first) : there;
         /* Up to the last entry that was committed: the file may end there. */
         size_t bytes = (geometry->kv_head_count - 1) * run + there * entry;
+        struct error why;
         status = io_file_read(&document->metadata, metadata_offset(geometry, layer, 0, first), segment, bytes,
-                              error);
+                              &why);
+        if (status != STATUS_OK && why.os_error == 0)
+            status = truncated(document, &why, error);
+        else if (status != STATUS_OK && error != NULL)
+            *error = why;
         for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++) {
             const uint8_t *source = segment + head * run;
             for (size_t i = 0; status == STATUS_OK && i < wanted; i++)

@@ -273,6 +273,10 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
  * committed; the document has been flagged, and the answer must be computed without it. */
 enum status document_check_page(struct document *document, const struct page_read *read, struct error *error)
     STATUS_CHECKED;
+/* Why a read of its pages failed.  A file that ends before is damage like any other (STATUS_DOCUMENT, flagged); else
+ * it is the disk's failure. */
+enum status document_read_failed(struct document *document, const struct io_completion *completion,
+                                 struct error *error) STATUS_CHECKED;
 
 /* The metadata of one layer's chunks [chunk_first, chunk_first + chunk_count), verified:
  * memory[kv_head][chunk_count][metadata_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and

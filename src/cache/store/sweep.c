@@ -226,7 +226,11 @@ static enum status sweep_removed(struct sweep *sweep, struct error *error) {
         if (bytes_in_files(store, ids[i]) != UINT64_MAX) {
             status = check(sweep, error);
             if (status != STATUS_OK || !sweep->sound) break;
-            status = document_remove_files(store, ids[i], error);
+            struct error why;
+            if (document_remove_files(store, ids[i], &why) != STATUS_OK) { /* a folder put there, say */
+                warn(store, "%s", why.message);
+                continue;
+            }
         }
         if (status == STATUS_OK) status = catalog_forget_removal(&store->catalog, ids[i], error);
     }

@@ -16,7 +16,8 @@ static enum status read_batch(struct document *document, struct io_queue *queue,
         enum status status = document_read_pages(document, queue, reads, count, &next, 0);
         if (status != STATUS_OK && status != STATUS_FULL) return status;
         size_t finished = io_queue_wait(queue, done, BATCH, 1);
-        for (size_t i = 0; i < finished; i++) TRY(io_completion_error(&done[i], error));
+        for (size_t i = 0; i < finished; i++)
+            if (done[i].status != STATUS_OK) return document_read_failed(document, &done[i], error);
     }
     for (size_t i = 0; i < count; i++) TRY(document_check_page(document, &reads[i], error));
     return STATUS_OK;
