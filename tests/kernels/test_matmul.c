@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
+#include "kernels/matvec/matvec.h"
 #include "kernels/multiply.h"
 #include "tensor/half.h"
 #if defined(LOAM_EMULATED)
@@ -310,12 +311,79 @@ static void test_not_finite(void **state) {
             }
 }
 
+/* matvec's outputs, [input_count][rows]. */
+static void matvec_run(const struct matvec_kernels *kernels, const struct matrix *weight, const float *x,
+                       size_t input_count, float *y) {
+    enum matvec_form form = kernels->form[weight->type];
+    struct guarded input = guarded_create(kernels->input_bytes(form, weight->columns));
+    for (size_t i = 0; i < input_count; i++) {
+        kernels->prepare[form](x + i * weight->columns, weight->columns, input.data);
+        kernels->run[weight->type](&(struct matvec_args){weight, 1, input.data, y + i * weight->rows,
+                                                         weight->rows, 0, weight->rows});
+    }
+    guarded_destroy(&input);
+}
+
+/* Bit for bit, whatever the number of inputs: the order of kernels/span.h. */
+static void matvec_is_equal(struct fixture *fixture, const struct matvec_kernels *kernels,
+                            const struct test_case *test) {
+    uint64_t row_bytes;
+    if (!tensor_row_bytes(test->type, test->columns, &row_bytes)) return;
+    struct guarded data = guarded_create(test->rows * row_bytes);
+    weight_fill(&fixture->random, test->type, test->weight, data.data, test->rows * test->columns);
+    struct matrix weight = {test->type, data.data, test->rows, test->columns, row_bytes};
+    struct guarded x = guarded_create(test->input_count * test->columns * sizeof(float));
+    fill_input(&fixture->random, test->input, x.data, test->input_count * test->columns);
+    size_t count = test->input_count * test->rows;
+    float *want = malloc(count * sizeof *want), *got = malloc(count * sizeof *got);
+    matvec_run(kernels, &weight, x.data, test->input_count, want);
+    for (size_t v = 1; v < fixture->variant_count; v++) {
+        const struct matmul_method *method = &fixture->variants[v].kernels.method[test->type];
+        if (method->form == MATMUL_FORM_BF16 || method->form == MATMUL_FORM_BF16_TWICE) continue;
+        run(method, test, &weight, x.data, got, test->rows);
+        for (size_t i = 0; i < count; i++)
+            if (memcmp(got + i, want + i, sizeof *got) != 0)
+                fail_msg("%s %s columns %zu kinds %d %d: input %zu of %zu row %zu is %.9g, matvec's %.9g",
+                         fixture->variants[v].name, tensor_type_info(test->type)->name, test->columns,
+                         test->weight, test->input, i / test->rows, test->input_count, i % test->rows,
+                         (double)got[i], (double)want[i]);
+    }
+    free(got);
+    free(want);
+    guarded_destroy(&x);
+    guarded_destroy(&data);
+}
+
+/* matmul of every variant against matvec on AVX2, whose order all of them have. */
+static void test_matvec_is_equal(void **state) {
+#if defined(__x86_64__)
+    static const size_t columns[] = {32, 40, 96, 100, 256, 512, 576, 1000, 1024, 1056, 1280, 2304, 5376};
+    static const size_t counts[] = {1, 4, 7, 13, 40};
+    if ((cpu_features() & CPU_AVX2) == 0) skip();
+    struct matvec_kernels kernels;
+    matvec_kernels_init(&kernels, CPU_AVX2);
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+            for (int kind = 0; kind < WEIGHT_KINDS * INPUT_KINDS; kind++) {
+                if (kind % WEIGHT_KINDS == WEIGHT_LARGEST && kind / WEIGHT_KINDS == INPUT_LARGEST) continue;
+                size_t inputs = counts[(c + (size_t)kind) % 5];
+                matvec_is_equal(*state, &kernels,
+                                &(struct test_case){weight_types[t], 33, columns[c], inputs, 0, 33,
+                                                    (enum weight_kind)(kind % WEIGHT_KINDS),
+                                                    (enum input_kind)(kind / WEIGHT_KINDS)});
+            }
+#else
+    (void)state;
+    skip(); /* NEON's matmul multiplies floats */
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),  cmocka_unit_test(test_input_counts),
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_columns),
         cmocka_unit_test(test_extremes),   cmocka_unit_test(test_prepare_parts),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_matvec_is_equal),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -149,7 +149,7 @@ enum status device_cpu_create(struct device **result, const struct device_option
     }
     device->thread_count = pool_thread_count(device->pool);
     kernels_init(&device->kernels, options->mask);
-    cpu_matmul_init(device);
+    cpu_matmul_init(device, options->mask);
     *result = &device->device;
     return STATUS_OK;
 }

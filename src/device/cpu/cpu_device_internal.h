@@ -91,7 +91,7 @@ struct cpu_ranges {
 struct cpu_ranges cpu_ranges_of(uint64_t row_count);
 
 /* Fills matvec_inputs for the kernels that the device has. */
-void cpu_matmul_init(struct cpu_device *device);
+void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_append(struct stream *stream, const struct append_operation *operation);
 void cpu_attend(struct stream *stream, const struct attend_operation *operation);

@@ -8,8 +8,9 @@
  *   finish    bias and accumulation on the panel while it is in the cache
  *
  * Few inputs go through the matvec kernels (the weights stream through registers as they are), many
- * through matmul (a panel is unpacked, then used for all inputs).  Panels are cut at multiples of
- * MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does not depend on the panel it
+ * through matmul (a panel is unpacked, then used for all inputs).  Both add in one order (kernels/span.h; with AMX and
+ * NEON matmul has another), so an input's result does not depend on how many others there are.  Panels are cut at
+ * multiples of MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does not depend on the panel it
  * is in: bit-identical for any thread count. */
 #include <string.h>
 
@@ -21,6 +22,8 @@ enum {
     /* Measured by bench/device/bench_matvec_or_matmul, AVX2, two threads, ten types of 15: up to 6 inputs matvec
      * takes 0.6-0.9 of matmul's time, at 8 0.7-1.0, at 10 1.0-1.2 (Q6_K 0.7, F32 0.7), at 16 1.0-1.7. */
     MATVEC_INPUTS = MATVEC_INPUTS_MOST,
+    /* Quantised weights on AVX-512 (Zen 5, weights in L2, preparing included): at 4 inputs 0.7-0.9, at 5 1.1-1.2. */
+    MATVEC_INPUTS_512 = 4,
     MATVEC_ROW_GRANULE = 16,
     PANELS_PER_THREAD = 16, /* enough that the last panel's end is near for all */
     PANEL_BYTES_LEAST = 32 << 10,
@@ -62,11 +65,16 @@ struct matmul_run {
     size_t kernel_offset;                /* in a thread's part */
 };
 
-void cpu_matmul_init(struct cpu_device *device) {
+void cpu_matmul_init(struct cpu_device *device, cpu_mask mask) {
     for (size_t type = 0; type < MATVEC_TYPES; type++) {
         bool has_matvec = device->kernels.matvec.run[type] != NULL;
         bool has_matmul = device->kernels.matmul.method[type].run != NULL;
-        device->matvec_inputs[type] = !has_matmul ? UINT16_MAX : has_matvec ? MATVEC_INPUTS : 0;
+        if ((mask & (CPU_AVX2 | CPU_NEON)) == 0)
+            has_matmul = false; /* the reference multiplies other inputs */
+        size_t inputs = MATVEC_INPUTS;
+        if ((mask & CPU_AVX512) != 0 && device->kernels.matvec.form[type] != MATVEC_FORM_F32)
+            inputs = MATVEC_INPUTS_512;
+        device->matvec_inputs[type] = (uint16_t)(!has_matmul ? UINT16_MAX : has_matvec ? inputs : 0);
     }
 }
 

@@ -150,7 +150,7 @@ static inline __m256 code_value(__m256i words, int index, __m256 scale, __m256 b
 
 static inline void code_block_round(const struct code_layout *layout, const struct code_panel *source,
                                     size_t half, struct tile_panel *target) {
-    const __m256 offset = _mm256_set1_ps((float)(1u << layout->offset_shift));
+    const __m256 offset = _mm256_set1_ps((float)code_offset(layout));
     __m256 scale = _mm256_load_ps(source->scale + half * 8), bias = _mm256_setzero_ps();
     const __m256 block_scale = scale;
     for (size_t s = 0; s < PANEL_STEPS; s++) {

@@ -4,7 +4,7 @@
  * codes of a panel are a B tile of 8 groups of four columns x 16 rows, and 16 quantised inputs of a block
  * (struct code_input, one line each) an A tile of 16 x 32 bytes.  Activations are signed and codes unsigned, as for
  * VPDPBUSD, and what becomes of a sum is what AVX-512 makes of it (matmul_int8_avx512.c), so the bound is its too:
- *     y += dx * (scale * (sum - offset * sum of x))  [+ minimum * (dx * sum of x)]
+ *     y += (sum - offset * sum of x) * (scale * dx)  [+ minimum * (dx * sum of x)]
  * Types whose scales hold for 16 columns would use a quarter of a tile's depth and stay with bf16.
  *
  * A scale per 32 columns uses half of the 64 that an int8 tile is deep, so a product is no faster than one of
@@ -17,6 +17,7 @@
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
+#include "kernels/matmul/span_lanes_avx512.h"
 #include "kernels/vector.h"
 
 enum { TILE_INPUTS = 32, TILE_ROWS = 2 * PANEL_ROWS, STRETCH_INPUTS = 512, HALF = 16 };
@@ -94,15 +95,17 @@ static inline void block_multiply(const struct code_panel *first, const struct c
 
 static inline void block_add(const struct code_panel *panel, size_t which, const struct code_input *x,
                              size_t inputs, const struct code_layout *layout, block_sums integers,
-                             float *sums) {
+                             bool is_first, float *lane) {
     const __m512 scale = _mm512_load_ps(panel->scale), minimum = _mm512_load_ps(panel->minimum[0]);
+    const int32_t offset = code_offset(layout);
     for (size_t i = 0; i < inputs; i++) {
-        float *target = sums + i * TILE_ROWS + which * PANEL_ROWS;
-        int32_t start = (x[i].pair[0] + x[i].pair[1]) * (1 << layout->offset_shift); /* -offset * sum of q */
+        float *target = lane + i * TILE_ROWS + which * PANEL_ROWS;
+        int32_t start = (x[i].pair[0] + x[i].pair[1]) * offset; /* -offset * sum of q */
         __m512i sum = _mm512_load_si512((const void *)integers[i / HALF][which][i % HALF]);
-        __m512 scaled =
-            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start))), scale);
-        __m512 y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x[i].scale), _mm512_load_ps(target));
+        __m512 total = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start)));
+        __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x[i].scale));
+        __m512 y =
+            is_first ? _mm512_mul_ps(total, factor) : _mm512_fmadd_ps(total, factor, _mm512_load_ps(target));
         if (layout->has_minimum) y = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x[i].sum), y);
         _mm512_store_ps(target, y);
     }
@@ -112,12 +115,15 @@ static void tile_run(const struct panel_kernel *kernel, const void *panel, const
                      size_t block_count, size_t inputs, float *sums) {
     const struct code_panel *first = panel, *second = first + kernel->run_blocks;
     const struct code_input *x = input;
+    _Alignas(64) float lanes[SPAN_LANES][TILE_INPUTS * TILE_ROWS];
     for (size_t b = 0; b < block_count; b++, first++, second++, x += TILE_INPUTS) {
         _Alignas(64) block_sums integers;
+        float *lane = lanes[b % SPAN_LANES];
         block_multiply(first, second, x, inputs > HALF, integers);
-        block_add(first, 0, x, inputs, &kernel->code, integers, sums);
-        block_add(second, 1, x, inputs, &kernel->code, integers, sums);
+        block_add(first, 0, x, inputs, &kernel->code, integers, b < SPAN_LANES, lane);
+        block_add(second, 1, x, inputs, &kernel->code, integers, b < SPAN_LANES, lane);
     }
+    span_lanes_add(lanes[0], sizeof lanes[0] / sizeof(float), block_count, inputs * TILE_ROWS, sums);
 }
 
 /* --- running ----------------------------------------------------------------------------- */

@@ -10,7 +10,8 @@
  *     127 are 32,512 < 32,768.  (One vpmaddubsw adds 2 products, at most 2 * 63 * 127 = 16,002.)
  *   wide (Q8_0, IQ4): vpmaddwd of 16-bit values, summed in 32 bits.  Bytes times bytes would overflow 16
  *     bits after one pair; the sign trick needs as many multiplications and reached 0.95 of this.
- * Each block of 32 is scaled into float sums: y += (dw * dx) * sum, plus minimum * (dx * sum of x).
+ * Each block of 32 is scaled into float sums: y += (dw * dx) * sum, plus minimum * (dx * sum of x), which are added up
+ * in the lanes of a span (kernels/span.h), as matvec does it.
  *
  * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KiB, L2) and walks over a
  * stretch of inputs that stays in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KiB of weights (L1) and
@@ -28,7 +29,7 @@
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
-#include "tensor/half.h"
+#include "kernels/quantize_32.h"
 
 enum { BLOCK = PANEL_COLUMNS, TILE_INPUTS = 6 };
 
@@ -44,36 +45,12 @@ static inline size_t wide_block_bytes(size_t inputs) {
 
 /* --- preparing --------------------------------------------------------------------------- */
 
-/* The largest |x| of 32, as bits ordered like integers so that NaN is larger than all. */
-static inline float magnitude_max(const __m256 x[4]) {
-    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
-    __m256i most = _mm256_setzero_si256();
-    for (size_t j = 0; j < 4; j++)
-        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(x[j]), mask));
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
-    return _mm_cvtss_f32(_mm_castsi128_ps(m));
-}
-
-/* Rounds 32 activations to q * scale, |q| <= 127, the scale of a half's precision; out[0], out[1]: columns 0..15 and
- * 16..31 as int16.  A NaN makes the scale NaN; a block below 2^-120 becomes zero. */
-static inline float block_quantize(const float *x, __m256i out[2]) {
-    __m256 v[4];
-    for (size_t j = 0; j < 4; j++) v[j] = _mm256_loadu_ps(x + 8 * j);
-    float most = magnitude_max(v), inverse = most >= 0x1p-120f ? 127.0f / most : 0.0f;
-    __m256i q[4];
-    for (size_t j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(inverse)));
-    for (size_t j = 0; j < 2; j++)
-        out[j] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * j], q[2 * j + 1]), 0xd8);
-    return round_to_half_precision(most / 127.0f);
-}
-
 void code_input_prepare(const float *x, struct code_input *target) {
-    __m256i q[2];
-    target->scale = block_quantize(x, q);
-    __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(q[0], q[1]), 0xd8);
+    __m256i packed;
+    target->scale = quantize_32(x, &packed);
     _mm256_store_si256((__m256i *)(void *)target->q, packed);
+    const __m256i q[2] = {_mm256_cvtepi8_epi16(_mm256_castsi256_si128(packed)),
+                          _mm256_cvtepi8_epi16(_mm256_extracti128_si256(packed, 1))};
     int32_t group_total[2];
     for (size_t g = 0; g < 2;
          g++) { /* dwords of q[g]: pairs of columns; even ones feed lane 0, odd ones lane 1 */
@@ -130,12 +107,12 @@ static void wide_prepare(const float *x, size_t x_stride, size_t input_count, si
         struct tile_inputs inputs = tile_get(tile, tile_count, input_count);
         char *target = wide_tile_get(prepared, tile, inputs.begin, block_count);
         for (size_t b = 0; b < block_count; b++, target += wide_block_bytes(inputs.count)) {
-            __m256i q[2];
+            __m256i q;
             float *scales = (float *)(void *)(target + inputs.count * sizeof(struct wide_input));
-            scales[i - inputs.begin] = block_quantize(x + i * x_stride + b * BLOCK, q);
+            scales[i - inputs.begin] = quantize_32(x + i * x_stride + b * BLOCK, &q);
             __m256i *values = (__m256i *)(void *)((struct wide_input *)(void *)target + (i - inputs.begin));
-            _mm256_store_si256(values, q[0]);
-            _mm256_store_si256(values + 1, q[1]);
+            _mm256_store_si256(values, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
+            _mm256_store_si256(values + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
             /* The padding belongs to the tile's last input: every byte is written, by one thread. */
             for (size_t j = inputs.count; i + 1 == inputs.begin + inputs.count && j < WIDE_SCALES; j++)
                 scales[j] = 0;
@@ -172,12 +149,33 @@ INLINE void code_steps(const struct code_panel *panel, const struct code_input *
     }
 }
 
-/* Adds the scaled sums of one block. */
+/* The lanes of a span's sums: [lane][inputs][PANEL_ROWS]. */
+typedef float span_lanes[SPAN_LANES][TILE_INPUTS * PANEL_ROWS];
+
+/* Adds the sums of the first block_count lanes to sums[n][PANEL_ROWS]; those past them are not filled. */
+INLINE void lanes_add(span_lanes lanes, size_t block_count, size_t n, float *restrict sums) {
+    for (size_t l = block_count; l < SPAN_LANES; l++) memset(lanes[l], 0, n * PANEL_ROWS * sizeof(float));
+    for (size_t at = 0; at < n * PANEL_ROWS; at += 8) {
+        __m256 four[2];
+        for (size_t odd = 0; odd < 2; odd++) {
+            __m256 a = _mm256_add_ps(_mm256_load_ps(lanes[odd] + at), _mm256_load_ps(lanes[odd + 4] + at));
+            __m256 b =
+                _mm256_add_ps(_mm256_load_ps(lanes[odd + 2] + at), _mm256_load_ps(lanes[odd + 6] + at));
+            four[odd] = _mm256_add_ps(a, b);
+        }
+        __m256 sum = _mm256_add_ps(four[0], four[1]);
+        _mm256_store_ps(sums + at, _mm256_add_ps(_mm256_load_ps(sums + at), sum));
+    }
+}
+
+/* Adds the scaled sums of one block to a lane; the first one fills it. */
 INLINE void code_sums_add(const struct code_panel *panel, const struct code_input *x, size_t i, size_t v,
-                          bool has_groups, bool has_minimum, __m256i total, float *restrict sums) {
-    float *target = sums + i * PANEL_ROWS + v * 8;
+                          bool has_groups, bool has_minimum, __m256i total, bool is_first,
+                          float *restrict lane) {
+    float *target = lane + i * PANEL_ROWS + v * 8;
     __m256 scale = _mm256_mul_ps(_mm256_set1_ps(x[i].scale), _mm256_load_ps(panel->scale + v * 8));
-    __m256 y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, _mm256_load_ps(target));
+    __m256 y = is_first ? _mm256_mul_ps(_mm256_cvtepi32_ps(total), scale)
+                        : _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, _mm256_load_ps(target));
     if (has_minimum && !has_groups)
         y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[0] + v * 8), _mm256_set1_ps(x[i].sum), y);
     if (has_minimum && has_groups) {
@@ -187,72 +185,89 @@ INLINE void code_sums_add(const struct code_panel *panel, const struct code_inpu
     _mm256_store_ps(target, y);
 }
 
-INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count,
-                      size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
-                      float *restrict sums) {
-    const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
-    for (size_t b = 0; b < block_count; b++, panel++, x += n) {
-        __m256i acc[TILE_INPUTS][2], total[TILE_INPUTS][2];
-        for (size_t g = 0; g < (has_groups ? 2 : 1); g++) {
+INLINE void code_block(const struct code_panel *panel, const struct code_input *x, size_t n, bool has_groups,
+                       bool has_minimum, __m128i shift, bool is_first, float *restrict lane) {
+    __m256i acc[TILE_INPUTS][2], total[TILE_INPUTS][2];
+    for (size_t g = 0; g < (has_groups ? 2 : 1); g++) {
 #pragma GCC unroll 6
-            for (size_t i = 0; i < n; i++) {
-                int32_t pair = pair_get(has_groups ? x[i].group_pair[g] : x[i].pair);
-                acc[i][0] = acc[i][1] = _mm256_sll_epi16(_mm256_set1_epi32(pair), shift);
-            }
-            if (has_groups)
-                code_steps(panel, x, g * 4, g * 4 + 4, n, acc);
-            else
-                code_steps(panel, x, 0, 8, n, acc);
-#pragma GCC unroll 6
-            for (size_t i = 0; i < n; i++)
-#pragma GCC unroll 2
-                for (size_t v = 0; v < 2; v++) {
-                    __m256i factor =
-                        has_groups ? vector_load(panel->group_scale[g][v * 8]) : _mm256_set1_epi16(1);
-                    __m256i part = _mm256_madd_epi16(acc[i][v], factor);
-                    total[i][v] = g == 0 ? part : _mm256_add_epi32(total[i][v], part);
-                }
+        for (size_t i = 0; i < n; i++) {
+            int32_t pair = pair_get(has_groups ? x[i].group_pair[g] : x[i].pair);
+            acc[i][0] = acc[i][1] = _mm256_sll_epi16(_mm256_set1_epi32(pair), shift);
         }
-#pragma GCC unroll 6
-        for (size_t i = 0; i < n; i++)
-#pragma GCC unroll 2
-            for (size_t v = 0; v < 2; v++)
-                code_sums_add(panel, x, i, v, has_groups, has_minimum, total[i][v], sums);
-    }
-}
-
-INLINE void wide_tile(const struct wide_panel *panel, const char *x, size_t block_count, size_t n,
-                      float *restrict sums) {
-    for (size_t b = 0; b < block_count; b++, panel++, x += wide_block_bytes(n)) {
-        const struct wide_input *input = (const struct wide_input *)(const void *)x;
-        const float *scales = (const float *)(const void *)(x + n * sizeof *input);
-        __m256i acc[TILE_INPUTS][2];
-#pragma GCC unroll 6
-        for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
-#pragma GCC unroll 16
-        for (size_t s = 0; s < BLOCK / 2; s++) {
-            __m256i low = vector_load(panel->values[s][0]), high = vector_load(panel->values[s][8]);
-#pragma GCC unroll 6
-            for (size_t i = 0; i < n; i++) {
-                int32_t two;
-                memcpy(&two, input[i].q + 2 * s, sizeof two);
-                __m256i both = _mm256_set1_epi32(two);
-                acc[i][0] = _mm256_add_epi32(acc[i][0], _mm256_madd_epi16(low, both));
-                acc[i][1] = _mm256_add_epi32(acc[i][1], _mm256_madd_epi16(high, both));
-                KEEP(acc[i][0]);
-                KEEP(acc[i][1]);
-            }
-        }
+        if (has_groups)
+            code_steps(panel, x, g * 4, g * 4 + 4, n, acc);
+        else
+            code_steps(panel, x, 0, 8, n, acc);
 #pragma GCC unroll 6
         for (size_t i = 0; i < n; i++)
 #pragma GCC unroll 2
             for (size_t v = 0; v < 2; v++) {
-                float *target = sums + i * PANEL_ROWS + v * 8;
-                __m256 scale = _mm256_mul_ps(_mm256_set1_ps(scales[i]), _mm256_load_ps(panel->scale + v * 8));
-                __m256 y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[i][v]), scale, _mm256_load_ps(target));
-                _mm256_store_ps(target, y);
+                __m256i factor =
+                    has_groups ? vector_load(panel->group_scale[g][v * 8]) : _mm256_set1_epi16(1);
+                __m256i part = _mm256_madd_epi16(acc[i][v], factor);
+                total[i][v] = g == 0 ? part : _mm256_add_epi32(total[i][v], part);
             }
     }
+#pragma GCC unroll 6
+    for (size_t i = 0; i < n; i++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < 2; v++)
+            code_sums_add(panel, x, i, v, has_groups, has_minimum, total[i][v], is_first, lane);
+}
+
+INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count,
+                      size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
+                      float *restrict sums) {
+    const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
+    _Alignas(32) span_lanes lanes;
+    for (size_t b = 0; b < block_count && b < SPAN_LANES; b++)
+        code_block(panel + b, x + b * n, n, has_groups, has_minimum, shift, true, lanes[b]);
+    for (size_t b = SPAN_LANES; b < block_count; b++)
+        code_block(panel + b, x + b * n, n, has_groups, has_minimum, shift, false, lanes[b - SPAN_LANES]);
+    lanes_add(lanes, block_count, n, sums);
+}
+
+INLINE void wide_block(const struct wide_panel *panel, const char *x, size_t n, bool is_first,
+                       float *restrict lane) {
+    const struct wide_input *input = (const struct wide_input *)(const void *)x;
+    const float *scales = (const float *)(const void *)(x + n * sizeof *input);
+    __m256i acc[TILE_INPUTS][2];
+#pragma GCC unroll 6
+    for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
+#pragma GCC unroll 16
+    for (size_t s = 0; s < BLOCK / 2; s++) {
+        __m256i low = vector_load(panel->values[s][0]), high = vector_load(panel->values[s][8]);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < n; i++) {
+            int32_t two;
+            memcpy(&two, input[i].q + 2 * s, sizeof two);
+            __m256i both = _mm256_set1_epi32(two);
+            acc[i][0] = _mm256_add_epi32(acc[i][0], _mm256_madd_epi16(low, both));
+            acc[i][1] = _mm256_add_epi32(acc[i][1], _mm256_madd_epi16(high, both));
+            KEEP(acc[i][0]);
+            KEEP(acc[i][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t i = 0; i < n; i++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < 2; v++) {
+            float *target = lane + i * PANEL_ROWS + v * 8;
+            __m256 scale = _mm256_mul_ps(_mm256_set1_ps(scales[i]), _mm256_load_ps(panel->scale + v * 8));
+            __m256 sum = _mm256_cvtepi32_ps(acc[i][v]);
+            _mm256_store_ps(target, is_first ? _mm256_mul_ps(sum, scale)
+                                             : _mm256_fmadd_ps(sum, scale, _mm256_load_ps(target)));
+        }
+}
+
+INLINE void wide_tile(const struct wide_panel *panel, const char *x, size_t block_count, size_t n,
+                      float *restrict sums) {
+    _Alignas(32) span_lanes lanes;
+    for (size_t b = 0; b < block_count && b < SPAN_LANES; b++, x += wide_block_bytes(n))
+        wide_block(panel + b, x, n, true, lanes[b]);
+    for (size_t b = SPAN_LANES; b < block_count; b++, x += wide_block_bytes(n))
+        wide_block(panel + b, x, n, false, lanes[b - SPAN_LANES]);
+    lanes_add(lanes, block_count, n, sums);
 }
 
 /* One function per number of inputs and kind: their loops are unrolled with constant bounds. */

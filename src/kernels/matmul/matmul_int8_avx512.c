@@ -4,8 +4,8 @@
  * a panel.  vpdpbusd multiplies four unsigned codes of a row with four signed activations straight into
  * 32 bits, so codes may be whole bytes (Q8_0 and IQ4 with offset 128) and nothing can overflow: at most
  * 32 * 255 * 127.  Sums start at -offset * (sum of the activations).  Each block of 32:
- *     y += dx * (scale * sum)  [+ minimum * (dx * sum of x)]
- * Types with scales per 16 columns have them multiplied into scale[] when they are unpacked.
+ *     y += sum * (scale * dx)  [+ minimum * (dx * sum of x)]
+ * in the lanes of a span (kernels/span.h), as matvec does it.
  *
  * Per 4 columns 2 loads of weights, 6 broadcasts, 12 vpdpbusd; per block and sum one conversion, one
  * multiplication and one FMA more: 8 of 11 vector operations multiply.  Bound: ports 0 and 5, hence
@@ -20,6 +20,8 @@
 enum { TILE_INPUTS = 6, TILE_PANELS = 2 };
 
 #define INLINE static inline __attribute__((always_inline))
+
+#include "kernels/matmul/span_lanes_avx512.h"
 
 INLINE __m512i codes_load(const struct code_panel *panel, size_t step) {
     return _mm512_load_si512((const void *)panel->codes[step]);
@@ -54,9 +56,9 @@ INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input
     return _mm512_fmadd_ps(_mm512_load_ps(panel->minimum[1]), _mm512_set1_ps(x->group_sum[1]), y);
 }
 
-/* Group g of a block (a whole block without groups): scaled = or += scale * sum. */
+/* The sum of a block, or with groups that of group g with its scale added: an integer below 2^24, exact as a float. */
 INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t n, bool has_groups, size_t g, __m128i shift, __m512 scaled[][TILE_PANELS]) {
+                           size_t n, bool has_groups, size_t g, __m128i shift, __m512 total[][TILE_PANELS]) {
     __m512i acc[TILE_INPUTS][TILE_PANELS];
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++)
@@ -65,22 +67,30 @@ INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], co
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
     for (size_t p = 0; p < TILE_PANELS; p++) {
-        const float *factor = has_groups ? panel[p]->group_factor[g] : panel[p]->scale;
-        __m512 sum = _mm512_cvtepi32_ps(acc[i][p]), f = _mm512_load_ps(factor);
-        scaled[i][p] = g == 0 ? _mm512_mul_ps(sum, f) : _mm512_fmadd_ps(sum, f, scaled[i][p]);
+        __m512 sum = _mm512_cvtepi32_ps(acc[i][p]);
+        if (!has_groups) {
+            total[i][p] = sum;
+            continue;
+        }
+        __m512 f = _mm512_load_ps(panel[p]->group_factor[g]);
+        total[i][p] = g == 0 ? _mm512_mul_ps(sum, f) : _mm512_fmadd_ps(sum, f, total[i][p]);
     }
 }
 
+/* Adds a block to a lane of the span; the first one fills it. */
 INLINE void block_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t n, bool has_groups, bool has_minimum, __m128i shift, float *restrict sums) {
-    __m512 scaled[TILE_INPUTS][TILE_PANELS];
-    group_multiply(panel, x, n, has_groups, 0, shift, scaled);
-    if (has_groups) group_multiply(panel, x, n, has_groups, 1, shift, scaled);
+                           size_t n, bool has_groups, bool has_minimum, __m128i shift, bool is_first,
+                           float *restrict lane) {
+    __m512 total[TILE_INPUTS][TILE_PANELS];
+    group_multiply(panel, x, n, has_groups, 0, shift, total);
+    if (has_groups) group_multiply(panel, x, n, has_groups, 1, shift, total);
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
     for (size_t p = 0; p < TILE_PANELS; p++) {
-        float *target = sums + (i * TILE_PANELS + p) * PANEL_ROWS;
-        __m512 y = _mm512_fmadd_ps(scaled[i][p], _mm512_set1_ps(x[i].scale), _mm512_load_ps(target));
+        float *target = lane + (i * TILE_PANELS + p) * PANEL_ROWS;
+        __m512 scale = _mm512_mul_ps(_mm512_load_ps(panel[p]->scale), _mm512_set1_ps(x[i].scale));
+        __m512 y = is_first ? _mm512_mul_ps(total[i][p], scale)
+                            : _mm512_fmadd_ps(total[i][p], scale, _mm512_load_ps(target));
         if (has_minimum) y = minima_add(panel[p], x + i, has_groups, y);
         _mm512_store_ps(target, y);
     }
@@ -89,14 +99,30 @@ INLINE void block_multiply(const struct code_panel *const panel[TILE_PANELS], co
 typedef void tile_function(const struct code_panel *panel, const struct code_input *x, size_t block_count,
                            unsigned offset_shift, float *restrict sums);
 
+/* The lanes of a span: [lane][inputs][panel][PANEL_ROWS]. */
+typedef float span_lanes[SPAN_LANES][TILE_INPUTS * TILE_PANELS * PANEL_ROWS];
+
+INLINE void tile_multiply(const struct code_panel *panel, const struct code_input *x, size_t block_count,
+                          size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
+                          float *restrict sums) {
+    const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
+    _Alignas(64) span_lanes lanes;
+    for (size_t b = 0; b < block_count && b < SPAN_LANES; b++) {
+        const struct code_panel *const both[TILE_PANELS] = {panel + b, panel + b + RUN_BLOCKS};
+        block_multiply(both, x + b * n, n, has_groups, has_minimum, shift, true, lanes[b]);
+    }
+    for (size_t b = SPAN_LANES; b < block_count; b++) {
+        const struct code_panel *const both[TILE_PANELS] = {panel + b, panel + b + RUN_BLOCKS};
+        block_multiply(both, x + b * n, n, has_groups, has_minimum, shift, false, lanes[b - SPAN_LANES]);
+    }
+    span_lanes_add(lanes[0], sizeof lanes[0] / sizeof(float), block_count, n * TILE_PANELS * PANEL_ROWS,
+                   sums);
+}
+
 #define TILE(name, n, has_groups, has_minimum)                                                             \
     static void name##_##n(const struct code_panel *panel, const struct code_input *x, size_t block_count, \
                            unsigned offset_shift, float *restrict sums) {                                  \
-        const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);                                        \
-        for (size_t b = 0; b < block_count; b++, panel++, x += (n)) {                                      \
-            const struct code_panel *const both[TILE_PANELS] = {panel, panel + RUN_BLOCKS};                \
-            block_multiply(both, x, n, has_groups, has_minimum, shift, sums);                              \
-        }                                                                                                  \
+        tile_multiply(panel, x, block_count, n, has_groups, has_minimum, offset_shift, sums);              \
     }
 #define TILES(name, has_groups, has_minimum) \
     TILE(name, 1, has_groups, has_minimum)   \
@@ -133,8 +159,7 @@ static void unpack(const struct panel_kernel *kernel, const uint8_t *const row[8
         for (size_t g = 0; g < 2; g++) {
             __m256i pairs = _mm256_load_si256((const void *)target->group_scale[g][half * 8]);
             __m256 scale = _mm256_cvtepi32_ps(_mm256_srai_epi32(pairs, 16));
-            _mm256_store_ps(target->group_factor[g] + half * 8,
-                            _mm256_mul_ps(scale, _mm256_load_ps(target->scale + half * 8)));
+            _mm256_store_ps(target->group_factor[g] + half * 8, scale);
         }
 }
 

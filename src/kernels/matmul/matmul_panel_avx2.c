@@ -91,7 +91,7 @@ static void q4_1_unpack(const uint8_t *const row[8], size_t block_count, size_t 
             codes_store(panel, half, j, low_nibbles(bytes[j]));
             codes_store(panel, half, j + 4, high_nibbles(bytes[j]));
         }
-        scales_store_m(panel, half, halves_get(row, base), halves_get(row, base + 2), 8);
+        scales_store_m(panel, half, halves_get(row, base), halves_get(row, base + 2), 0);
     }
 }
 
@@ -180,7 +180,7 @@ static void q4_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
                     codes_store(panel + g + 1, half, part * 4 + j, high_nibbles(bytes[j]));
                 }
             }
-        six_bit_scales_store(row, base, half, 8, panel);
+        six_bit_scales_store(row, base, half, 0, panel);
     }
 }
 
@@ -307,13 +307,11 @@ static void q2_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
         __m256 d = halves_get(row, base + offsetof(struct block_q2_k, d));
         __m256 dmin = halves_get(row, base + offsetof(struct block_q2_k, dmin));
         group_scales_store(scale, d, half, panel);
-        for (int g = 0; g < 16; g++) { /* d·sc·q - dmin·m = d·sc·(q - 2) + (2·d·sc - dmin·m) */
+        for (int g = 0; g < 16; g++) { /* -dmin·m */
             __m256i bytes = _mm256_srli_epi32(packed[g / 4], 8 * (g % 4));
             __m256i m = _mm256_and_si256(_mm256_srli_epi32(bytes, 4), _mm256_set1_epi32(15));
-            __m256i sc = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-            __m256 raised = _mm256_mul_ps(_mm256_mul_ps(d, _mm256_set1_ps(2)), _mm256_cvtepi32_ps(sc));
             floats_store(panel[g / 2].minimum[g % 2] + half * 8,
-                         _mm256_fnmadd_ps(dmin, _mm256_cvtepi32_ps(m), raised));
+                         _mm256_fnmadd_ps(dmin, _mm256_cvtepi32_ps(m), _mm256_setzero_ps()));
         }
     }
 }
@@ -409,10 +407,14 @@ SIGNED_BYTES(iq4_xs)
 
 struct code_layout code_layout_find(enum tensor_type type) {
     static const struct code_layout layouts[MATMUL_TYPES] = {
-        [TENSOR_Q4_0] = {false, false, 3, q4_0_unpack}, [TENSOR_Q4_1] = {false, true, 3, q4_1_unpack},
-        [TENSOR_Q5_0] = {false, false, 4, q5_0_unpack}, [TENSOR_Q5_1] = {false, true, 4, q5_1_unpack},
-        [TENSOR_Q2_K] = {true, true, 1, q2_k_unpack},   [TENSOR_Q3_K] = {true, false, 2, q3_k_unpack},
-        [TENSOR_Q4_K] = {false, true, 3, q4_k_unpack},  [TENSOR_Q5_K] = {false, true, 4, q5_k_unpack},
+        [TENSOR_Q4_0] = {false, false, 3, q4_0_unpack},
+        [TENSOR_Q4_1] = {false, true, NO_OFFSET, q4_1_unpack},
+        [TENSOR_Q5_0] = {false, false, 4, q5_0_unpack},
+        [TENSOR_Q5_1] = {false, true, 4, q5_1_unpack},
+        [TENSOR_Q2_K] = {true, true, NO_OFFSET, q2_k_unpack},
+        [TENSOR_Q3_K] = {true, false, 2, q3_k_unpack},
+        [TENSOR_Q4_K] = {false, true, NO_OFFSET, q4_k_unpack},
+        [TENSOR_Q5_K] = {false, true, 4, q5_k_unpack},
         [TENSOR_Q6_K] = {true, false, 5, q6_k_unpack},
     };
     ASSERT((size_t)type < MATMUL_TYPES);

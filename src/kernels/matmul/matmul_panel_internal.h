@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "kernels/matmul/matmul.h"
+#include "kernels/span.h"
 #include "tensor/type.h"
 
 enum { PANEL_ROWS = 16, PANEL_COLUMNS = 32, PANEL_STEPS = PANEL_COLUMNS / 4 };
@@ -27,7 +28,7 @@ struct code_panel {
     float minimum[2][PANEL_ROWS];
     union {
         int16_t group_scale[2][PANEL_ROWS][2]; /* twice, for the pairs of 16-bit sums */
-        float group_factor[2][PANEL_ROWS];     /* AVX-512: scale * group_scale */
+        float group_factor[2][PANEL_ROWS];     /* AVX-512: the same as floats */
     };
 };
 
@@ -42,15 +43,22 @@ struct float_panel {
     float values[PANEL_COLUMNS][PANEL_ROWS];
 };
 
+/* Vector shifts by this much leave zero. */
+enum { NO_OFFSET = 64 };
+
 /* How a type becomes code panels. */
 struct code_layout {
     bool has_groups;       /* scales per 16 columns */
     bool has_minimum;      /* a minimum per group */
-    unsigned offset_shift; /* offset = 1 << offset_shift */
+    unsigned offset_shift; /* offset = 1 << offset_shift; NO_OFFSET: none */
     /* Unpacks block_count panels (rows `half * 8` and the 7 after it) from 8 rows of the file that start
      * at the same column; a multiple of the type's block. */
     void (*unpack)(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel);
 };
+
+static inline int32_t code_offset(const struct code_layout *layout) {
+    return layout->offset_shift == NO_OFFSET ? 0 : (int32_t)1 << layout->offset_shift;
+}
 
 /* unpack NULL: the type has no such panel. */
 struct code_layout code_layout_find(enum tensor_type type);
@@ -108,7 +116,7 @@ struct code_input {
 };
 static_assert(sizeof(struct code_input) == 64, "one line");
 
-/* Quantises x[32]; a NaN makes the scale NaN, and what is below 2^-120 becomes zero. */
+/* Quantises x[32] (quantize_32.h). */
 void code_input_prepare(const float *x, struct code_input *target);
 
 static inline int32_t pair_get(const int16_t pair[2]) {
@@ -128,7 +136,12 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
  * to the outputs once: outputs are often a power of two apart and would evict each other from the caches.
  * Unpacking again for each stretch costs less than 1% of multiplying it. */
 
-enum { RUN_ROWS = 64, RUN_BLOCKS = 16, RUN_INPUTS = 240, FLOAT_RUN_BLOCKS = 8 };
+enum {
+    RUN_ROWS = 64,
+    RUN_BLOCKS = SPAN_BLOCKS,
+    RUN_INPUTS = 240,
+    FLOAT_RUN_BLOCKS = SPAN_FLOAT_COLUMNS / PANEL_COLUMNS
+};
 
 struct panel_kernel;
 typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
@@ -150,8 +163,8 @@ struct panel_kernel {
     /* The prepared inputs of a tile from block `block` of block_count on. */
     const void *(*input_get)(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
                              size_t block_count);
-    /* sums[inputs][tile_rows] += block_count blocks of the tile; panels of the second 16 rows lie
-     * run_blocks * panel_bytes behind the first's. */
+    /* sums[inputs][tile_rows] += block_count blocks of the tile, a span of the sum (kernels/span.h); panels of the
+     * second 16 rows lie run_blocks * panel_bytes behind the first's. */
     void (*tile)(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
                  size_t inputs, float *sums);
 };

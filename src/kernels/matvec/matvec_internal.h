@@ -26,17 +26,19 @@ struct input_q8_32 {
 /* Where block b (0..7) of a group has its numbers. */
 static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
 
-/* MATVEC_FORM_Q8_256: x = scale·q, one scale per 256; q is in -127..127.
+/* MATVEC_FORM_Q8_256: the same values and scales for the weight types of blocks of 256; the numbers of the blocks of 32
+ * are in the same order.
  * `turned` holds the same values by columns, the even blocks of 32 (e = 0) apart from the odd ones (1), as the low and
  * the high nibbles of Q4_K lie: bytes 128e + 32j + 4p .. + 3 are elements 32(2p + e) + 4j .. + 3 for p < 4, for the
  * others 32(2(p - 4) + e) + 16 + 4j .. + 3.  So the 32-bit lane p sums 16 elements of one block over j = 0..3.
- * The scale and the sums lie between, next to what either order's kernels read: inputs come from L2 in one piece. */
+ * The scales and the sums lie between, next to what either order's kernels read: inputs come from L2 in one piece. */
 struct input_q8_256 {
     int8_t q[INPUT_GROUP];
-    float scale[8];     /* the same eight times */
-    int16_t sums[16];   /* of each 16 q: for the groups that have minima or offsets */
-    int16_t sums_32[8]; /* of each 32 */
-    int16_t pad[24];
+    float scale[8];
+    float sum[8];          /* scale · (sum of q): multiplies minima */
+    float group_sum[2][8]; /* the same of the first and the second 16 of each block */
+    int16_t sums[8][2];    /* of the first and the second 16 q of each block */
+    int32_t sum16[8];      /* 16 · (sum of q) */
     int8_t turned[INPUT_GROUP];
     /* Even blocks, odd ones: -32 · (sum of the q that a 16-bit lane meets in `turned`). */
     int16_t start[2][16];
@@ -49,9 +51,6 @@ static inline size_t input_turned_place(size_t i) {
 
 _Static_assert(sizeof(struct input_q8_32) % 64 == 0, "groups stay aligned to cache lines");
 _Static_assert(sizeof(struct input_q8_256) % 64 == 0, "groups stay aligned to cache lines");
-
-/* Below this the inverse of a scale would not be finite: such inputs count as zeros. */
-#define INPUT_TINY 1e-30f
 
 void matvec_init_ref(struct matvec_kernels *kernels);
 void matvec_init_prepare_avx2(struct matvec_kernels *kernels);

@@ -1,9 +1,9 @@
 /* matvec for float weights (F32, F16, BF16), on AVX2.
  *
  * Mapping: rows in steps of 64 columns, up to 4 rows that lie far apart (row_streams) or up to 4 inputs on the
- * same weights; 2 chains of fused multiply-adds per row and input, whatever their counts, so that a sequence
- * gets the same bits alone and beside others.  Columns past the last 8 go through a buffer that is filled with
- * zeros.
+ * same weights; a chain of fused multiply-adds per row and input, whatever their counts: 8 lanes, added up after every
+ * span of columns, which is matmul's order (kernels/span.h).  Columns past the last 8 go through a buffer that is
+ * filled with zeros.
  * Bound: memory, the row once; the inputs stay in L1. */
 #include <immintrin.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
 
-enum { STEP = 64, CHAINS = 2, TILE = 4 };
+enum { STEP = 64, TILE = 4 };
 
 typedef __m256 load_function(const uint8_t *w); /* 8 weights */
 
@@ -23,11 +23,11 @@ INLINE __m256 load_bf16(const uint8_t *w) {
 
 /* What is left of a row's columns after the last step: by 8, the last ones filled up with zeros. */
 INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n,
-                     size_t bytes, load_function *load, __m256 acc[TILE][CHAINS]) {
+                     size_t bytes, load_function *load, __m256 acc[TILE_MOST]) {
     for (; k + 8 <= columns; k += 8) {
         __m256 weight = load(w + k * bytes);
         UNROLL for (size_t i = 0; i < n; i++) {
-            acc[i][0] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k), acc[i][0]);
+            acc[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k), acc[i]);
         }
     }
     if (k == columns) return;
@@ -36,7 +36,30 @@ INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t c
     UNROLL for (size_t i = 0; i < n; i++) {
         float last[8] = {0};
         memcpy(last, x[i] + k, (columns - k) * sizeof *last);
-        acc[i][0] = _mm256_fmadd_ps(load(last_weights), _mm256_loadu_ps(last), acc[i][0]);
+        acc[i] = _mm256_fmadd_ps(load(last_weights), _mm256_loadu_ps(last), acc[i]);
+    }
+}
+
+/* Columns [k, end) of `streams` rows, `apart_bytes` from each other, times n inputs. */
+INLINE void span_times(const uint8_t *w, size_t apart_bytes, const float *const *x, size_t k, size_t end,
+                       size_t n, size_t streams, size_t bytes, load_function *load,
+                       __m256 acc[STREAMS_MOST][TILE_MOST]) {
+    for (; k + STEP <= end; k += STEP) {
+        UNROLL for (size_t s = 0; s < streams; s++) {
+            prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes);
+        }
+        UNROLL for (size_t part = 0; part < STEP / 8; part++) {
+            UNROLL for (size_t s = 0; s < streams; s++) {
+                __m256 weights = load(w + s * apart_bytes + (k + part * 8) * bytes);
+                UNROLL for (size_t i = 0; i < n; i++) {
+                    acc[s][i] = _mm256_fmadd_ps(weights, _mm256_loadu_ps(x[i] + k + part * 8), acc[s][i]);
+                }
+            }
+        }
+    }
+    if (k == end) return;
+    UNROLL for (size_t s = 0; s < streams; s++) {
+        add_rest(w + s * apart_bytes, x, k, end, n, bytes, load, acc[s]);
     }
 }
 
@@ -46,32 +69,18 @@ INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apar
                             size_t stride) {
     const size_t columns = weight->columns, apart_bytes = apart * weight->row_bytes;
     const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-    __m256 acc[STREAMS_MOST][TILE][CHAINS];
-    UNROLL for (size_t s = 0; s < streams; s++) {
-        UNROLL for (size_t i = 0; i < n; i++) {
-            UNROLL for (size_t c = 0; c < CHAINS; c++) { acc[s][i][c] = _mm256_setzero_ps(); }
-        }
-    }
-    size_t k = 0;
-    for (; k + STEP <= columns; k += STEP) {
+    __m256 acc[STREAMS_MOST][TILE_MOST];
+    float totals[STREAMS_MOST * TILE] = {0};
+    for (size_t begin = 0; begin < columns; begin += SPAN_FLOAT_COLUMNS) {
+        const size_t end = columns - begin < SPAN_FLOAT_COLUMNS ? columns : begin + SPAN_FLOAT_COLUMNS;
         UNROLL for (size_t s = 0; s < streams; s++) {
-            prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes);
+            UNROLL for (size_t i = 0; i < n; i++) { acc[s][i] = row_zero(); }
         }
-        UNROLL for (size_t part = 0; part < STEP / 8; part++) {
-            UNROLL for (size_t s = 0; s < streams; s++) {
-                __m256 weights = load(w + s * apart_bytes + (k + part * 8) * bytes);
-                UNROLL for (size_t i = 0; i < n; i++) {
-                    __m256 *target = &acc[s][i][part % CHAINS];
-                    *target = _mm256_fmadd_ps(weights, _mm256_loadu_ps(x[i] + k + part * 8), *target);
-                }
-            }
-        }
+        span_times(w, apart_bytes, x, begin, end, n, streams, bytes, load, acc);
+        span_add(acc, streams, n, totals);
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
-        if (k < columns) add_rest(w + s * apart_bytes, x, k, columns, n, bytes, load, acc[s]);
-        UNROLL for (size_t i = 0; i < n; i++) {
-            y[i * stride + row + s * apart] = sum_lanes(_mm256_add_ps(acc[s][i][0], acc[s][i][1]));
-        }
+        UNROLL for (size_t i = 0; i < n; i++) { y[i * stride + row + s * apart] = totals[s * n + i]; }
     }
 }
 

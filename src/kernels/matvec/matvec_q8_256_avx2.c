@@ -1,22 +1,19 @@
 /* matvec for the types with blocks of 256, on AVX2.
  *
  * Mapping: a block is a group (rows_avx2.h).  Codes are unpacked to unsigned bytes and multiplied u8·s8 with the input
- * (63·127·2 < 2^15).
+ * (63·127·2 < 2^15).  The products of each 32 are added as integers and come to a lane; there they are scaled.
  *
  * Q4_K and Q6_K are transposed (turn_4) to the order of the input's `turned`, so that the products of one scale meet in
- * a 32-bit lane: 8 are added in each 16-bit lane before the integer scale multiplies them, four times less often.
+ * a 32-bit lane: 8 are added in each 16-bit lane before they are widened, four times less often.
  * Those sums start at −32 · (sum of the input) for Q6_K and may wrap around on their way: the last value is at most
  * 8·32·127 (32,512 < 2^15), of Q4_K 8·15·127.  Up to 8 inputs share the codes of a group, which stay in registers
- * while the inputs take turns.  Cycles per weight of Q4_K and Q6_K, one thread, Zen 3 (before: the other types' way):
- * 1 input 0.106 and 0.146 (0.121, 0.16), 8 inputs of 2,048 columns 0.355 and 0.384 (0.494, 0.512).
- * For Q5_K the fifth bits cost more in that order than the sums win: 1 input 0.144 to 0.161.  Not done.
+ * while the inputs take turns.
+ * For Q5_K the fifth bits cost more in that order than the sums win: 1 input 0.144 to 0.161 cycles per weight on Zen 3.
  *
- * The others multiply the 16-bit products of 32 codes by the group's integer scale and add them in pairs to 32 bits.
- * Minima and the offset of Q3_K (−4) multiply the prepared sums of the input, as integers too.  IQ4_XS has signed
- * levels: the sign moves to the input.
+ * Q2_K, Q3_K and Q5_K fold the 16-bit products of 8 registers to two (fold_words): at most 8·31·127 (31,496).
+ * IQ4_XS has signed levels: the sign moves to the input.
  *
- * Bound: memory, the row once; the inputs stay in L1.  About 0.5 instructions per byte of Q4_K, 0.45 of Q6_K;
- * what is reached: bench/kernels. */
+ * Bound: memory, the row once; the inputs stay in L1; what is reached: bench/kernels. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -32,38 +29,24 @@ INLINE float half_at(const void *p) {
     return _cvtsh_ss(half);
 }
 
-/* Every lane = scale j (0..7) of [s0..s7 | s0..s7]: for groups of 32. */
-INLINE __m256i scale_of_32(__m256i scales, size_t j) {
-    return _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(2 * j | (2 * j + 1) << 8)));
+/* acc += d · scale of x · dot, a block of 32 in each lane */
+INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const struct input_q8_256 *x) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(d, _mm256_loadu_ps(x->scale)), acc);
 }
 
-/* Scales of groups of 16, in two registers [s0..s7 twice], [s8..s15 twice]. */
-struct scales_16 {
-    __m256i half[2];
-};
-
-INLINE struct scales_16 scales_of_16(__m256i words) {
-    return (struct scales_16){{_mm256_permute4x64_epi64(words, 0x44), _mm256_permute4x64_epi64(words, 0xee)}};
+/* Registers of the 16-bit products of 8 blocks, to two: the even blocks and the odd ones, in each half 4 times two
+ * sums, of 8 products each, of the first or the second 16 codes.  They have the order of the lanes of `turned`. */
+INLINE void fold_words(const __m256i products[8], __m256i *even, __m256i *odd) {
+    *even = _mm256_hadd_epi16(_mm256_hadd_epi16(products[0], products[2]),
+                              _mm256_hadd_epi16(products[4], products[6]));
+    *odd = _mm256_hadd_epi16(_mm256_hadd_epi16(products[1], products[3]),
+                             _mm256_hadd_epi16(products[5], products[7]));
 }
 
-/* The low half = scale 2k, the high half = scale 2k + 1: of the two groups in the k-th 32 elements. */
-INLINE __m256i scale_pair(struct scales_16 scales, size_t k) {
-    size_t j = 2 * k % 8;
-    __m128i low = _mm_set1_epi16((short)(2 * j | (2 * j + 1) << 8));
-    __m128i high = _mm_set1_epi16((short)((2 * j + 2) | (2 * j + 3) << 8));
-    return _mm256_shuffle_epi8(scales.half[k / 4], _mm256_set_m128i(high, low));
-}
-
-/* sum += scale · (codes·x) for the k-th 32 elements. */
-INLINE __m256i add_scaled(__m256i sum, __m256i codes, __m256i scale, const struct input_q8_256 *x, size_t k) {
-    __m256i products = _mm256_maddubs_epi16(codes, load_256(x->q + 32 * k));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(products, scale));
-}
-
-/* acc += d · scale of x · sum */
-INLINE __m256 add_block(__m256 acc, __m256i sum, float d, const struct input_q8_256 *x) {
-    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(d), _mm256_loadu_ps(x->scale));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
+/* Eight 16-bit numbers as floats in the order of input_block_place. */
+INLINE __m256 words_in_place(__m128i words) {
+    const __m128i at = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_shuffle_epi8(words, at)));
 }
 
 /* Words: scales 0..7 in the low half, minima in the high; see q4_k_scale_get.  `head` is the block's first 16
@@ -103,27 +86,28 @@ INLINE __m256i sum_turned(__m256i sum, const __m256i codes[4], const struct inpu
     return sum;
 }
 
-INLINE void q4_k_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    __m256i even[4], odd[4];
-    q4_k_codes(w, even, odd);
+/* The scales and the minima of the 8 blocks of Q4_K or Q5_K, less `offset` of the codes. */
+INLINE void q45_k_factors(const uint8_t *w, float offset, __m256 *scale, __m256 *minimum) {
     __m256i words = q4_k_scales(_mm256_broadcastsi128_si256(load_128(w)));
-    __m256i both = _mm256_permute2x128_si256(words, words, 0);
-    __m256i minima = _mm256_permute2x128_si256(words, words, 0x81); /* above them zeros */
-    const __m256i even_at =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13));
-    __m256i scale_even = _mm256_shuffle_epi8(both, even_at);
-    __m256i scale_odd = _mm256_shuffle_epi8(both, _mm256_add_epi8(even_at, _mm256_set1_epi8(2)));
     __m128 factors = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)w)); /* d, dmin */
     __m256 d = _mm256_broadcastss_ps(factors), dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
+    *scale = _mm256_mul_ps(words_in_place(_mm256_castsi256_si128(words)), d);
+    __m256 raised = offset != 0 ? _mm256_mul_ps(*scale, _mm256_set1_ps(offset)) : _mm256_setzero_ps();
+    *minimum = _mm256_fnmadd_ps(words_in_place(_mm256_extracti128_si256(words, 1)), dmin, raised);
+}
+
+INLINE void q4_k_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
+    const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi16(1);
+    __m256i even[4], odd[4];
+    __m256 scale, minimum;
+    q4_k_codes(w, even, odd);
+    q45_k_factors(w, 0, &scale, &minimum);
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_256 *x = inputs[i];
-        const __m256i zero = _mm256_setzero_si256();
-        __m256i a = _mm256_madd_epi16(sum_turned(zero, even, x, 0), scale_even);
-        __m256i b = _mm256_madd_epi16(sum_turned(zero, odd, x, 1), scale_odd);
-        __m256i minimum = _mm256_madd_epi16(minima, load_256(x->sums_32));
-        __m256 total = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(a, b)), d);
-        total = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(minimum), dmin, total);
-        acc[i] = _mm256_fmadd_ps(total, _mm256_loadu_ps(x->scale), acc[i]);
+        __m256i a = _mm256_madd_epi16(sum_turned(zero, even, x, 0), one);
+        __m256i b = _mm256_madd_epi16(sum_turned(zero, odd, x, 1), one);
+        acc[i] = add_blocks(acc[i], join_halves(a, b), scale, x);
+        acc[i] = _mm256_fmadd_ps(minimum, _mm256_loadu_ps(x->sum), acc[i]);
     }
 }
 
@@ -142,28 +126,28 @@ INLINE void q5_k_codes(const uint8_t *w, size_t pair, __m256i *low, __m256i *hig
                             _mm256_and_si256(fifth_high, bit));
 }
 
+/* The offset of 16 moves to the minima, as in matmul, whose 16-bit sums need it. */
 INLINE void q5_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    __m256i words = q4_k_scales(_mm256_broadcastsi128_si256(load_128(w)));
-    __m256i scales = _mm256_permute2x128_si256(words, words, 0);
-    __m128i minima = _mm256_extracti128_si256(words, 1);
-    __m256i sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i products[TILE_MOST][8];
+    __m256 scale, minimum;
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
-        __m256i low, high, scale_low = scale_of_32(scales, 2 * pair),
-                           scale_high = scale_of_32(scales, 2 * pair + 1);
+        __m256i low, high;
         q5_k_codes(w, pair, &low, &high);
         UNROLL for (size_t i = 0; i < n; i++) {
-            sum[i] = add_scaled(sum[i], low, scale_low, input(x[i]), 2 * pair);
-            sum[i] = add_scaled(sum[i], high, scale_high, input(x[i]), 2 * pair + 1);
+            const int8_t *q = input(x[i])->q + 64 * pair;
+            products[i][2 * pair] = _mm256_maddubs_epi16(low, load_256(q));
+            products[i][2 * pair + 1] = _mm256_maddubs_epi16(high, load_256(q + 32));
         }
     }
-    float d = half_at(w), dmin = half_at(w + 2);
+    q45_k_factors(w, 16, &scale, &minimum);
     UNROLL for (size_t i = 0; i < n; i++) {
-        acc[i] = add_block(acc[i], sum[i], d, input(x[i]));
-        __m128 minimum = _mm_cvtepi32_ps(_mm_madd_epi16(minima, load_128(input(x[i])->sums_32)));
-        __m128 scale = _mm_mul_ps(_mm_set1_ps(dmin), _mm_loadu_ps(input(x[i])->scale));
-        __m128 rest = _mm256_castps256_ps128(acc[TILE_MOST + i]);
-        acc[TILE_MOST + i] = _mm256_zextps128_ps256(_mm_fnmadd_ps(minimum, scale, rest));
+        __m256i even, odd;
+        fold_words(products[i], &even, &odd);
+        __m256i dot = join_halves(_mm256_madd_epi16(even, one), _mm256_madd_epi16(odd, one));
+        dot = _mm256_sub_epi32(dot, load_256(input(x[i])->sum16));
+        acc[i] = add_blocks(acc[i], dot, scale, input(x[i]));
+        acc[i] = _mm256_fmadd_ps(minimum, _mm256_loadu_ps(input(x[i])->sum), acc[i]);
     }
 }
 
@@ -202,36 +186,8 @@ INLINE void q2_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
 
 typedef void half_codes_function(const uint8_t *w, size_t half, __m256i codes[4]);
 
-/* sum[i] = the scaled products of the 16 groups. */
-INLINE void sum_groups_16(const uint8_t *w, const void *const *x, size_t n, __m256i *sum, __m256i scale_words,
-                          half_codes_function *unpack) {
-    struct scales_16 scales = scales_of_16(scale_words);
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
-    UNROLL for (size_t half = 0; half < 2; half++) {
-        __m256i codes[4];
-        unpack(w, half, codes);
-        UNROLL for (size_t k = 0; k < 4; k++) {
-            __m256i scale = scale_pair(scales, 4 * half + k);
-            UNROLL for (size_t i = 0; i < n; i++) {
-                sum[i] = add_scaled(sum[i], codes[k], scale, input(x[i]), 4 * half + k);
-            }
-        }
-    }
-}
-
-/* Types whose codes have an offset of 2^shift: scale·(code − offset). */
-INLINE void offset_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc, __m256i scales,
-                         float d, int shift, half_codes_function *unpack) {
-    __m256i sum[TILE_MOST];
-    sum_groups_16(w, x, n, sum, scales, unpack);
-    UNROLL for (size_t i = 0; i < n; i++) {
-        __m256i offset = _mm256_slli_epi32(_mm256_madd_epi16(scales, load_256(input(x[i])->sums)), shift);
-        acc[i] = add_block(acc[i], _mm256_sub_epi32(sum[i], offset), d, input(x[i]));
-    }
-}
-
 /* The scales of the even or the odd blocks twice each, in the order of the lanes of `turned`. */
-INLINE __m256i q6_k_scales(__m256i bytes, char odd) {
+INLINE __m256i scales_of_turned(__m256i bytes, char odd) {
     const char n = 0x40; /* a zero, still one after adding */
     const __m256i at = _mm256_setr_epi8(-n, 0, -n, 0, -n, 4, -n, 4, -n, 8, -n, 8, -n, 12, -n, 12, -n, 1, -n,
                                         1, -n, 5, -n, 5, -n, 9, -n, 9, -n, 13, -n, 13);
@@ -246,19 +202,34 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *inputs, size_t n, __
     __m256i odd[4] = {half[0][1], half[0][3], half[1][1], half[1][3]};
     turn_4(even);
     turn_4(odd);
-    __m256i bytes = _mm256_broadcastsi128_si256(load_128(w + 192));
-    __m256i scale_even = q6_k_scales(bytes, 0), scale_odd = q6_k_scales(bytes, 2);
-    float d = half_at(w + 208);
+    const __m256i bytes = _mm256_broadcastsi128_si256(load_128(w + 192));
+    const __m256i scale_even = scales_of_turned(bytes, 0), scale_odd = scales_of_turned(bytes, 2);
+    const __m256 d = _mm256_set1_ps(half_at(w + 208));
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_256 *x = inputs[i];
         __m256i a = _mm256_madd_epi16(sum_turned(load_256(x->start[0]), even, x, 0), scale_even);
         __m256i b = _mm256_madd_epi16(sum_turned(load_256(x->start[1]), odd, x, 1), scale_odd);
-        acc[i] = add_block(acc[i], _mm256_add_epi32(a, b), d, x);
+        acc[i] = add_blocks(acc[i], join_halves(a, b), d, x);
+    }
+}
+
+/* The products of the 8 blocks, for types with codes in halves of 128. */
+INLINE void half_products(const uint8_t *w, const void *const *x, size_t n, half_codes_function *unpack,
+                          __m256i products[TILE_MOST][8]) {
+    UNROLL for (size_t half = 0; half < 2; half++) {
+        __m256i codes[4];
+        unpack(w, half, codes);
+        UNROLL for (size_t k = 0; k < 4; k++) {
+            UNROLL for (size_t i = 0; i < n; i++) {
+                const int8_t *q = input(x[i])->q + 128 * half + 32 * k;
+                products[i][4 * half + k] = _mm256_maddubs_epi16(codes[k], load_256(q));
+            }
+        }
     }
 }
 
 /* See q3_k_scale_get. */
-INLINE __m256i q3_k_scales(const uint8_t *packed) {
+INLINE __m128i q3_k_scales(const uint8_t *packed) {
     uint64_t low;
     uint32_t high;
     memcpy(&low, packed, 8), memcpy(&high, packed + 8, 4);
@@ -267,55 +238,74 @@ INLINE __m256i q3_k_scales(const uint8_t *packed) {
     uint64_t high_8 = (uint64_t)high | (uint64_t)(high >> 2) << 32;
     __m128i bytes = _mm_set_epi64x((long long)((low >> 4 & nibbles) | (high_8 & bits)),
                                    (long long)((low & nibbles) | (high_0 & bits)));
-    return _mm256_cvtepi8_epi16(_mm_sub_epi8(bytes, _mm_set1_epi8(32)));
+    return _mm_sub_epi8(bytes, _mm_set1_epi8(32));
 }
 
 INLINE void q3_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    offset_group(w, x, n, acc, q3_k_scales(w + 96), half_at(w + 108), 2, q3_k_codes);
+    __m256i products[TILE_MOST][8];
+    half_products(w, x, n, q3_k_codes, products);
+    const __m256i bytes = _mm256_broadcastsi128_si256(q3_k_scales(w + 96));
+    const __m256i scale_even = scales_of_turned(bytes, 0), scale_odd = scales_of_turned(bytes, 2);
+    const __m256 d = _mm256_set1_ps(half_at(w + 108));
+    UNROLL for (size_t i = 0; i < n; i++) {
+        __m256i even, odd; /* `start` has -32 times the sums, in lanes that have the same scales */
+        fold_words(products[i], &even, &odd);
+        even = _mm256_add_epi16(even, _mm256_srai_epi16(load_256(input(x[i])->start[0]), 3));
+        odd = _mm256_add_epi16(odd, _mm256_srai_epi16(load_256(input(x[i])->start[1]), 3));
+        __m256i dot = join_halves(_mm256_madd_epi16(even, scale_even), _mm256_madd_epi16(odd, scale_odd));
+        acc[i] = add_blocks(acc[i], dot, d, input(x[i]));
+    }
 }
 
 INLINE void q2_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const __m128i mask = _mm_set1_epi8(15);
-    __m128i packed = load_128(w);
-    __m256i scales = _mm256_cvtepu8_epi16(_mm_and_si128(packed, mask));
-    __m256i minima = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(packed, 4), mask));
-    __m256i sum[TILE_MOST];
-    sum_groups_16(w, x, n, sum, scales, q2_k_codes);
-    float d = half_at(w + 80), dmin = half_at(w + 82);
+    __m256i products[TILE_MOST][8];
+    half_products(w, x, n, q2_k_codes, products);
+    const __m128i packed = load_128(w), scales = _mm_and_si128(packed, mask);
+    const __m256i bytes = _mm256_broadcastsi128_si256(scales);
+    const __m256i scale_even = scales_of_turned(bytes, 0), scale_odd = scales_of_turned(bytes, 2);
+    /* Of the first groups of the 8 blocks, and of the second ones. */
+    const __m128i minima = _mm_and_si128(_mm_srli_epi16(packed, 4), mask);
+    const __m256 d = _mm256_set1_ps(half_at(w + 80)), dmin = _mm256_set1_ps(-half_at(w + 82));
+    const __m256 first = _mm256_mul_ps(dmin, words_in_place(_mm_and_si128(minima, _mm_set1_epi16(255))));
+    const __m256 second = _mm256_mul_ps(dmin, words_in_place(_mm_srli_epi16(minima, 8)));
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m256i minimum = _mm256_madd_epi16(minima, load_256(input(x[i])->sums));
-        acc[i] = add_block(acc[i], sum[i], d, input(x[i]));
-        acc[TILE_MOST + i] = add_block(acc[TILE_MOST + i], minimum, -dmin, input(x[i]));
+        const struct input_q8_256 *in = input(x[i]);
+        __m256i even, odd;
+        fold_words(products[i], &even, &odd);
+        __m256i dot = join_halves(_mm256_madd_epi16(even, scale_even), _mm256_madd_epi16(odd, scale_odd));
+        acc[i] = add_blocks(acc[i], dot, d, in);
+        acc[i] = _mm256_fmadd_ps(first, _mm256_loadu_ps(in->group_sum[0]), acc[i]);
+        acc[i] = _mm256_fmadd_ps(second, _mm256_loadu_ps(in->group_sum[1]), acc[i]);
     }
 }
 
 /* See iq4_xs_scale_get. */
-INLINE __m256i iq4_xs_scales(const uint8_t *w) {
+INLINE __m128i iq4_xs_scales(const uint8_t *w) {
     uint16_t high;
     uint32_t low;
     memcpy(&high, w + 2, 2), memcpy(&low, w + 4, 4);
     uint64_t bytes = _pdep_u64(low, 0x0f0f0f0f0f0f0f0f) | _pdep_u64(high, 0x3030303030303030);
-    __m128i words = _mm_cvtepi8_epi16(_mm_sub_epi8(_mm_cvtsi64_si128((long long)bytes), _mm_set1_epi8(32)));
-    return _mm256_broadcastsi128_si256(words);
+    return _mm_cvtepi8_epi16(_mm_sub_epi8(_mm_cvtsi64_si128((long long)bytes), _mm_set1_epi8(32)));
 }
 
 INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const __m256i levels = _mm256_broadcastsi128_si256(load_128(iq4_levels)), mask = _mm256_set1_epi8(15);
-    __m256i scales = iq4_xs_scales(w), sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm256_setzero_si256(); }
+    __m256i sum[TILE_MOST][8];
     UNROLL for (size_t k = 0; k < 8; k++) {
         __m128i packed = load_128(w + 8 + 16 * k);
         __m256i codes = _mm256_set_m128i(_mm_srli_epi16(packed, 4), packed);
         __m256i level = _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, mask)),
                 size = _mm256_abs_epi8(level);
-        __m256i scale = scale_of_32(scales, k);
         UNROLL for (size_t i = 0; i < n; i++) {
             __m256i x_signed = _mm256_sign_epi8(load_256(input(x[i])->q + 32 * k), level);
-            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x_signed), scale));
+            sum[i][k] = _mm256_madd_epi16(_mm256_maddubs_epi16(size, x_signed), _mm256_set1_epi16(1));
         }
     }
-    float d = half_at(w);
-    UNROLL for (size_t i = 0; i < n; i++) { acc[i] = add_block(acc[i], sum[i], d, input(x[i])); }
+    const __m256 scale = _mm256_mul_ps(words_in_place(iq4_xs_scales(w)), _mm256_set1_ps(half_at(w)));
+    UNROLL for (size_t i = 0; i < n; i++) {
+        acc[i] = add_blocks(acc[i], fold_blocks(sum[i]), scale, input(x[i]));
+    }
 }
 
 #define KIND(block, tile) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), tile})

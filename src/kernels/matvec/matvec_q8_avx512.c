@@ -3,8 +3,8 @@
  *
  * Mapping: as on AVX2 (matvec_q8_32_avx2.c, matvec_q8_256_avx2.c), with 64 codes in a register: u8·s8 products
  * of 4 are added to 32 bits by one VPDPBUSD, without saturation.  Codes of Q8_0 become unsigned by an offset
- * of 128, which is taken back with the prepared sums, in integers.  Types with small scales keep 16-bit products and
- * multiply them by the scales while adding pairs (VPDPWSSD).
+ * of 128, which is taken back with the prepared sums, in integers.  The sums of 8 blocks are folded to a lane each,
+ * then scaled as floats; Q6_K's groups of 16 are multiplied by their scales on the way.
  *
  * Bound: memory, the row once.  About 0.21 instructions per byte of Q6_K and Q8_0.  Q6_K in L2, AMD EPYC (Zen 5),
  * 2026-11-22: 60 GB/s and core. */
@@ -37,10 +37,17 @@ INLINE __m512i fold_four(const __m512i sum[4]) {
     return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-/* acc + scale · (dot − offset) for the 8 blocks of a group. */
-INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256i offset, __m256 d, const struct input_q8_32 *x) {
-    __m256 scale = _mm256_mul_ps(d, _mm256_loadu_ps(x->scale));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(dot, offset)), scale, acc);
+/* The sums of 8 blocks in the order of input_block_place; sum[p]: of blocks 2p and 2p + 1 in its halves. */
+INLINE __m256i fold_pairs(const __m512i sum[4]) {
+    __m512i folded = fold_four(sum); /* 128-bit parts: two of the even blocks, two of the odd */
+    __m256i even = low_256(folded), odd = high_256(folded);
+    return _mm256_add_epi32(_mm256_permute2x128_si256(even, odd, 0x20),
+                            _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
+/* acc + d · scale of x · dot for the 8 blocks of a group. */
+INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const float *scale) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(d, _mm256_loadu_ps(scale)), acc);
 }
 
 /* A pair of blocks is [A | B] in the order of the file. */
@@ -58,12 +65,9 @@ INLINE void q8_0_group(const uint8_t *w, const void *const *x, size_t n, __m256 
     }
     __m256 d = _mm256_cvtph_ps(gather_halves(w, stride));
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m512i folded = fold_four(sum[i]); /* 128-bit parts: two of the even blocks, two of the odd */
-        __m256i even = low_256(folded), odd = high_256(folded);
-        __m256i dot = _mm256_add_epi32(_mm256_permute2x128_si256(even, odd, 0x20),
-                                       _mm256_permute2x128_si256(even, odd, 0x31));
         __m256i offset = _mm256_slli_epi32(load_256(input_32(x[i])->sum8), 4);
-        acc[i] = add_blocks(acc[i], dot, offset, d, input_32(x[i]));
+        __m256i dot = _mm256_sub_epi32(fold_pairs(sum[i]), offset);
+        acc[i] = add_blocks(acc[i], dot, d, input_32(x[i])->scale);
     }
 }
 
@@ -73,21 +77,8 @@ INLINE float half_at(const void *p) {
     return _cvtsh_ss(half);
 }
 
-/* sum += scale · (codes·x) for the p-th 64 elements. */
-INLINE __m512i add_scaled(__m512i sum, __m512i codes, __m512i scale, const struct input_q8_256 *x, size_t p) {
-    __m512i products = _mm512_maddubs_epi16(codes, load_512(x->q + 64 * p));
-    return _mm512_dpwssd_epi32(sum, products, scale);
-}
-
-INLINE __m256 add_block(__m256 acc, __m256i sum, float d, const struct input_q8_256 *x) {
-    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(d), _mm256_loadu_ps(x->scale));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
-}
-
-INLINE __m256i halves_added(__m512i sum) { return _mm256_add_epi32(low_256(sum), high_256(sum)); }
-
-/* Words 0..7 the scales of Q4_K and Q5_K, 8..15 the minima: as q4_k_scale_get. */
-INLINE __m256i q4_k_scales(const uint8_t *packed) {
+/* Bytes 0..7 the scales of Q4_K and Q5_K, 8..15 the minima: as q4_k_scale_get, in the order of input_block_place. */
+INLINE __m128i q4_k_scales(const uint8_t *packed) {
     uint64_t a;
     uint32_t b;
     memcpy(&a, packed, 8), memcpy(&b, packed + 8, 4);
@@ -95,8 +86,8 @@ INLINE __m256i q4_k_scales(const uint8_t *packed) {
     uint64_t first = a & 0x3f3f3f3f3f3f3f3f;
     uint64_t second =
         (((uint64_t)b | (uint64_t)b << 28) & 0x0f0f0f0f0f0f0f0f) | (a >> 2 & 0x3030303030303030);
-    __m128i both = _mm_shuffle_epi32(_mm_set_epi64x((long long)second, (long long)first), 0xd8);
-    return _mm256_cvtepu8_epi16(both);
+    const __m128i at = _mm_setr_epi8(0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15);
+    return _mm_shuffle_epi8(_mm_set_epi64x((long long)second, (long long)first), at);
 }
 
 /* 64 codes: group 2·pair in the low half, the next in the high. */
@@ -124,72 +115,78 @@ INLINE __m512i q5_k_codes(const uint8_t *w, size_t pair) {
     return _mm512_or_si512(low, _mm512_and_si512(fifth, _mm512_set1_epi8(16)));
 }
 
-INLINE void q45_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc,
-                        codes_function *codes) {
-    __m256i words = q4_k_scales(w + 4);
-    __m512i scales = _mm512_castsi256_si512(words);
-    __m128i minima = _mm256_extracti128_si256(words, 1);
-    __m512i sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm512_setzero_si512(); }
+/* offset: codes are taken less 16, which moves to the minima (matmul's 16-bit sums on AVX2 need it). */
+INLINE void q45_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc, codes_function *codes,
+                        bool has_offset) {
+    __m512i sum[TILE_MOST][4];
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
-        __m512i scale =
-            _mm512_permutexvar_epi16(words_by_half((short)(2 * pair), (short)(2 * pair + 1)), scales);
         __m512i code = codes(w, pair);
         UNROLL for (size_t i = 0; i < n; i++) {
-            sum[i] = add_scaled(sum[i], code, scale, input_256(x[i]), pair);
+            __m512i values = load_512(input_256(x[i])->q + 64 * pair);
+            sum[i][pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), code, values);
         }
     }
-    float d = half_at(w), dmin = half_at(w + 2);
+    __m128i bytes = q4_k_scales(w + 4);
+    __m256 scale = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_set1_ps(half_at(w)));
+    __m256 minimum = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+    __m256 raised = has_offset ? _mm256_mul_ps(scale, _mm256_set1_ps(16)) : _mm256_setzero_ps();
+    minimum = _mm256_fnmadd_ps(minimum, _mm256_set1_ps(half_at(w + 2)), raised);
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_256 *in = input_256(x[i]);
-        acc[i] = add_block(acc[i], halves_added(sum[i]), d, in);
-        __m128 minimum = _mm_cvtepi32_ps(_mm_madd_epi16(minima, load_128(in->sums_32)));
-        __m128 scale = _mm_mul_ps(_mm_set1_ps(dmin), _mm_loadu_ps(in->scale));
-        __m128 rest = _mm_fnmadd_ps(minimum, scale, _mm256_castps256_ps128(acc[TILE_MOST + i]));
-        acc[TILE_MOST + i] = _mm256_insertf128_ps(_mm256_setzero_ps(), rest, 0);
+        __m256i dot = fold_pairs(sum[i]);
+        if (has_offset) dot = _mm256_sub_epi32(dot, load_256(in->sum16));
+        acc[i] = add_blocks(acc[i], dot, scale, in->scale);
+        acc[i] = _mm256_fmadd_ps(minimum, _mm256_loadu_ps(in->sum), acc[i]);
     }
 }
 
 INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    q45_k_group(w, x, n, acc, q4_k_codes);
+    q45_k_group(w, x, n, acc, q4_k_codes, false);
 }
 
 INLINE void q5_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    q45_k_group(w, x, n, acc, q5_k_codes);
+    q45_k_group(w, x, n, acc, q5_k_codes, true);
 }
 
-/* Each 128 bits the scale of a group of 16: groups 4p .. 4p + 3. */
-INLINE __m512i q6_k_scale(__m512i scales, size_t p) {
-    short g = (short)(4 * p);
-    __m256i low = _mm256_set_m128i(_mm_set1_epi16((short)(g + 1)), _mm_set1_epi16(g));
-    __m256i high = _mm256_set_m128i(_mm_set1_epi16((short)(g + 3)), _mm_set1_epi16((short)(g + 2)));
-    return _mm512_permutexvar_epi16(join_256(low, high), scales);
+/* 64 codes each: groups of 16 in the order of the file. */
+INLINE void q6_k_codes(const uint8_t *w, size_t half, __m512i *first, __m512i *second) {
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(0x30);
+    __m512i packed = load_512(w + 64 * half);
+    __m256i bits = load_256(w + 128 + 32 * half);
+    __m512i both = join_256(bits, bits);
+    __m512i upper = _mm512_sllv_epi16(both, words_by_half(4, 2)),
+            lower = _mm512_srlv_epi16(both, words_by_half(0, 2));
+    *first = _mm512_or_si512(_mm512_and_si512(packed, low), _mm512_and_si512(upper, high));
+    *second =
+        _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(packed, 4), low), _mm512_and_si512(lower, high));
 }
 
 INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(0x30);
-    __m256i words = _mm256_cvtepi8_epi16(load_128(w + 192));
-    __m512i scales = _mm512_castsi256_si512(words), sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = _mm512_setzero_si512(); }
+    __m512i sum[TILE_MOST][4];
     UNROLL for (size_t half = 0; half < 2; half++) {
-        __m512i packed = load_512(w + 64 * half);
-        __m256i bits = load_256(w + 128 + 32 * half);
-        __m512i both = join_256(bits, bits);
-        __m512i upper = _mm512_sllv_epi16(both, words_by_half(4, 2)),
-                lower = _mm512_srlv_epi16(both, words_by_half(0, 2));
-        __m512i first = _mm512_or_si512(_mm512_and_si512(packed, low), _mm512_and_si512(upper, high));
-        __m512i second = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(packed, 4), low),
-                                         _mm512_and_si512(lower, high));
-        __m512i scale_first = q6_k_scale(scales, 2 * half), scale_second = q6_k_scale(scales, 2 * half + 1);
+        __m512i first, second;
+        q6_k_codes(w, half, &first, &second);
         UNROLL for (size_t i = 0; i < n; i++) {
-            sum[i] = add_scaled(sum[i], first, scale_first, input_256(x[i]), 2 * half);
-            sum[i] = add_scaled(sum[i], second, scale_second, input_256(x[i]), 2 * half + 1);
+            const int8_t *q = input_256(x[i])->q + 128 * half;
+            sum[i][2 * half] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), first, load_512(q));
+            sum[i][2 * half + 1] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), second, load_512(q + 64));
         }
     }
-    float d = half_at(w + 208);
+    /* As fold_four has the groups: group 4p + k in lane p of the k-th 128 bits; and in pairs by place. */
+    const __m128i folded_at = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m128i pairs_at = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m128i bytes = load_128(w + 192);
+    const __m512i scales = _mm512_cvtepi8_epi32(_mm_shuffle_epi8(bytes, folded_at));
+    const __m256i pairs = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, pairs_at));
+    const __m256 d = _mm256_set1_ps(half_at(w + 208));
     UNROLL for (size_t i = 0; i < n; i++) {
-        __m256i offset = _mm256_slli_epi32(_mm256_madd_epi16(words, load_256(input_256(x[i])->sums)), 5);
-        acc[i] = add_block(acc[i], _mm256_sub_epi32(halves_added(sum[i]), offset), d, input_256(x[i]));
+        const struct input_q8_256 *in = input_256(x[i]);
+        __m512i scaled = _mm512_mullo_epi32(fold_four(sum[i]), scales);
+        __m256i even = low_256(scaled), odd = high_256(scaled);
+        __m256i dot = _mm256_add_epi32(_mm256_permute2x128_si256(even, odd, 0x20),
+                                       _mm256_permute2x128_si256(even, odd, 0x31));
+        __m256i offset = _mm256_slli_epi32(_mm256_madd_epi16(pairs, load_256(in->sums)), 5);
+        acc[i] = add_blocks(acc[i], _mm256_sub_epi32(dot, offset), d, in->scale);
     }
 }
 

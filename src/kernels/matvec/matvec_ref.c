@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "kernels/convert/convert.h"
 #include "kernels/matvec/matvec_internal.h"
+#include "kernels/quantize_32.h"
 #include "tensor/half.h"
 
 static size_t input_bytes(enum matvec_form form, size_t columns) {
@@ -47,7 +48,8 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
         struct input_q8_32 *g = group + begin / INPUT_GROUP;
         size_t b = begin % INPUT_GROUP / 32, place = input_block_place(b);
         int8_t *q = g->q + b * 32;
-        g->scale[place] = round_to_half_precision(quantize_block(x + begin, min_size(32, columns - begin), q));
+        g->scale[place] =
+            round_to_half_precision(quantize_block(x + begin, min_size(32, columns - begin), q));
         int sum = 0;
         for (size_t i = 0; i < 32; i++) {
             int16_t *start = &g->start[2 * place + i % 4 / 2];
@@ -64,15 +66,23 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
     struct input_q8_256 *group = prepared;
     memset(group, 0, input_bytes(MATVEC_FORM_Q8_256, columns));
     for (size_t begin = 0; begin < columns; begin += INPUT_GROUP, group++) {
-        float scale = quantize_block(x + begin, min_size(INPUT_GROUP, columns - begin), group->q);
-        for (size_t i = 0; i < 8; i++) group->scale[i] = scale;
+        for (size_t b = 0; b < 8 && begin + b * 32 < columns; b++) {
+            size_t count = min_size(32, columns - begin - b * 32);
+            float scale = quantize_block(x + begin + b * 32, count, group->q + b * 32);
+            group->scale[input_block_place(b)] = round_to_half_precision(scale);
+        }
         for (size_t i = 0; i < INPUT_GROUP; i++) {
-            size_t place = input_turned_place(i);
+            size_t place = input_turned_place(i), block = input_block_place(i / 32);
             int16_t *start = &group->start[i / 32 % 2][place % 32 / 2];
             group->turned[place] = group->q[i];
             *start = (int16_t)(*start - 32 * group->q[i]);
-            group->sums[i / 16] = (int16_t)(group->sums[i / 16] + group->q[i]);
-            group->sums_32[i / 32] = (int16_t)(group->sums_32[i / 32] + group->q[i]);
+            group->sums[block][i / 16 % 2] = (int16_t)(group->sums[block][i / 16 % 2] + group->q[i]);
+            group->sum16[block] += 16 * group->q[i];
+        }
+        for (size_t p = 0; p < 8; p++) {
+            for (size_t g = 0; g < 2; g++)
+                group->group_sum[g][p] = group->scale[p] * (float)group->sums[p][g];
+            group->sum[p] = group->scale[p] * (float)(group->sums[p][0] + group->sums[p][1]);
         }
     }
 }
@@ -86,7 +96,7 @@ static double input_value(enum matvec_form form, const void *input, size_t c) {
     }
     if (form == MATVEC_FORM_Q8_256) {
         const struct input_q8_256 *group = (const struct input_q8_256 *)input + c / INPUT_GROUP;
-        return (double)group->scale[0] * group->q[k];
+        return (double)group->scale[input_block_place(k / 32)] * group->q[k];
     }
     return ((const float *)input)[c];
 }

@@ -1,42 +1,11 @@
 /* The int8 forms of an input, the same bytes as the reference makes.  Once per input and layer; a few
  * nanoseconds per block, next to rows · columns of product. */
 #include <immintrin.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_avx2.h"
-#include "tensor/half.h"
-
-/* The largest magnitude in each lane, as integers: the order of floats, with NaN above all. */
-INLINE __m256i magnitude_most(__m256i most, const float *x) {
-    return _mm256_max_epi32(most, _mm256_and_si256(load_256(x), _mm256_set1_epi32(0x7fffffff)));
-}
-
-struct rounding {
-    float scale, inverse; /* q = round(x · inverse); 0 and 0 for zeros, NaN and 0 for what is not finite */
-};
-
-INLINE struct rounding rounding_of(__m256i most) {
-    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
-    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1));
-    if (_mm_cvtsi128_si32(half) >= 0x7f800000) return (struct rounding){NAN, 0};
-    float largest = _mm_cvtss_f32(_mm_castsi128_ps(half));
-    if (largest < INPUT_TINY) return (struct rounding){0, 0};
-    return (struct rounding){largest / 127, 127 / largest};
-}
-
-/* 32 floats to 32 codes. */
-INLINE __m256i round_32(const float *x, float inverse) {
-    __m256 factor = _mm256_set1_ps(inverse);
-    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor));
-    __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor));
-    __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), factor));
-    __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), factor));
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
+#include "kernels/quantize_32.h"
 
 /* Sums of 4 codes in each of 8 lanes. */
 INLINE __m256i sum_fours(__m256i q) {
@@ -49,12 +18,8 @@ INLINE int sum_low(__m128i four) {
 }
 
 static void prepare_block_32(const float *x, struct input_q8_32 *group, size_t b) {
-    __m256i most = _mm256_setzero_si256();
-    for (size_t i = 0; i < 32; i += 8) most = magnitude_most(most, x + i);
-    struct rounding rounding = rounding_of(most);
-    __m256i q = _mm256_setzero_si256();
-    if (rounding.inverse != 0) q = round_32(x, rounding.inverse);
-    group->scale[input_block_place(b)] = round_to_half_precision(rounding.scale);
+    __m256i q;
+    group->scale[input_block_place(b)] = quantize_32(x, &q);
     _mm256_storeu_si256((__m256i *)(group->q + b * 32), q);
 }
 
@@ -95,19 +60,24 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
     }
 }
 
+/* {first, second 16} of block b, to where its numbers are. */
+static void store_sums_256(struct input_q8_256 *group, size_t b, __m256i q) {
+    __m256i fours = sum_fours(q);
+    size_t place = input_block_place(b);
+    int first = sum_low(_mm256_castsi256_si128(fours)), second = sum_low(_mm256_extracti128_si256(fours, 1));
+    group->sums[place][0] = (int16_t)first, group->sums[place][1] = (int16_t)second;
+    group->sum16[place] = 16 * (first + second);
+    group->group_sum[0][place] = group->scale[place] * (float)first;
+    group->group_sum[1][place] = group->scale[place] * (float)second;
+    group->sum[place] = group->scale[place] * (float)(first + second);
+}
+
 static void prepare_group_256(const float *x, struct input_q8_256 *group) {
-    __m256i most = _mm256_setzero_si256();
-    for (size_t i = 0; i < INPUT_GROUP; i += 8) most = magnitude_most(most, x + i);
-    struct rounding rounding = rounding_of(most);
-    memset(group, 0, sizeof *group);
-    _mm256_storeu_ps(group->scale, _mm256_set1_ps(rounding.scale));
-    if (rounding.inverse == 0) return;
     for (size_t b = 0; b < 8; b++) {
-        __m256i q = round_32(x + b * 32, rounding.inverse), fours = sum_fours(q);
+        __m256i q;
+        group->scale[input_block_place(b)] = quantize_32(x + b * 32, &q);
         _mm256_storeu_si256((__m256i *)(group->q + b * 32), q);
-        group->sums[2 * b] = (int16_t)sum_low(_mm256_castsi256_si128(fours));
-        group->sums[2 * b + 1] = (int16_t)sum_low(_mm256_extracti128_si256(fours, 1));
-        group->sums_32[b] = (int16_t)(group->sums[2 * b] + group->sums[2 * b + 1]);
+        store_sums_256(group, b, q);
     }
     for (size_t odd = 0; odd < 2; odd++) {
         __m256i turned[4], start = _mm256_setzero_si256();

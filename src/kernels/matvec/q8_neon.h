@@ -2,11 +2,8 @@
  *
  * Mapping: a row is taken in groups of 256 weights (rows_loop.h); codes are unpacked to signed bytes, 16 at a time,
  * and multiplied with the input's bytes (dot_add: one instruction with SDOT, six without), up to 4 inputs
- * on the same codes.  Blocks of 32 are scaled as floats, one fused multiply-add each, in two chains; groups inside
- * blocks of 256 are scaled as integers, one conversion and multiply-add per 256 weights.
- *
- * Largest sums per lane: Q4_K 8 products of 15·127, times 63, 8 times: below 2^23; Q6_K 4 products of 32·127, times
- * 128, 16 times: below 2^26.
+ * on the same codes.  Blocks of 32 are scaled as floats, one fused multiply-add each, in two chains; the groups of
+ * 16 of Q6_K are scaled as integers before.
  *
  * Bound: memory where the processor has SDOT.  Not measured on hardware; tested under emulation. */
 #include "kernels/matvec/rows_neon.h"
@@ -37,7 +34,7 @@ INLINE void group_of_blocks(const uint8_t *w, const void *const *x, size_t n, ro
         unpack(w + b * block_bytes, codes);
         float d = half_at(w + b * block_bytes);
         UNROLL for (size_t i = 0; i < n; i++) {
-            row_vector *target = &acc[b % 2 * TILE_MOST + i];
+            float32x4_t *target = &acc[i].chain[b % 2];
             const int8_t *q = input_32(x[i])->q + b * 32;
             int32x4_t sum = dot_add(vdupq_n_s32(0), codes[0], vld1q_s8(q));
             sum = dot_add(sum, codes[1], vld1q_s8(q + 16));
@@ -71,31 +68,35 @@ INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
     const uint8x16_t mask = vdupq_n_u8(15);
     uint8_t scale[8], minimum[8];
     q4_k_scales(w + 4, scale, minimum);
-    int32x4_t sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = vdupq_n_s32(0); }
+    float d = half_at(w), dmin = half_at(w + 2);
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
         uint8x16_t a = vld1q_u8(w + 16 + 32 * pair), b = vld1q_u8(w + 32 + 32 * pair);
         int8x16_t low[2] = {vreinterpretq_s8_u8(vandq_u8(a, mask)), vreinterpretq_s8_u8(vandq_u8(b, mask))};
         int8x16_t high[2] = {vreinterpretq_s8_u8(vshrq_n_u8(a, 4)), vreinterpretq_s8_u8(vshrq_n_u8(b, 4))};
+        float d_low = d * (float)scale[2 * pair], d_high = d * (float)scale[2 * pair + 1];
         UNROLL for (size_t i = 0; i < n; i++) {
-            const int8_t *q = input_256(x[i])->q + 64 * pair;
+            const struct input_q8_256 *in = input_256(x[i]);
+            const int8_t *q = in->q + 64 * pair;
             int32x4_t first = dot_add(vdupq_n_s32(0), low[0], vld1q_s8(q));
             int32x4_t second = dot_add(vdupq_n_s32(0), high[0], vld1q_s8(q + 32));
             first = dot_add(first, low[1], vld1q_s8(q + 16));
             second = dot_add(second, high[1], vld1q_s8(q + 48));
-            sum[i] = vmlaq_n_s32(sum[i], first, scale[2 * pair]);
-            sum[i] = vmlaq_n_s32(sum[i], second, scale[2 * pair + 1]);
+            acc[i].chain[0] = vfmaq_n_f32(acc[i].chain[0], vcvtq_f32_s32(first),
+                                          d_low * in->scale[input_block_place(2 * pair)]);
+            acc[i].chain[1] = vfmaq_n_f32(acc[i].chain[1], vcvtq_f32_s32(second),
+                                          d_high * in->scale[input_block_place(2 * pair + 1)]);
         }
     }
-    float d = half_at(w), dmin = half_at(w + 2);
-    int16x8_t minima = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(minimum)));
+    /* The minima of the even and of the odd blocks, as the numbers of the input lie. */
+    const uint8x8_t least = vld1_u8(minimum);
+    const uint16x8_t even_words = vmovl_u8(vuzp1_u8(least, least)),
+                     odd_words = vmovl_u8(vuzp2_u8(least, least));
+    const float32x4_t even = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(even_words))), dmin);
+    const float32x4_t odd = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(odd_words))), dmin);
     UNROLL for (size_t i = 0; i < n; i++) {
-        int16x8_t sums = vld1q_s16(input_256(x[i])->sums_32);
-        int32x4_t least = vmull_s16(vget_low_s16(minima), vget_low_s16(sums));
-        least = vmlal_high_s16(least, minima, sums);
-        float scale_x = input_256(x[i])->scale[0];
-        acc[i] = vfmaq_n_f32(acc[i], vcvtq_f32_s32(sum[i]), d * scale_x);
-        acc[TILE_MOST + i] = vfmsq_n_f32(acc[TILE_MOST + i], vcvtq_f32_s32(least), dmin * scale_x);
+        const float *sum = input_256(x[i])->sum;
+        acc[i].chain[0] = vfmsq_f32(acc[i].chain[0], even, vld1q_f32(sum));
+        acc[i].chain[1] = vfmsq_f32(acc[i].chain[1], odd, vld1q_f32(sum + 4));
     }
 }
 
@@ -118,23 +119,23 @@ INLINE void q6_k_codes(const uint8_t *w, size_t half, size_t j, int8x16_t codes[
 
 INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, row_vector *acc) {
     const int8_t *scale = (const int8_t *)w + 192;
-    int32x4_t sum[TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) { sum[i] = vdupq_n_s32(0); }
-    UNROLL for (size_t part = 0; part < 4; part++) {
-        size_t half = part / 2, j = part % 2;
-        int8x16_t codes[4];
-        q6_k_codes(w, half, j, codes);
+    float d = half_at(w + 208);
+    UNROLL for (size_t half = 0; half < 2; half++) {
+        int8x16_t first[4], second[4];
+        q6_k_codes(w, half, 0, first);
+        q6_k_codes(w, half, 1, second);
         UNROLL for (size_t k = 0; k < 4; k++) {
+            const size_t block = 4 * half + k;
             UNROLL for (size_t i = 0; i < n; i++) {
-                const int8_t *q = input_256(x[i])->q + 128 * half + 32 * k + 16 * j;
-                int32x4_t dot = dot_add(vdupq_n_s32(0), codes[k], vld1q_s8(q));
-                sum[i] = vmlaq_n_s32(sum[i], dot, scale[8 * half + 2 * k + j]);
+                const struct input_q8_256 *in = input_256(x[i]);
+                int32x4_t dot = dot_add(vdupq_n_s32(0), first[k], vld1q_s8(in->q + 32 * block));
+                int32x4_t sum = vmulq_n_s32(dot, scale[2 * block]);
+                dot = dot_add(vdupq_n_s32(0), second[k], vld1q_s8(in->q + 32 * block + 16));
+                sum = vmlaq_n_s32(sum, dot, scale[2 * block + 1]);
+                float32x4_t *target = &acc[i].chain[k % 2];
+                *target = vfmaq_n_f32(*target, vcvtq_f32_s32(sum), d * in->scale[input_block_place(block)]);
             }
         }
-    }
-    float d = half_at(w + 208);
-    UNROLL for (size_t i = 0; i < n; i++) {
-        acc[i] = vfmaq_n_f32(acc[i], vcvtq_f32_s32(sum[i]), d * input_256(x[i])->scale[0]);
     }
 }
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/floats.h"
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/matvec/rows_inline.h"
 #include "kernels/vector.h"
@@ -20,17 +21,14 @@ INLINE __m512i join_256(__m256i low, __m256i high) {
 INLINE __m256i low_256(__m512i v) { return _mm512_castsi512_si256(v); }
 INLINE __m256i high_256(__m512i v) { return _mm512_extracti64x4_epi64(v, 1); }
 
-INLINE float sum_lanes_256(__m256 v) {
-    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
-    half = _mm_add_ss(half, _mm_movehdup_ps(half));
-    return _mm_cvtss_f32(half);
-}
-
 /* Groups are folded to 8 lanes before they are scaled, so accumulators are half as wide as the products. */
 typedef __m256 row_vector;
 INLINE row_vector row_zero(void) { return _mm256_setzero_ps(); }
-INLINE float row_sum(row_vector a, row_vector b) { return sum_lanes_256(_mm256_add_ps(a, b)); }
+/* The lanes have the order of input_block_place. */
+INLINE void row_sums_add(const row_vector four[4], float *totals) {
+    __m128 sums = floats8_sum4(four[0], four[1], four[2], four[3]);
+    _mm_storeu_ps(totals, _mm_add_ps(_mm_loadu_ps(totals), sums));
+}
 
 #include "kernels/matvec/rows_loop.h"
 

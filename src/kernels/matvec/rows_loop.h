@@ -2,7 +2,11 @@
  *
  * Written once and specialised by constant arguments (so everything here must be inlined): a variant gives
  * the function that adds one group of a row, times n inputs, to the accumulators.  Who includes this has
- * defined row_vector, the type of an accumulator, row_zero() and row_sum(a, b), the sum of all lanes of both. */
+ * defined row_vector, the type of an accumulator, row_zero() and row_sums_add, which adds the sum of the lanes of
+ * each of four accumulators to four totals.
+ *
+ * The order of a row's sum is matmul's (kernels/span.h): a lane for each of 8 blocks, a tree over the lanes after every
+ * 2 groups, and one total that grows span by span. */
 #ifndef LOAM_KERNELS_MATVEC_ROWS_LOOP_H
 #define LOAM_KERNELS_MATVEC_ROWS_LOOP_H
 
@@ -11,6 +15,7 @@
 #include <string.h>
 
 #include "kernels/matvec/matvec_internal.h"
+#include "kernels/span.h"
 
 struct row_kind {
     size_t block_bytes, group_blocks; /* of the weight; a group is 256 weights */
@@ -25,8 +30,7 @@ struct row_kind {
  * they did in tiles of 4. */
 enum { INPUT_GROUP_LINES = 320, INPUTS_FIT = 28 << 10 };
 
-/* Adds one group of a row, at w, times n inputs, at x[i], to acc[i] or acc[TILE_MOST + i] (the row's sum is
- * that of all lanes of both). */
+/* Adds one group of a row, at w, times n inputs, at x[i], to the lanes of acc[i]. */
 typedef void group_function(const uint8_t *w, const void *const *x, size_t n, row_vector *acc);
 
 /* Rows that are computed together, and where their sums go. */
@@ -45,47 +49,87 @@ INLINE void rest_add(const uint8_t *w, size_t bytes, const void *const *x, size_
     group(copy, x, n, acc);
 }
 
-/* `streams` rows times n inputs. */
-INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
-                          size_t n, size_t streams, group_function *group, struct row_kind kind) {
-    const size_t group_bytes = kind.block_bytes * kind.group_blocks, groups = weight->columns / INPUT_GROUP;
-    const size_t rest = weight->columns % INPUT_GROUP * kind.group_blocks / INPUT_GROUP * kind.block_bytes;
-    const size_t apart = set.row_apart * weight->row_bytes;
-    const uint8_t *w = set.w, *const w_end = w + groups * group_bytes;
-    const void *x[TILE_MOST];
-    row_vector acc[STREAMS_MOST][2 * TILE_MOST];
-    UNROLL for (size_t i = 0; i < n; i++) {
-        x[i] = inputs[i];
-        UNROLL for (size_t s = 0; s < streams; s++) { acc[s][i] = acc[s][TILE_MOST + i] = row_zero(); }
-    }
-    for (; w < w_end; w += group_bytes) {
-        if (n <= 2) {
-            UNROLL for (size_t s = 0; s < streams; s++) {
-                prefetch_lines(w + s * apart, group_bytes);
-                group(w + s * apart, x, n, acc[s]);
-            }
-        } else { /* the sums do not fit in registers: not unrolled, for the size of the code */
-            ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
-                prefetch_lines(w + s * apart, group_bytes);
-                group(w + s * apart, x, n, acc[s]);
-            }
+/* Adds the sums of a span to totals[streams · n]. */
+INLINE void span_add(row_vector acc[STREAMS_MOST][TILE_MOST], size_t streams, size_t n, float *totals) {
+    const size_t count = streams * n;
+    UNROLL for (size_t j = 0; j < count; j += 4) {
+        row_vector four[4];
+        UNROLL for (size_t k = 0; k < 4; k++) {
+            four[k] = j + k < count ? acc[(j + k) / n][(j + k) % n] : row_zero();
         }
-        UNROLL for (size_t i = 0; i < n; i++) { x[i] = (const uint8_t *)x[i] + kind.input_group_bytes; }
+        row_sums_add(four, totals + j);
     }
-    if (kind.group_blocks > 1 && rest != 0) { /* the last group, filled up with blocks that are zero */
+}
+
+/* Where a row set stands: its rows' memory and its inputs. */
+struct row_stand {
+    const uint8_t *w;
+    const void *x[TILE_MOST];
+};
+
+/* Adds the next group, or with `rest` bytes the last one, of which only these are there. */
+INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
+                          group_function *group, struct row_kind kind,
+                          row_vector acc[STREAMS_MOST][TILE_MOST]) {
+    const size_t group_bytes = kind.block_bytes * kind.group_blocks;
+    if (rest != 0) {
+        /* The sums of more than 2 inputs do not fit in registers: not unrolled, for the size of the code. */
         if (n <= 2) {
             UNROLL for (size_t s = 0; s < streams; s++) {
-                rest_add(w + s * apart, rest, x, n, acc[s], group);
+                rest_add(stand->w + s * apart, rest, stand->x, n, acc[s], group);
             }
         } else {
             ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
-                rest_add(w + s * apart, rest, x, n, acc[s], group);
+                rest_add(stand->w + s * apart, rest, stand->x, n, acc[s], group);
             }
         }
+        return;
+    }
+    if (n <= 2) {
+        UNROLL for (size_t s = 0; s < streams; s++) {
+            prefetch_lines(stand->w + s * apart, group_bytes);
+            group(stand->w + s * apart, stand->x, n, acc[s]);
+        }
+    } else {
+        ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
+            prefetch_lines(stand->w + s * apart, group_bytes);
+            group(stand->w + s * apart, stand->x, n, acc[s]);
+        }
+    }
+    stand->w += group_bytes;
+    UNROLL for (size_t i = 0; i < n; i++) {
+        stand->x[i] = (const uint8_t *)stand->x[i] + kind.input_group_bytes;
+    }
+}
+
+/* `streams` rows times n inputs. */
+INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
+                          size_t n, size_t streams, group_function *group, struct row_kind kind) {
+    const size_t rest = weight->columns % INPUT_GROUP * kind.group_blocks / INPUT_GROUP * kind.block_bytes;
+    const size_t apart = set.row_apart * weight->row_bytes;
+    const bool has_rest = kind.group_blocks > 1 && rest != 0;
+    struct row_stand stand = {.w = set.w};
+    row_vector acc[STREAMS_MOST][TILE_MOST];
+    float totals[STREAMS_MOST * TILE_MOST] = {0};
+    UNROLL for (size_t i = 0; i < n; i++) { stand.x[i] = inputs[i]; }
+    size_t left = weight->columns / INPUT_GROUP;
+    while (left > 0 || has_rest) {
+        UNROLL for (size_t s = 0; s < streams; s++) {
+            UNROLL for (size_t i = 0; i < n; i++) { acc[s][i] = row_zero(); }
+        }
+        size_t count = left < SPAN_GROUPS ? left : SPAN_GROUPS;
+        const bool is_last = left < SPAN_GROUPS; /* has room for the rest */
+        left -= count;
+        ONE_BY_ONE for (; count > 0; count--) {
+            row_group_add(&stand, apart, 0, n, streams, group, kind, acc);
+        }
+        if (is_last && has_rest) row_group_add(&stand, apart, rest, n, streams, group, kind, acc);
+        span_add(acc, streams, n, totals);
+        if (is_last) break;
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
         UNROLL for (size_t i = 0; i < n; i++) {
-            set.y[i * set.input_stride + s * set.row_apart] = row_sum(acc[s][i], acc[s][TILE_MOST + i]);
+            set.y[i * set.input_stride + s * set.row_apart] = totals[s * n + i];
         }
     }
 }

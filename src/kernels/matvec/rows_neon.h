@@ -27,9 +27,16 @@ INLINE float half_at(const void *p) {
     return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
 }
 
-typedef float32x4_t row_vector;
-INLINE row_vector row_zero(void) { return vdupq_n_f32(0); }
-INLINE float row_sum(row_vector a, row_vector b) { return vaddvq_f32(vaddq_f32(a, b)); }
+/* Two chains: one would wait for itself. */
+typedef struct {
+    float32x4_t chain[2];
+} row_vector;
+INLINE row_vector row_zero(void) { return (row_vector){{vdupq_n_f32(0), vdupq_n_f32(0)}}; }
+INLINE void row_sums_add(const row_vector four[4], float *totals) {
+    UNROLL for (size_t i = 0; i < 4; i++) {
+        totals[i] += vaddvq_f32(vaddq_f32(four[i].chain[0], four[i].chain[1]));
+    }
+}
 
 #include "kernels/matvec/rows_loop.h"
 
