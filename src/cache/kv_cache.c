@@ -56,8 +56,15 @@ static enum status slab_create(struct kv_cache *cache, uint64_t slab_bytes, stru
     return STATUS_OK;
 }
 
-enum status kv_cache_create(struct kv_cache **result, struct device *device,
+enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) {
+    ASSERT(config->host_bytes == 0);
+    return kv_cache_create_owned(cache, device, config, NULL, error);
+}
+
+enum status kv_cache_create_owned(struct kv_cache **result, struct device *device,
+                                  const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
+                                  struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_chunks_of(config->token_capacity);
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
@@ -69,8 +76,8 @@ enum status kv_cache_create(struct kv_cache **result, struct device *device,
     cache->config.metadata_bytes = 0; /* until there is memory for it */
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    enum status status =
-        config->host_bytes > 0 ? kv_tier_create(cache, error) : slab_create(cache, slab_bytes, error);
+    cache->owner = owner;
+    enum status status = owner != NULL ? owner->create(cache, error) : slab_create(cache, slab_bytes, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
         return status;
@@ -96,7 +103,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
     release_metadata(cache);
     if (cache->slab != NULL)
         cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
-    kv_tier_destroy(cache->tier);
+    if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
     free(cache);
 }
@@ -106,13 +113,13 @@ uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config) {
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
-    if (cache->tier != NULL) return kv_column_metadata_bytes(&cache->config); /* chunks have slots */
+    if (cache->owner != NULL) return kv_column_metadata_bytes(&cache->config); /* chunks have slots */
     return cache->config.kv_head_count * (cache->layout.chunk_bytes * cache->config.layer_count +
                                           cache->config.metadata_bytes * metadata_layers(&cache->config));
 }
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
-    uint64_t slots = cache->tier != NULL ? kv_tier_used_bytes(cache->tier) : 0;
+    uint64_t slots = cache->owner != NULL ? cache->owner->used_bytes(cache) : 0;
     return cache->used_columns * cache_column_bytes(cache) + slots;
 }
 
@@ -196,7 +203,7 @@ static bool metadata_tables(struct kv_cache *cache) {
 
 /* Nothing was ever stored: what there is of metadata is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
-    bool made = cache->tier != NULL ? kv_tier_is_divided(cache->tier) : cache->slab != NULL;
+    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : cache->slab != NULL;
     return made && cache->fresh_first == 0;
 }
 
@@ -212,7 +219,7 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
     config.metadata_bytes = metadata_bytes;
     config.metadata_layer_first = metadata_layer_first;
     if (metadata_layers(&config) == 0)
-        return cache->tier != NULL ? kv_tier_divide(cache->tier, error) : STATUS_OK;
+        return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     uint64_t column, bytes;
     if (!column_metadata_bytes(&config, &column) ||
         !checked_multiply(column, metadata_columns(cache), &bytes))
@@ -228,7 +235,7 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
     cache->metadata = slab;
     cache->metadata_slab_bytes = (size_t)bytes;
     cache->config = config;
-    status = cache->tier != NULL ? kv_tier_divide(cache->tier, error) : STATUS_OK;
+    status = cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     if (status == STATUS_OK && metadata_tables(cache)) return STATUS_OK;
     release_metadata(cache);
     (void)metadata_tables(cache);
@@ -251,10 +258,11 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
                          &chunk_count)) {
         sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
-        if (cache->config.q4_pages) sequence->packed = table_create(chunk_count, sizeof *sequence->packed);
+        if (cache->config.q4_pages)
+            sequence->quantized = table_create(chunk_count, sizeof *sequence->quantized);
     }
     bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && metadata_table(sequence) &&
-                      (!cache->config.q4_pages || sequence->packed != NULL);
+                      (!cache->config.q4_pages || sequence->quantized != NULL);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -264,7 +272,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
         return error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
                          (unsigned long long)token_capacity);
     }
-    enum status status = cache->tier != NULL ? kv_tier_add(sequence, error) : STATUS_OK;
+    enum status status = cache->owner != NULL ? cache->owner->add(sequence, error) : STATUS_OK;
     if (status != STATUS_OK) {
         kv_sequence_destroy(sequence);
         return status;
@@ -281,7 +289,7 @@ static void columns_shrink(struct kv_sequence *sequence, uint64_t column_count) 
 
 void kv_sequence_destroy(struct kv_sequence *sequence) {
     if (sequence == NULL) return;
-    if (sequence->cache->tier != NULL) kv_tier_remove(sequence);
+    if (sequence->cache->owner != NULL) sequence->cache->owner->remove(sequence);
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
@@ -292,7 +300,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
         sequence->cache->sequences = sequence->next;
     free(sequence->columns);
     free(sequence->chunks);
-    free(sequence->packed);
+    free(sequence->quantized);
     free(sequence->metadata);
     free(sequence);
 }
@@ -302,7 +310,7 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
     const struct kv_cache *cache = sequence->cache;
     size_t heads = cache->config.kv_head_count, chunk_bytes = cache->layout.chunk_bytes;
     sequence->columns[index] = column;
-    for (size_t layer = 0; layer < cache->config.layer_count && cache->tier == NULL; layer++)
+    for (size_t layer = 0; layer < cache->config.layer_count && cache->owner == NULL; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t chunk = (layer * cache->column_count + column) * heads + head;
             ASSERT((chunk + 1) * chunk_bytes <= cache->slab_bytes);
@@ -341,7 +349,7 @@ uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequenc
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
     ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
     if (token_count < sequence->length) {
-        if (sequence->cache->tier != NULL) kv_tier_truncate(sequence, token_count);
+        if (sequence->cache->owner != NULL) sequence->cache->owner->truncate(sequence, token_count);
         columns_shrink(sequence, kv_chunks_of(token_count));
     }
     sequence->length = token_count;
@@ -354,7 +362,7 @@ struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer
     bool has_metadata = sequence->metadata != NULL && layer_index >= cache->config.metadata_layer_first;
     return (struct kv_view){.layout = &cache->layout,
                             .chunks = sequence->chunks + offset,
-                            .packed = sequence->packed != NULL ? sequence->packed + offset : NULL,
+                            .packed = sequence->quantized != NULL ? sequence->quantized + offset : NULL,
                             .chunk_stride = (size_t)sequence->column_capacity,
                             .metadata = has_metadata ? sequence->metadata + offset : NULL};
 }

@@ -21,8 +21,8 @@
  * What selection keeps beside a chunk lies in a slab of its own, cut into the same columns: a block per chunk,
  * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
  *
- * With host_bytes chunks come and go (cache/kv_tier.h): a sequence's table then has NULL where a chunk is not in RAM,
- * columns are metadata alone, and invariant 3 holds for memory and disk together.
+ * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: a sequence's table then has NULL where a chunk is
+ * not in RAM, columns are metadata alone, and invariant 3 holds for memory and disk together.
  *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
@@ -71,6 +71,7 @@ static inline uint64_t kv_chunks_of(uint64_t token_count) {
     return token_count / KV_CHUNK_TOKENS + (token_count % KV_CHUNK_TOKENS != 0);
 }
 
+/* With host_bytes 0: the slab holds everything.  Else kv_tier_create makes it. */
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);

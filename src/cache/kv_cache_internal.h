@@ -1,11 +1,27 @@
-/* What kv_cache.c and kv_tier.c share. */
+/* What the files of this folder share about a cache and its sequences. */
 #ifndef LOAM_CACHE_KV_CACHE_INTERNAL_H
 #define LOAM_CACHE_KV_CACHE_INTERNAL_H
 
 #include "cache/kv_cache.h"
-#include "cache/kv_tier.h"
+#include "cache/page_shares.h"
 
 struct kv_tier;
+struct sequence_pages;
+
+/* Who owns chunks that come and go (kv_tier.c).  The cache calls it, and knows nothing of it; a cache whose slab holds
+ * everything has none. */
+struct kv_chunk_owner {
+    enum status (*create)(struct kv_cache *cache, struct error *error); /* destroy follows a failure too */
+    void (*destroy)(struct kv_cache *cache);
+    /* The metadata have changed: what is left of the budget is divided into slots.  STATUS_MEMORY: too little. */
+    enum status (*divide)(struct kv_cache *cache, struct error *error);
+    bool (*is_divided)(const struct kv_cache *cache);
+    uint64_t (*used_bytes)(const struct kv_cache *cache);
+    enum status (*add)(struct kv_sequence *sequence, struct error *error); /* remove follows a failure too */
+    void (*remove)(struct kv_sequence *sequence);
+    /* Forgets tokens from token_count on; the sequence's length is still the old one. */
+    void (*truncate)(struct kv_sequence *sequence, uint64_t token_count);
+};
 
 struct kv_cache {
     struct device *device; /* borrowed */
@@ -22,16 +38,9 @@ struct kv_cache {
     uint64_t free_count;
     uint64_t used_columns; /* in sequences */
     size_t sequence_count;
-    struct kv_sequence *sequences; /* all that live, a list */
-    struct kv_tier *tier;          /* owned; NULL: every chunk is in the slab */
-};
-
-enum { KV_SOURCES_MOST = 8 };
-
-/* Chunks [chunk_first, chunk_end) of a sequence are pages of a document. */
-struct kv_source {
-    struct document *document; /* owned */
-    uint64_t chunk_first, chunk_end;
+    struct kv_sequence *sequences;      /* all that live, a list */
+    const struct kv_chunk_owner *owner; /* NULL: every chunk is in the slab */
+    struct kv_tier *tier;               /* the owner's */
 };
 
 struct kv_sequence {
@@ -39,67 +48,26 @@ struct kv_sequence {
     struct kv_sequence *next, *previous;
     uint64_t length; /* tokens stored */
     uint64_t column_count, column_capacity;
-    uint64_t *columns;         /* owned; [column_capacity] */
-    void **chunks;             /* owned; [layer][kv head][column_capacity] */
-    void **packed;             /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
-    struct page_shares shares; /* which of its full chunks are; no layers: all are */
-    void **metadata;           /* owned; the same for the blocks beside them; NULL: none */
-    /* Of a tier (kv_tier.c). */
-    struct kv_backing backing;
-    struct kv_source sources[KV_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
-    size_t source_count;
-    bool writes; /* the last source is open for writing */
-    enum status
-        write_failed; /* nothing more goes to the disk, and write_failure says why; STATUS_OK: not so */
-    struct error write_failure;
-    bool saved;                /* and has every chunk from the first on: it may be committed */
-    uint64_t *written;         /* owned; [layer]: chunks below it are on disk or on their way */
-    uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
-    uint64_t *complete;        /* owned; [layer]: rows below it are complete */
-    uint64_t *rounded;         /* owned; [layer]: chunks below it hold what their 4-bit pages decode to */
-    uint64_t committed_tokens; /* of what is saved */
+    uint64_t *columns;            /* owned; [column_capacity] */
+    void **chunks;                /* owned; [layer][kv head][column_capacity] */
+    void **quantized;             /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
+    void **metadata;              /* owned; the same for the blocks beside them; NULL: none */
+    struct sequence_pages *pages; /* the chunk owner's */
 };
 
 /* Where the table of addresses has a chunk. */
 static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
                                     uint64_t chunk) {
-    size_t row = layer * sequence->cache->config.kv_head_count + head;
-    return &sequence->chunks[row * sequence->column_capacity + chunk];
-}
-
-/* The same of chunks in 4 bits. */
-static inline void **kv_packed_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                     uint64_t chunk) {
-    return sequence->packed + (kv_chunk_entry(sequence, layer, head, chunk) - sequence->chunks);
-}
-
-/* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
-static inline bool kv_chunk_is_packed(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                      uint64_t chunk) {
-    return sequence->packed != NULL && (sequence->shares.layer_count == 0 ||
-                                        page_shares_is_packed(&sequence->shares, layer, head,
-                                                              sequence->cache->config.kv_head_count, chunk));
-}
-
-/* Where a full chunk is in the form that stays. */
-static inline void **kv_form_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                   uint64_t chunk) {
-    return (kv_chunk_is_packed(sequence, layer, head, chunk) ? kv_packed_entry
-                                                             : kv_chunk_entry)(sequence, layer, head, chunk);
+    size_t lane = layer * sequence->cache->config.kv_head_count + head;
+    return &sequence->chunks[lane * sequence->column_capacity + chunk];
 }
 
 /* Bytes of metadata beside a column. */
 uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config);
 
-enum status kv_tier_create(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
-void kv_tier_destroy(struct kv_tier *tier); /* NULL is allowed */
-/* The metadata have changed: so many slots are the rest of the budget.  STATUS_MEMORY: too few. */
-enum status kv_tier_divide(struct kv_tier *tier, struct error *error) STATUS_CHECKED;
-bool kv_tier_is_divided(const struct kv_tier *tier);
-enum status kv_tier_add(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
-void kv_tier_remove(struct kv_sequence *sequence);
-/* Forgets tokens from token_count on; the sequence's length is still the old one. */
-void kv_tier_truncate(struct kv_sequence *sequence, uint64_t token_count);
-uint64_t kv_tier_used_bytes(const struct kv_tier *tier);
+/* A cache whose chunks are the owner's. */
+enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,
+                                  const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
+                                  struct error *error) STATUS_CHECKED;
 
 #endif

@@ -2,51 +2,50 @@
  * documents (cache/store/store.h).
  *
  * A chunk (64 tokens of one KV head of one layer) is on disk, or in a slot, or both.  Its page is written once, when
- * it is full, behind the computation; after that eviction only forgets the slot.  Attention never waits for
- * everything: it brings the chunks of one head (struct kv_bring), computes, and releases them, while those of the
- * next heads arrive.
+ * the chunk is full, behind the computation; from then on eviction only forgets the slot.  Attention fetches the chunks
+ * of one head (struct kv_bring), computes and releases them, while those of the next heads are being read.
  *
- *   free -> reading -> clean -> free              a page brought from disk
+ *   free -> reading -> clean -> free              a page read from disk
  *   free -> dirty -> queued -> clean -> free      rows computed here; queued: the page is on its way to the disk
  *
  *   1  A slot is free, or holds one chunk of one sequence; the sequence's table of addresses says where.
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
- *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  Until it is released
- *      they stay.
- *   4  slots in use <= those counted, and slots, metadata, the tables of both and of an open document for each
- *      sequence, and write buffers together <= host_bytes: at every instant, since all of it is counted at the start.
+ *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
+ *      is released.
+ *   4  Slots in use <= slots counted.  Slots, metadata, the tables of both and of an open document for each sequence,
+ *      and write buffers together <= host_bytes at every instant: all of it is counted at the start.
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
  *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
- *      rest stays in RAM, and when that does not hold it the reason is the answer (kv_tier_full).
+ *      rest stays in RAM.  When RAM does not hold it, kv_tier_full gives the write's reason.
  *
- * The first resident_layers layers stay (LeoAM: "first layers never on disk"): their chunks, in the form in which they
- * are chosen from, have slots for the whole context and are never evicted.  They are written to disk as all others,
- * to be opened again, and read from there once, when a document is opened.  A budget that does not hold so many
- * keeps fewer, the first ones.
+ * Resident layers.  The chunks of the first resident_layers layers stay in RAM (LeoAM: "first layers never on disk"),
+ * in the form in which they are chosen from.  They are written like all others, and read once, when a document is
+ * opened.  A budget that does not hold so many layers keeps fewer, the first ones.
  *
- * With q4_pages a chunk that is full is 4 bits (kernels/codec), on disk and in its slot, and attend_rows reads it
- * so; slots are of two kinds then.  Attention over everything reads rows: what it brings is decoded into slots of rows,
- * from the 4 bits in memory or from the page, and those are copies that may always go.  A chunk that grows is rows, and
- * exact, in RAM and as the tail of a document; it is packed as soon as its last row has been stored and attended
- * to, whether or not it is ever written, so that what is attended to does not depend on the budget.
+ * 4-bit pages.  With q4_pages a full chunk is quantized to 4 bits (kernels/codec), on disk and in its slot, and
+ * attention to chosen rows reads it so.  Slots are then of two kinds, plain (rows) and quantized.  Attention over
+ * everything reads rows: its chunks are decoded into plain slots, from the quantized slot or from the page; these
+ * copies may always go.  A growing chunk is plain, in RAM and as the tail of a document.  It is quantized as soon as
+ * its last row has been stored and attended to, whether or not it is ever written: what is attended to does not depend
+ * on the budget.
  *
- *   rows: free -> dirty -> free, when packed                packed: free -> dirty -> queued -> clean -> free
- *         free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
+ *   plain: free -> dirty -> free, when quantized          quantized: free -> dirty -> queued -> clean -> free
+ *          free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
  *
- * With mixes_pages only a share of each layer's chunks is packed (cache/page_shares.h); the others stay rows, on disk
- * and in their slots, and are copies of nothing.  A sequence has the shares of its documents, which are those that
- * the first of them was made with, so what it attends to depends on them and on nothing else.  Slots are divided
- * between the two kinds as the first sequence's shares are.
+ * Mixed pages.  With mixes_pages only some of each layer's chunks are quantized (cache/page_shares.h); the others stay
+ * plain, on disk and in their slots, and are copies of nothing.  A sequence has the shares that its first document was
+ * made with, and what it attends to depends on nothing else.  Slots are divided by the first sequence's shares.
  *
- * Cut back into a chunk that was packed, its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
- * they bound the rounded ones too, at fewer they may be exceeded by a thirtieth of the chunk's range.
+ * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
+ * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
- * Which slot goes: of what a scan brought (attention over everything) the latest, so that a scan larger than the
- * budget finds the rest still there the next time round (a quarter of the slots at most is on its way for scans, else
- * they would drive the rest out), and neighbours get neighbouring slots, so that one request reads many pages; of
- * what was brought for a choice, what is used less often than others (access frequency, LeoAM section 4.1).
- * Thread: the engine's.
+ * Eviction.  Of what a scan fetched (attention over everything) the latest goes first, so that a scan larger than the
+ * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans, and
+ * neighbouring chunks get neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice,
+ * what is used less often than others goes first (access frequency, LeoAM section 4.1).
+ *
+ * Slots lie in MEMORY_HOST, where operations reach them; metadata are the device's.  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H
@@ -55,6 +54,11 @@
 #include "cache/store/store.h"
 #include "platform/trace.h"
 
+/* A cache whose chunks are in RAM under config->host_bytes, and on disk.  The device's operations must reach the host's
+ * memory (STATUS_UNSUPPORTED). */
+enum status kv_tier_create(struct kv_cache **cache, struct device *device,
+                           const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
+
 /* What one KV head needs for one attention: begun in order, released in any. */
 struct kv_bring {
     struct kv_sequence *sequence;
@@ -62,17 +66,15 @@ struct kv_bring {
     const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
     uint64_t chunk_first;
     size_t chunk_count;
-    bool ahead; /* a guess: takes only slots that may go now, and is no use of a chunk */
-    bool scan;  /* all of a head's chunks, in order, step after step */
-    bool stays; /* what was read is soon wanted again: it is no victim when it is released */
-    bool
-        packed; /* for attend_rows, which reads chunks that are full in 4 bits where the tier has them so; else
-                  * all are brought as rows */
-    /* The tier's. */
-    size_t pinned;   /* so many have a slot */
-    size_t arrived;  /* and of these so many are in memory */
-    size_t missed;   /* were not there */
-    size_t foreseen; /* were brought by a guess that is still held */
+    bool ahead;  /* a guess: takes only slots that may go now, and is no use of a chunk */
+    bool scan;   /* all of a head's chunks, in order, step after step */
+    bool stays;  /* what was read is soon wanted again: it is no victim when it is released */
+    bool packed; /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
+    /* The tier's; all count chunks. */
+    size_t pinned;   /* with a slot */
+    size_t arrived;  /* pinned and in memory */
+    size_t missed;   /* that were read */
+    size_t foreseen; /* found in memory because of a guess that is still held */
 };
 
 /* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
@@ -89,7 +91,7 @@ void kv_bring_release(struct kv_bring *bring); /* also of one that was begun in 
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) STATUS_CHECKED;
 /* A layer's full chunks of the first token_count tokens go to the disk, behind the computation.  Without a document
- * to write to they stay.  When there is no room to pack them (kv_tier_full) it may be called again. */
+ * to write to they stay.  Without slots to quantize them into (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) STATUS_CHECKED;
 
@@ -106,8 +108,8 @@ struct kv_backing {
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
-/* It has no document, or one that it only reads, because of `why`: what is computed is to be in RAM, and when RAM does
- * not hold it that is the reason (kv_tier_full).  Its caller has said so already: flushing it says nothing. */
+/* It has no document, or one that it only reads, because of `why`: what is computed stays in RAM, and when RAM does
+ * not hold it that is the reason (kv_tier_full).  Already reported: kv_sequence_flush does not repeat it. */
 void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why);
 /* Of such a sequence: whether RAM will hold what comes until it has token_count tokens, while any head's older chunks
  * come from the disk; layers that are to stay in RAM make room.  The other sequences that there may be are taken to

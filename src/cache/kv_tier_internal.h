@@ -1,8 +1,19 @@
-/* What kv_tier.c and kv_tier_write.c share. */
+/* What the files of the tier share, each needing only those above it:
+ *
+ *   kv_budget     what a budget holds
+ *   kv_slots      slots, and which one goes
+ *   kv_read       pages on their way into slots
+ *   kv_fetch      the chunks of a head, brought and held (struct kv_bring)
+ *   kv_divide     the slots' memory
+ *   kv_write      a sequence's chunks on their way to the disk
+ *   kv_documents  documents of a sequence
+ *   kv_tier       all of it
+ */
 #ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
 #define LOAM_CACHE_KV_TIER_INTERNAL_H
 
 #include "cache/kv_cache_internal.h"
+#include "cache/kv_tier.h"
 #include "kernels/codec/codec.h"
 
 #define TIER_NO_SLOT UINT32_MAX
@@ -11,23 +22,27 @@ enum {
     TIER_RUN_CHUNKS = 16,    /* chunks that are written together */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
+    TIER_SOURCES_MOST = 8,
+    TIER_PREFETCH_CHUNKS = 8, /* into the processor's caches, ahead of a loop over slots */
 };
+
+/* ---- structures ---- */
 
 enum slot_state { SLOT_FREE, SLOT_READING, SLOT_CLEAN, SLOT_DIRTY, SLOT_QUEUED };
 
 struct slot {
     struct kv_sequence *sequence; /* whose chunk it holds; NULL: nobody's */
-    uint32_t row;                 /* layer * kv_head_count + head */
+    uint32_t lane;                /* layer * kv_head_count + head */
     uint32_t chunk;
     uint16_t pins;
     uint8_t state; /* enum slot_state */
     bool fetched;  /* from disk, and not released since */
     bool is_victim;
-    bool staged;  /* being read as a 4-bit page */
-    bool guessed; /* fetched by a guess, and not released since */
+    bool reads_quantized; /* being read as a 4-bit page */
+    bool guessed;         /* fetched by a guess, and not released since */
 };
 
-/* Slots of one kind: of rows as attention over everything reads them, or of chunks in 4 bits. */
+/* Slots of one kind: plain ones of rows, as attention over everything reads them, or of chunks in 4 bits. */
 struct tier_pool {
     uint8_t *memory; /* in the slab; [count][slot_bytes] */
     size_t slot_bytes;
@@ -39,57 +54,176 @@ struct tier_pool {
     uint64_t use_count; /* since counts were halved */
 };
 
-struct kv_tier {
-    struct kv_cache *cache; /* borrowed */
-    struct stream *stream;  /* owned; metadata to and from the device's memory */
-    uint8_t *slab;          /* owned MEMORY_HOST; staging area, rows, packed */
-    size_t slab_bytes;
-    struct slot *slots; /* owned; of both pools */
-    uint32_t *stacks;   /* owned; of both pools */
-    struct tier_pool rows;
-    struct tier_pool packed;   /* with q4_pages; else of no slots */
-    size_t resident_layers;    /* whose chunks never go */
-    struct page_shares shares; /* by which slots are divided, where pages are mixed */
-    uint64_t host_bytes_most;  /* before slots were divided anew (kv_tier_statistics) */
-    uint32_t
-        reserve[TIER_RESERVE_SLOTS]; /* rows taken for a scan, in the order of memory; the next one last */
+struct tier_slots {
+    struct slot *list; /* owned; of both pools; NULL: memory is not divided yet */
+    uint32_t *stacks;  /* owned; of both pools */
+    struct tier_pool plain;
+    struct tier_pool quantized; /* with q4_pages; else of no slots */
+    /* Plain ones taken for a scan, in the order of memory; the next one last. */
+    uint32_t reserve[TIER_RESERVE_SLOTS];
     size_t reserve_count;
-    uint64_t scan_pins;     /* of brings that scan */
-    uint64_t queued_count;  /* slots in SLOT_QUEUED */
+    uint64_t scan_pins; /* of brings that scan */
+};
+
+struct tier_reads {
     struct io_queue *queue; /* owned */
     bool is_registered;     /* the memory that reads go to, with the queue */
     uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */
     uint64_t ring_pages;
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
-    /* Of 4-bit pages; NULL and 0 without. */
+    uint8_t *pages;                /* [ring_pages][page_bytes]: where a tag's 4-bit page is read */
+    size_t page_bytes;             /* a 4-bit chunk, rounded up to pages; 0: there are none */
+    struct trace *trace;           /* borrowed; NULL: none */
+    uint64_t *began_ns; /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
+};
+
+struct kv_tier {
+    struct kv_cache *cache; /* borrowed */
+    struct stream *stream;  /* owned; metadata to and from the device's memory */
+    uint8_t *slab;          /* owned MEMORY_HOST; 4-bit pages being read, plain slots, quantized ones */
+    size_t slab_bytes;
+    struct tier_slots slots;
+    struct tier_reads reads;
     struct codec_kernels codec;
-    uint8_t *staging;     /* [ring_pages][staging_bytes]: where a tag's page is read */
-    size_t staging_bytes; /* a 4-bit chunk, rounded up to pages */
-    size_t q4_bytes;
-    uint8_t *metadata_run; /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
+    size_t quantized_bytes;    /* of a 4-bit chunk; 0: there are none */
+    size_t resident_layers;    /* whose chunks never go */
+    struct page_shares shares; /* by which slots are divided, where pages are mixed */
+    uint64_t host_bytes_most;  /* before slots were divided anew (kv_tier_statistics) */
+    uint8_t *metadata_run;     /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
+    /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
+     * Set by kv_tier.c, since what it calls needs slots itself. */
+    void (*reclaim)(struct kv_tier *tier, bool spill);
     struct kv_tier_statistics statistics;
-    struct trace *trace; /* borrowed; NULL: none */
-    uint64_t *began_ns;  /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
     enum status failed;
     struct error failure;
 };
 
+/* Chunks [chunk_first, chunk_end) of a sequence are pages of a document. */
+struct page_source {
+    struct document *document; /* owned */
+    uint64_t chunk_first, chunk_end;
+};
+
+/* What the tier keeps of a sequence. */
+struct sequence_pages {
+    struct kv_backing backing;
+    struct page_source sources[TIER_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
+    size_t source_count;
+    bool writes;        /* the last source is open for writing */
+    bool saved;         /* and has every chunk from the first on: it may be committed */
+    enum status failed; /* nothing more goes to the disk, and failure says why; STATUS_OK: not so */
+    struct error failure;
+    uint64_t committed_tokens; /* of what is saved */
+    struct page_shares shares; /* which of its full chunks are in 4 bits; no layers: all are */
+    uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
+    /* Owned; [layer] each. */
+    uint64_t *written;       /* chunks below it are on disk or on their way */
+    uint64_t *complete;      /* rows below it are complete */
+    uint64_t *quantized_end; /* chunks below it hold what their 4-bit pages decode to */
+};
+
+/* Where the table of addresses has a chunk in 4 bits. */
+static inline void **kv_quantized_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                        uint64_t chunk) {
+    return sequence->quantized + (kv_chunk_entry(sequence, layer, head, chunk) - sequence->chunks);
+}
+
+/* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
+static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                         uint64_t chunk) {
+    const struct page_shares *shares = &sequence->pages->shares;
+    return sequence->quantized != NULL &&
+           (shares->layer_count == 0 ||
+            page_shares_is_packed(shares, layer, head, sequence->cache->config.kv_head_count, chunk));
+}
+
+/* Where a full chunk is in the form that stays. */
+static inline void **kv_stored_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                     uint64_t chunk) {
+    return (kv_chunk_is_quantized(sequence, layer, head, chunk) ? kv_quantized_entry : kv_chunk_entry)(
+        sequence, layer, head, chunk);
+}
+
+/* ---- kv_slots.c ---- */
+
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
-/* Whose memory that is: of rows or of 4 bits. */
+/* Whose memory that is, of either kind. */
 struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk);
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot);
-/* A slot of the pool for a chunk that is in none of it, in SLOT_DIRTY; NULL: all are taken by what may not go. */
-struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
-                             size_t row, uint64_t chunk);
+bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot);
+/* The slot holds what is to stay in memory. */
+bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
+/* A slot of nobody; NULL: all are pinned or not on disk yet. */
+struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan);
+void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
+                    uint64_t chunk, enum slot_state state);
 void tier_slot_free(struct kv_tier *tier, struct slot *slot);
+uint8_t *tier_uses_at(struct kv_sequence *sequence, size_t lane, uint64_t chunk);
+void tier_count_use(struct kv_tier *tier, const struct slot *slot);
+/* What was fetched is released: it goes before others; or it, or another that is used less. */
+void tier_make_victim(struct kv_tier *tier, struct slot *slot);
+void tier_admit(struct kv_tier *tier, struct slot *slot);
+
+/* ---- kv_read.c ---- */
+
+enum { TIER_READ_BATCH = 64 };
+
+/* Pages of one document to be read together. */
+struct read_batch {
+    struct document *document;
+    struct page_read reads[TIER_READ_BATCH];
+    struct slot *slots[TIER_READ_BATCH];
+    size_t count;
+};
+
+void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot);
+void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch);
+/* Waits for at least so many completions of requests. */
+void tier_drain(struct kv_tier *tier, size_t least);
 void tier_drain_all(struct kv_tier *tier);
+/* A slot of nobody, waited for if need be; NULL: all are taken by what may not go. */
+struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan);
+/* The same for a chunk that is in none of the pool, in SLOT_DIRTY. */
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
+                             size_t lane, uint64_t chunk);
+
+/* ---- kv_fetch.c ---- */
+
+/* The chunk's rows are changed from now on: it is in memory, and not on disk. */
 enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk,
                             struct error *error) STATUS_CHECKED;
-/* A sequence that is not being written gets a document of its own, which nobody will find, for what does not fit. */
+
+/* ---- kv_divide.c ---- */
+
+/* Makes the slots that the budget gives, after the metadata have changed. */
+enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
+void tier_release_slots(struct kv_tier *tier);
+bool tier_is_divided(const struct kv_cache *cache);
+uint64_t tier_used_bytes(const struct kv_cache *cache);
+/* Of slots that were ever used, metadata, tables and buffers. */
+uint64_t tier_host_bytes(const struct kv_tier *tier);
+
+/* ---- kv_write.c ---- */
+
+/* A layer's chunks from the last one that was written up to chunk_end. */
+enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                              struct error *error) STATUS_CHECKED;
+/* Pages of one head that are in memory now, and their metadata, into the document that is being written. */
+enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                            size_t count, struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why);
-enum status tier_spill(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
+
+/* ---- kv_documents.c ---- */
+
+/* See struct kv_tier. */
+void tier_reclaim(struct kv_tier *tier, bool spill);
+/* Chunks that have a document, written or to be written; 0: none has. */
+uint64_t tier_sources_end(const struct kv_sequence *sequence);
+/* Forgets the chunks and closes the documents of a sequence that goes. */
+void tier_forget(struct kv_sequence *sequence);
+void tier_truncate(struct kv_sequence *sequence, uint64_t token_count);
 
 #endif

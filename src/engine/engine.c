@@ -279,7 +279,8 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
     /* A budget that is too small is refused with what all of it needs; without one metadata come with the selection. */
     if (plan->host_bytes == 0) engine->kv.metadata_bytes = engine->kv.metadata_layer_first = 0;
-    TRY(kv_cache_create(&engine->cache, engine->model->device, &engine->kv, error));
+    TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, engine->model->device,
+                                                                       &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
     engine->logit_rows_most = min_size(block, ENGINE_SEQUENCES_MOST);

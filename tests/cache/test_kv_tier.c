@@ -57,7 +57,7 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                              .directory = directory, .backend = setting->backend, .staging_bytes = 1 << 20},
                          &error),
               error);
-    assert_ok(kv_cache_create(&setting->cache, setting->device, &setting->config, &error), error);
+    assert_ok(kv_tier_create(&setting->cache, setting->device, &setting->config, &error), error);
     setting->backing = (struct kv_backing){.store = setting->store,
                                            .model = {.fingerprint = {7}, .description = "numbers"},
                                            .layout = {.codec = "f16.32,q8.64",
@@ -308,10 +308,10 @@ static void test_too_small_a_budget_is_refused(void **state) {
                                      .sequence_capacity = 1,
                                      .block_tokens = BLOCK};
     config.host_bytes = kv_tier_bytes_least(&config) - 1;
-    assert_int_equal(kv_cache_create(&cache, device, &config, &error), STATUS_MEMORY);
+    assert_int_equal(kv_tier_create(&cache, device, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "--kv-host"));
     config.host_bytes++;
-    assert_ok(kv_cache_create(&cache, device, &config, &error), error);
+    assert_ok(kv_tier_create(&cache, device, &config, &error), error);
     kv_cache_destroy(cache);
     device_destroy(device);
 }

@@ -1,0 +1,29 @@
+/* kv_budget: what a budget of RAM (kv_cache_config.host_bytes) holds.  Arithmetic on numbers alone. */
+#ifndef LOAM_CACHE_KV_BUDGET_INTERNAL_H
+#define LOAM_CACHE_KV_BUDGET_INTERNAL_H
+
+#include "cache/kv_tier.h"
+
+/* Slots of the two kinds. */
+struct slot_counts {
+    uint64_t plain, quantized;
+};
+
+/* Bytes of a slot of rows, whole pages; of a 4-bit chunk, 0 where there are none; of the area that 4-bit pages are
+ * read to. */
+size_t kv_budget_plain_bytes(const struct kv_cache_config *config);
+size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
+size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
+/* What is taken beside slots. */
+uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config);
+/* With what the tier keeps about each. */
+uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_counts counts);
+/* For every chunk of the first layers, in the form in which it stays. */
+struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
+                                         const struct page_shares *shares, size_t layer_count);
+/* Of a budget that suffices (kv_tier_bytes_least): the first layers that it holds whole, of those that are wanted; and
+ * all slots. */
+size_t kv_budget_resident_layers(const struct kv_cache_config *config, const struct page_shares *shares);
+struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares);
+
+#endif

@@ -1,0 +1,119 @@
+/* The slots' memory, divided between the two kinds as the budget and the first sequence's shares have it. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_budget_internal.h"
+#include "cache/kv_tier_internal.h"
+
+enum { QUEUE_DEPTH = 128 };
+
+static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, uint8_t *memory, size_t slot_bytes,
+                      uint64_t first, uint64_t count) {
+    *pool = (struct tier_pool){.memory = memory,
+                               .slot_bytes = slot_bytes,
+                               .first = first,
+                               .count = count,
+                               .free_slots = tier->slots.stacks + 2 * first,
+                               .victims = tier->slots.stacks + 2 * first + count};
+}
+
+uint64_t tier_host_bytes(const struct kv_tier *tier) {
+    const struct slot_counts used = {tier->slots.plain.fresh_count, tier->slots.quantized.fresh_count};
+    const struct kv_cache_config *config = &tier->cache->config;
+    uint64_t bytes = kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, used);
+    return bytes > tier->host_bytes_most ? bytes : tier->host_bytes_most;
+}
+
+void tier_release_slots(struct kv_tier *tier) {
+    io_queue_destroy(tier->reads.queue);
+    if (tier->slab != NULL)
+        tier->cache->device->operations->release(tier->cache->device, MEMORY_HOST, tier->slab,
+                                                 tier->slab_bytes);
+    free(tier->slots.list);
+    free(tier->slots.stacks);
+    tier->reads.queue = NULL;
+    tier->slab = NULL;
+    tier->slots.list = NULL;
+    tier->slots.stacks = NULL;
+}
+
+static enum status create_slots(struct kv_tier *tier, struct slot_counts counts, struct error *error) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    const size_t plain_bytes = kv_budget_plain_bytes(config), staging = kv_budget_staging_bytes(config);
+    uint64_t count = counts.plain + counts.quantized;
+    if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
+    tier->slab_bytes = staging + counts.plain * plain_bytes + counts.quantized * tier->quantized_bytes;
+    void *slab;
+    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_HOST, tier->slab_bytes, &slab,
+                                                  error));
+    tier->slab = tier->reads.pages = slab;
+    tier->slots.list = calloc(count, sizeof *tier->slots.list);
+    tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
+    if (tier->slots.list == NULL || tier->slots.stacks == NULL)
+        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
+                         count);
+    pool_init(&tier->slots.plain, tier, tier->slab + staging, plain_bytes, 0, counts.plain);
+    pool_init(&tier->slots.quantized, tier, tier->slots.plain.memory + counts.plain * plain_bytes,
+              tier->quantized_bytes, counts.plain, counts.quantized);
+    const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
+    tier->reads.is_registered = false;
+    return io_queue_create(&tier->reads.queue, &options, error);
+}
+
+static enum status divide(struct kv_tier *tier, struct error *error) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    tier->host_bytes_most = tier_host_bytes(tier);
+    tier_release_slots(tier);
+    tier->resident_layers = kv_budget_resident_layers(config, &tier->shares);
+    return create_slots(tier, kv_budget_slots(config, &tier->shares), error);
+}
+
+enum status tier_divide(struct kv_cache *cache, struct error *error) {
+    struct kv_tier *tier = cache->tier;
+    const struct kv_cache_config *config = &cache->config;
+    uint64_t fixed = kv_budget_fixed_bytes(config), least = kv_tier_bytes_least(config);
+    if (tier->slots.plain.fresh_count != 0)
+        return error_set(error, STATUS_UNSUPPORTED, "another selection while KV is in the host tier");
+    if (config->host_bytes < least)
+        return error_set(error, STATUS_MEMORY,
+                         "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
+                         " for metadata, tables and buffers, %" PRIu64 " for chunks",
+                         config->host_bytes, least, fixed, least - fixed);
+    TRY(divide(tier, error));
+    free(tier->metadata_run);
+    tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
+    if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    return STATUS_OK;
+}
+
+enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,
+                                   struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    ASSERT(sequence->cache->config.mixes_pages && shares->layer_count == sequence->cache->config.layer_count);
+    ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
+    sequence->pages->shares = *shares;
+    if (tier_used_bytes(sequence->cache) > 0 || memcmp(&tier->shares, shares, sizeof *shares) == 0)
+        return STATUS_OK;
+    tier_drain_all(tier);
+    tier->shares = *shares;
+    return divide(tier, error);
+}
+
+const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence) {
+    const struct sequence_pages *pages = sequence->pages;
+    return pages != NULL && pages->shares.layer_count > 0 ? &pages->shares : NULL;
+}
+
+bool tier_is_divided(const struct kv_cache *cache) { return cache->tier->slots.list != NULL; }
+
+static uint64_t pool_used_bytes(const struct tier_pool *pool) {
+    return (pool->fresh_count - pool->free_count) * pool->slot_bytes;
+}
+
+uint64_t tier_used_bytes(const struct kv_cache *cache) {
+    const struct tier_slots *slots = &cache->tier->slots;
+    return pool_used_bytes(&slots->plain) + pool_used_bytes(&slots->quantized);
+}

@@ -1,0 +1,343 @@
+/* The documents of a sequence: opened, created, copied, cut back; and those that nobody will find, for what does not
+ * fit in RAM. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_tier_internal.h"
+
+enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_least) */
+
+uint64_t tier_sources_end(const struct kv_sequence *sequence) {
+    return sequence->pages->source_count > 0
+               ? sequence->pages->sources[sequence->pages->source_count - 1].chunk_end
+               : 0;
+}
+
+static enum status add_source(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
+                              uint64_t chunk_end, struct error *error) {
+    if (sequence->pages->source_count == TIER_SOURCES_MOST) {
+        document_close(document);
+        return error_set(error, STATUS_MEMORY, "KV tier: a sequence that was cut back %d times",
+                         TIER_SOURCES_MOST);
+    }
+    sequence->pages->sources[sequence->pages->source_count++] =
+        (struct page_source){document, chunk_first, chunk_end};
+    return STATUS_OK;
+}
+
+static enum status create_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                   struct error *error) {
+    const struct kv_backing *backing = &sequence->pages->backing;
+    struct document *document;
+    uint64_t first = tier_sources_end(sequence);
+    ASSERT(backing->store != NULL && !sequence->pages->writes);
+    ASSERT(memcmp(&backing->layout.shares, &sequence->pages->shares, sizeof sequence->pages->shares) == 0);
+    TRY(document_create(&document, backing->store,
+                        &(struct document_description){.model = &backing->model,
+                                                       .layout = &backing->layout,
+                                                       .name = backing->name,
+                                                       .token_capacity = token_capacity},
+                        error));
+    TRY(add_source(sequence, document, first, UINT64_MAX, error));
+    sequence->pages->writes = true;
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        sequence->pages->written[layer] = first;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                        struct error *error) {
+    ASSERT(sequence->pages->source_count == 0 && sequence->length == 0);
+    TRY(create_document(sequence, token_capacity, error));
+    sequence->pages->saved = true;
+    sequence->pages->committed_tokens = 0;
+    return STATUS_OK;
+}
+
+static enum status spill_sequence(struct kv_sequence *sequence, struct error *error) {
+    TRY(create_document(sequence, sequence->column_capacity * KV_CHUNK_TOKENS, error));
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        TRY(tier_write_chunks(sequence, layer, sequence->pages->complete[layer] / KV_CHUNK_TOKENS, error));
+    return STATUS_OK;
+}
+
+/* Waits for what is being written; with spill, also writes what nobody had asked to write. */
+void tier_reclaim(struct kv_tier *tier, bool spill) {
+    for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next) {
+        struct error error;
+        enum status status = STATUS_OK;
+        if (spill && !s->pages->writes && s->pages->backing.store != NULL && s->pages->failed == STATUS_OK)
+            status = spill_sequence(s, &error);
+        if (status == STATUS_OK && s->pages->writes)
+            status = document_flush(s->pages->sources[s->pages->source_count - 1].document, &error);
+        if (status != STATUS_OK) tier_stop_writing(s, &error);
+    }
+}
+
+/* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
+static enum status bring_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+                               uint64_t first, size_t count, struct error *error) {
+    size_t heads = sequence->cache->config.kv_head_count;
+    for (size_t head = 0; head < heads; head++)
+        brings[head] = (struct kv_bring){.sequence = sequence,
+                                         .layer_index = layer,
+                                         .kv_head = head,
+                                         .chunk_first = first,
+                                         .chunk_count = count,
+                                         .packed = true};
+    for (size_t head = 0; head < heads; head++)
+        if (!kv_bring_begin(&brings[head])) {
+            TRY(kv_tier_failure(sequence->cache, error));
+            return kv_tier_full(sequence->cache, error);
+        }
+    for (size_t head = 0; head < heads; head++) TRY(kv_bring_wait(&brings[head], error));
+    return STATUS_OK;
+}
+
+static void release_layer(struct kv_sequence *sequence, struct kv_bring *brings) {
+    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+        kv_bring_release(&brings[head]);
+}
+
+/* Metadata of the first chunk_count chunks of a document that has none, or others: of its keys. */
+static enum status build_metadata(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_backing *backing = &sequence->pages->backing;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
+            size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
+            status = bring_layer(sequence, brings, layer, first, count, error);
+            if (status == STATUS_OK)
+                status = backing->build_metadata(backing->build_context, sequence, layer,
+                                                 first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
+            release_layer(sequence, brings);
+        }
+    free(brings);
+    return status;
+}
+
+/* Metadata of the first chunk_count chunks, as they were saved. */
+static enum status load_metadata(struct kv_sequence *sequence, struct document *document,
+                                 uint64_t chunk_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    size_t heads = config->kv_head_count, bytes = config->metadata_bytes;
+    if (sequence->metadata == NULL) return STATUS_OK;
+    const struct store_layout *layout = document_layout(document);
+    if (strcmp(layout->metadata_kind, sequence->pages->backing.layout.metadata_kind) != 0 ||
+        layout->metadata_bytes != sequence->pages->backing.layout.metadata_bytes)
+        return build_metadata(sequence, chunk_count, error);
+    const struct device_operations *operations = sequence->cache->device->operations;
+    struct stream *stream = sequence->cache->tier->stream;
+    uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += TIER_RUN_CHUNKS) {
+            size_t count =
+                (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
+            status = document_read_metadata(document, layer, first, count, run, error);
+            for (size_t head = 0; head < heads && status == STATUS_OK; head++)
+                for (size_t i = 0; i < count; i++)
+                    operations->copy(
+                        stream,
+                        sequence->metadata[(layer * heads + head) * sequence->column_capacity + first + i],
+                        run + (head * count + i) * bytes, bytes);
+            if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
+        }
+    free(run);
+    return status;
+}
+
+/* The chunk that is not full is what rows are appended to: it leaves the document for good. */
+static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
+        /* All heads are on their way together; alone each would wait for the disk. */
+        status = bring_layer(sequence, brings, layer, token_count / KV_CHUNK_TOKENS, 1, error);
+        release_layer(sequence, brings);
+        for (size_t head = 0; head < config->kv_head_count && status == STATUS_OK; head++)
+            status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
+    }
+    free(brings);
+    return status;
+}
+
+/* Layers that stay in memory come there now, and are not waited for later. */
+static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+    const struct kv_tier *tier = sequence->cache->tier;
+    const size_t heads = sequence->cache->config.kv_head_count;
+    if (tier->resident_layers == 0 || chunk_count == 0) return STATUS_OK;
+    struct kv_bring *brings = calloc(heads, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; layer < tier->resident_layers && status == STATUS_OK; layer++) {
+        status = bring_layer(sequence, brings, layer, 0, (size_t)chunk_count, error);
+        release_layer(sequence, brings);
+    }
+    free(brings);
+    return status;
+}
+
+static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_tier *tier = sequence->cache->tier;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
+                const void *plain = *kv_chunk_entry(sequence, layer, head, chunk);
+                if (plain != NULL) tier_slot_free(tier, tier_slot_at(tier, plain));
+                if (sequence->quantized == NULL) continue;
+                const void *quantized = *kv_quantized_entry(sequence, layer, head, chunk);
+                if (quantized != NULL) tier_slot_free(tier, tier_slot_at(tier, quantized));
+            }
+}
+
+/* Pages behind a cut would be written a second time: what was written stays a source up to the cut, and what comes is
+ * written elsewhere. */
+static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
+    while (sequence->pages->source_count > 0) {
+        struct page_source *last = &sequence->pages->sources[sequence->pages->source_count - 1];
+        if (last->chunk_first < chunk) {
+            if (last->chunk_end > chunk) last->chunk_end = chunk;
+            break;
+        }
+        document_close(last->document);
+        sequence->pages->source_count--;
+    }
+    sequence->pages->writes = sequence->pages->saved = false;
+}
+
+static enum status load_document(struct kv_sequence *sequence, struct document *document,
+                                 uint64_t token_count, struct error *error) {
+    TRY(add_source(sequence, document, 0, UINT64_MAX, error));
+    TRY(kv_sequence_reserve(sequence, token_count, error));
+    TRY(load_metadata(sequence, document, token_count / KV_CHUNK_TOKENS, error));
+    return load_tail(sequence, token_count, error);
+}
+
+enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
+                                      uint64_t token_count, bool writable, struct error *error) {
+    ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
+    ASSERT(token_count <= document_token_count(document));
+    struct kv_tier *tier = sequence->cache->tier;
+    tier_drain_all(tier); /* from here on what cannot be read is this document's */
+    enum status status = kv_tier_failure(sequence->cache, error);
+    const struct page_shares *shares = &document_layout(document)->shares;
+    sequence->pages->backing.layout.shares =
+        *shares; /* of what is written elsewhere when the sequence departs */
+    if (status == STATUS_OK && shares->layer_count > 0)
+        status = kv_sequence_set_shares(sequence, shares, error);
+    if (status != STATUS_OK) {
+        document_close(document);
+        return status;
+    }
+    status = load_document(sequence, document, token_count, error);
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
+        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
+            token_count / KV_CHUNK_TOKENS;
+        sequence->pages->complete[layer] = token_count;
+    }
+    if (status == STATUS_OK) status = load_resident(sequence, token_count / KV_CHUNK_TOKENS, error);
+    if (status != STATUS_OK) {
+        kv_sequence_close_documents(sequence);
+        return status;
+    }
+    if (!writable) sequence->pages->sources[0].chunk_end = token_count / KV_CHUNK_TOKENS;
+    sequence->pages->writes = sequence->pages->saved = writable;
+    sequence->pages->committed_tokens = token_count;
+    sequence->length = token_count;
+    return STATUS_OK;
+}
+
+static enum status copy_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+                              uint64_t chunk_count, struct error *error) {
+    struct error why;
+    for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
+        size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
+        enum status status = bring_layer(sequence, brings, layer, first, count, error);
+        for (size_t head = 0; status == STATUS_OK && head < sequence->cache->config.kv_head_count; head++)
+            if (sequence->pages->writes &&
+                tier_copy_pages(sequence, layer, head, first, count, &why) != STATUS_OK)
+                tier_stop_writing(sequence, &why);
+        release_layer(sequence, brings);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
+                                      struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
+    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    enum status status = create_document(sequence, token_capacity, error);
+    bool created = status == STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
+        status = copy_layer(sequence, brings, layer, sequence->length / KV_CHUNK_TOKENS, error);
+    free(brings);
+    if (status == STATUS_OK) {
+        sequence->pages->saved = sequence->pages->writes;
+        sequence->pages->committed_tokens = 0;
+    } else if (created) {
+        kv_sequence_close_documents(sequence);
+    }
+    return status;
+}
+
+void kv_sequence_close_documents(struct kv_sequence *sequence) {
+    struct kv_tier *tier = sequence->cache->tier;
+    tier_drain_all(tier);
+    tier->failed = STATUS_OK;
+    forget_chunks(sequence, 0);
+    cut_sources(sequence, 0);
+    sequence->length = sequence->pages->committed_tokens = 0;
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
+            sequence->pages->complete[layer] = 0;
+}
+
+/* ---- cutting back ---- */
+
+/* Whether pages behind `chunk` have been given to the writer. */
+static bool is_written_behind(const struct kv_sequence *sequence, uint64_t chunk) {
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        if (sequence->pages->written[layer] > chunk) return true;
+    return false;
+}
+
+void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    uint64_t chunk = token_count / KV_CHUNK_TOKENS;
+    struct error error;
+    tier_drain_all(tier);
+    forget_chunks(sequence, kv_chunks_of(token_count));
+    bool partial = token_count % KV_CHUNK_TOKENS != 0;
+    for (size_t layer = 0; layer < config->layer_count && partial; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
+                kv_tier_fail(tier, &error);
+    bool committed = sequence->pages->committed_tokens > token_count;
+    if (!sequence->pages->writes || committed || is_written_behind(sequence, chunk))
+        cut_sources(sequence, chunk);
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        if (sequence->pages->written[layer] > chunk) sequence->pages->written[layer] = chunk;
+        if (sequence->pages->complete[layer] > token_count) sequence->pages->complete[layer] = token_count;
+        if (sequence->pages->quantized_end[layer] > chunk) sequence->pages->quantized_end[layer] = chunk;
+    }
+}
+
+void tier_forget(struct kv_sequence *sequence) {
+    tier_drain_all(sequence->cache->tier);
+    forget_chunks(sequence, 0);
+    cut_sources(sequence, 0);
+}

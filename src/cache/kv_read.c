@@ -1,0 +1,170 @@
+/* Pages on their way from the disk into slots: submitted in batches, checked as they arrive. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "cache/kv_budget_internal.h"
+#include "cache/kv_tier_internal.h"
+#include "platform/clock.h"
+
+/* memory: the slot's own, or the page's in the staging area. */
+static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
+                         const struct io_completion *completion) {
+    size_t heads = tier->cache->config.kv_head_count;
+    const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
+                                   .kv_head = (uint32_t)(slot->lane % heads),
+                                   .chunk = slot->chunk,
+                                   .memory = memory};
+    struct error error;
+    if (slot->lane < tier->resident_layers * heads) tier->statistics.resident_read_pages++;
+    enum status status =
+        completion->status == STATUS_OK
+            ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
+            : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
+    if (status != STATUS_OK)
+        kv_tier_fail(tier, &error);
+    else if (tier_slot_is_quantized(tier, slot))
+        memcpy(tier_slot_memory(tier, slot), memory, tier->quantized_bytes);
+    else if (slot->reads_quantized)
+        tier->codec.q4_decode(&tier->cache->layout, memory, tier_slot_memory(tier, slot));
+    ASSERT(slot->state == SLOT_READING);
+    slot->state = SLOT_CLEAN;
+    slot->reads_quantized = false;
+}
+
+static void trace_read(struct kv_tier *tier, uint64_t tag, size_t pages) {
+    const struct tier_reads *reads = &tier->reads;
+    const struct slot *slot = &tier->slots.list[reads->ring[tag % reads->ring_pages]];
+    size_t heads = tier->cache->config.kv_head_count;
+    trace_add(reads->trace, &(struct trace_span){.name = "read",
+                                                 .begin_ns = reads->began_ns[tag % reads->ring_pages],
+                                                 .end_ns = clock_ns(),
+                                                 .track = TRACE_READS,
+                                                 .layer = (uint32_t)(slot->lane / heads),
+                                                 .kv_head = (uint32_t)(slot->lane % heads),
+                                                 .chunk = slot->chunk,
+                                                 .count = (uint32_t)pages});
+}
+
+static void pages_arrived(struct kv_tier *tier, const struct io_completion *completions, size_t count) {
+    struct tier_reads *reads = &tier->reads;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t tag = completions[i].request.tag;
+        size_t page_bytes = tier->slots.list[reads->ring[tag % reads->ring_pages]].reads_quantized
+                                ? reads->page_bytes
+                                : tier->slots.plain.slot_bytes;
+        size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
+        if (reads->trace != NULL) trace_read(tier, tag, pages);
+        for (size_t p = 0; p < pages; p++, tag++) {
+            uint32_t *place = &reads->ring[tag % reads->ring_pages];
+            page_arrived(tier, &tier->slots.list[*place],
+                         (uint8_t *)completions[i].request.memory + p * page_bytes, &completions[i]);
+            *place = TIER_NO_SLOT;
+        }
+        tier->statistics.read_bytes += completions[i].request.bytes;
+        tier->statistics.read_pages += pages;
+    }
+}
+
+/* Waits for at least so many completions of requests. */
+void tier_drain(struct kv_tier *tier, size_t least) {
+    struct io_completion completions[TIER_READ_BATCH];
+    uint64_t began = clock_ns();
+    size_t count = least > 0 ? io_queue_wait(tier->reads.queue, completions, TIER_READ_BATCH, least)
+                             : io_queue_poll(tier->reads.queue, completions, TIER_READ_BATCH);
+    if (least > 0) tier->statistics.wait_ns += clock_ns() - began;
+    if (least > 0 && tier->reads.trace != NULL)
+        trace_add(tier->reads.trace, &(struct trace_span){.name = "disk",
+                                                          .begin_ns = began,
+                                                          .end_ns = clock_ns(),
+                                                          .track = TRACE_WAITS,
+                                                          .layer = TRACE_NONE,
+                                                          .kv_head = TRACE_NONE,
+                                                          .chunk = TRACE_NONE,
+                                                          .count = TRACE_NONE});
+    pages_arrived(tier, completions, count);
+}
+
+static void tags_retire(struct kv_tier *tier) {
+    struct tier_reads *reads = &tier->reads;
+    while (reads->tag_oldest < reads->tag_next &&
+           reads->ring[reads->tag_oldest % reads->ring_pages] == TIER_NO_SLOT)
+        reads->tag_oldest++;
+}
+
+void tier_drain_all(struct kv_tier *tier) {
+    while (io_queue_in_flight(tier->reads.queue) > 0) tier_drain(tier, 1);
+}
+
+/* What reads go to is told to the queue, an advantage or not, once all of it has been used: telling makes it resident,
+ * and a document that is opened for one question would wait for memory that it never needs. */
+static void register_memory(struct kv_tier *tier) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    size_t bytes = kv_budget_staging_bytes(config);
+    bool to_plain = !config->q4_pages || config->mixes_pages;
+    if (tier->reads.is_registered || io_queue_in_flight(tier->reads.queue) > 0) return;
+    if (to_plain && tier->slots.plain.fresh_count < tier->slots.plain.count) return;
+    if (to_plain) bytes += (size_t)tier->slots.plain.count * tier->slots.plain.slot_bytes;
+    tier->reads.is_registered = true;
+    (void)io_queue_register_memory(tier->reads.queue, tier->slab, bytes);
+}
+
+void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {
+    struct tier_reads *reads = &tier->reads;
+    register_memory(tier);
+    for (tags_retire(tier); reads->tag_next + batch->count - reads->tag_oldest > reads->ring_pages;
+         tags_retire(tier))
+        tier_drain(tier, 1);
+    for (size_t i = 0; i < batch->count; i++) {
+        size_t place = (reads->tag_next + i) % reads->ring_pages;
+        reads->ring[place] = (uint32_t)(batch->slots[i] - tier->slots.list);
+        if (reads->trace != NULL) reads->began_ns[place] = clock_ns();
+        if (batch->slots[i]->reads_quantized)
+            batch->reads[i].memory = reads->pages + place * reads->page_bytes;
+    }
+    for (size_t next = 0; next < batch->count;) {
+        enum status status = document_read_pages(batch->document, reads->queue, batch->reads, batch->count,
+                                                 &next, reads->tag_next);
+        if (status != STATUS_OK) tier_drain(tier, 1); /* full */
+    }
+    reads->tag_next += batch->count;
+    batch->count = 0;
+}
+
+void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    struct document *document = tier_document_of(slot->sequence, slot->chunk);
+    ASSERT(document != NULL);
+    if (batch->count == TIER_READ_BATCH || (batch->count > 0 && document != batch->document))
+        tier_batch_submit(tier, batch);
+    const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
+                                   .kv_head = (uint32_t)(slot->lane % heads),
+                                   .chunk = slot->chunk,
+                                   .memory = tier_slot_memory(tier, slot)};
+    slot->reads_quantized = kv_chunk_is_quantized(slot->sequence, read.layer, read.kv_head, read.chunk) &&
+                            !document_read_is_tail(document, &read);
+    ASSERT(slot->reads_quantized || !tier_slot_is_quantized(tier, slot));
+    batch->document = document;
+    batch->slots[batch->count] = slot;
+    batch->reads[batch->count++] = read;
+}
+
+struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
+    struct slot *slot = tier_slot_take(tier, pool, scan);
+    /* What nobody waits for any more may go when it has come. */
+    while (slot == NULL && io_queue_in_flight(tier->reads.queue) > 0) {
+        tier_drain(tier, 1);
+        slot = tier_slot_take(tier, pool, scan);
+    }
+    for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
+        tier->reclaim(tier, round == 1);
+        slot = tier_slot_take(tier, pool, scan);
+    }
+    return slot;
+}
+
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
+                             size_t lane, uint64_t chunk) {
+    struct slot *slot = tier_slot_take_waiting(tier, pool, true);
+    if (slot != NULL) tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_DIRTY);
+    return slot;
+}

@@ -1,0 +1,200 @@
+/* Slots: whose chunk each holds, and which one goes when another is wanted.  Nothing here waits. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "cache/kv_tier_internal.h"
+
+enum {
+    SAMPLE_SLOTS = 16, /* of which the one that is used least goes */
+    AGE_USES = 16,     /* uses per slot after which all counts are halved */
+};
+
+void kv_tier_fail(struct kv_tier *tier, const struct error *error) {
+    if (tier->failed != STATUS_OK) return;
+    tier->failed = error->status;
+    tier->failure = *error;
+}
+
+enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
+    if (cache->tier == NULL || cache->tier->failed == STATUS_OK) return STATUS_OK;
+    if (error != NULL) *error = cache->tier->failure;
+    return cache->tier->failed;
+}
+
+enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
+    for (const struct kv_sequence *s = cache->sequences; s != NULL; s = s->next)
+        if (s->pages->failed != STATUS_OK)
+            return error_set(error, s->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
+                             "%s; and without the disk --kv-host does not hold the KV",
+                             s->pages->failure.message);
+    return error_set(error, STATUS_MEMORY,
+                     "KV tier: all %" PRIu64 " slots are in use: give more --kv-host, or --kv-disk",
+                     cache->tier->slots.plain.count + cache->tier->slots.quantized.count);
+}
+
+/* ---- slots ---- */
+
+bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot) {
+    return (uint64_t)(slot - tier->slots.list) >= tier->slots.quantized.first;
+}
+
+static struct tier_pool *pool_of(struct kv_tier *tier, const struct slot *slot) {
+    return tier_slot_is_quantized(tier, slot) ? &tier->slots.quantized : &tier->slots.plain;
+}
+
+struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk) {
+    const uint8_t *at = chunk;
+    const struct tier_pool *pool = tier->slots.quantized.count > 0 && at >= tier->slots.quantized.memory
+                                       ? &tier->slots.quantized
+                                       : &tier->slots.plain;
+    return &tier->slots.list[pool->first + (size_t)(at - pool->memory) / pool->slot_bytes];
+}
+
+uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
+    const struct tier_pool *pool =
+        tier_slot_is_quantized(tier, slot) ? &tier->slots.quantized : &tier->slots.plain;
+    return pool->memory + ((size_t)(slot - tier->slots.list) - pool->first) * pool->slot_bytes;
+}
+
+static void **slot_entry(const struct kv_tier *tier, const struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    return (tier_slot_is_quantized(tier, slot) ? kv_quantized_entry : kv_chunk_entry)(
+        slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+}
+
+struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk) {
+    for (size_t i = sequence->pages->source_count; i > 0; i--) {
+        const struct page_source *source = &sequence->pages->sources[i - 1];
+        if (chunk >= source->chunk_first && chunk < source->chunk_end) return source->document;
+    }
+    return NULL;
+}
+
+/* A page on its way has arrived on disk: the slot may go. */
+static bool is_written(struct kv_tier *tier, struct slot *slot) {
+    size_t heads = tier->cache->config.kv_head_count;
+    const struct document *document = tier_document_of(slot->sequence, slot->chunk);
+    ASSERT(slot->state == SLOT_QUEUED && document != NULL);
+    if (!document_page_written(document, slot->lane / heads, slot->lane % heads, slot->chunk)) return false;
+    slot->state = SLOT_CLEAN;
+    return true;
+}
+
+/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence with
+ * other shares than there are slots for nothing stays. */
+bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
+    const size_t heads = tier->cache->config.kv_head_count;
+    if (slot->lane >= tier->resident_layers * heads) return false;
+    if (tier->cache->config.mixes_pages &&
+        memcmp(&slot->sequence->pages->shares, &tier->shares, sizeof tier->shares) != 0)
+        return false;
+    return tier_slot_is_quantized(tier, slot) ==
+           kv_chunk_is_quantized(slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+}
+
+static bool may_go(struct kv_tier *tier, struct slot *slot) {
+    if (slot->sequence == NULL || slot->pins > 0 || tier_slot_is_resident(tier, slot)) return false;
+    return slot->state == SLOT_CLEAN || (slot->state == SLOT_QUEUED && is_written(tier, slot));
+}
+
+/* The slot is nobody's; it is not put among the free ones. */
+static void slot_forget(struct kv_tier *tier, struct slot *slot) {
+    ASSERT(slot->pins == 0 && slot->state != SLOT_READING);
+    *slot_entry(tier, slot) = NULL;
+    slot->sequence = NULL;
+    slot->state = SLOT_FREE;
+}
+
+void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
+    slot_forget(tier, slot);
+    pool->free_slots[pool->free_count++] = (uint32_t)(slot - tier->slots.list);
+}
+
+/* ---- who goes ---- */
+
+uint8_t *tier_uses_at(struct kv_sequence *sequence, size_t lane, uint64_t chunk) {
+    return &sequence->pages->uses[lane * sequence->column_capacity + chunk];
+}
+
+static uint8_t uses_of(const struct slot *slot) {
+    return *tier_uses_at(slot->sequence, slot->lane, slot->chunk);
+}
+
+/* Counts that never fell would keep what was wanted long ago. */
+static void age_uses(struct kv_tier *tier, struct tier_pool *pool) {
+    size_t lanes = tier->cache->config.layer_count * tier->cache->config.kv_head_count;
+    for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next)
+        for (size_t i = 0; i < lanes * s->column_capacity; i++) s->pages->uses[i] /= 2;
+    pool->use_count = 0;
+}
+
+void tier_count_use(struct kv_tier *tier, const struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
+    uint8_t *uses = tier_uses_at(slot->sequence, slot->lane, slot->chunk);
+    if (*uses < UINT8_MAX) ++*uses;
+    if (++pool->use_count > pool->count * AGE_USES) age_uses(tier, pool);
+}
+
+void tier_make_victim(struct kv_tier *tier, struct slot *slot) {
+    struct tier_pool *pool = pool_of(tier, slot);
+    if (slot->is_victim) return;
+    slot->is_victim = true;
+    pool->victims[pool->victim_count++] = (uint32_t)(slot - tier->slots.list);
+}
+
+static struct slot *take_victim(struct kv_tier *tier, struct tier_pool *pool) {
+    while (pool->victim_count > 0) {
+        struct slot *slot = &tier->slots.list[pool->victims[--pool->victim_count]];
+        slot->is_victim = false;
+        if (may_go(tier, slot)) return slot;
+    }
+    return NULL;
+}
+
+/* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `most`. */
+static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t most, size_t sample) {
+    struct slot *least = NULL;
+    size_t seen = 0;
+    for (uint64_t i = 0; i < most && seen < sample; i++) {
+        struct slot *slot = &tier->slots.list[pool->first + pool->hand];
+        const struct slot *later =
+            slot + (pool->hand + TIER_PREFETCH_CHUNKS < pool->count ? TIER_PREFETCH_CHUNKS : 0);
+        if (later->sequence != NULL)
+            __builtin_prefetch(tier_uses_at(later->sequence, later->lane, later->chunk), 0);
+        pool->hand = (pool->hand + 1) % pool->count;
+        if (slot->is_victim || !may_go(tier, slot)) continue;
+        seen++;
+        if (least == NULL || uses_of(slot) < uses_of(least)) least = slot;
+    }
+    return least;
+}
+
+/* A chunk that was brought for a choice stays if it is used more than another one, which then goes in its place: what
+ * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
+ * admission is that of TinyLFU, Einziger et al. 2017). */
+void tier_admit(struct kv_tier *tier, struct slot *slot) {
+    struct slot *other = least_used(tier, pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
+    tier_make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
+}
+
+/* A slot of nobody; NULL: all are pinned or not on disk yet.  A scan takes what comes next, without comparing. */
+struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
+    if (pool->free_count > 0) return &tier->slots.list[pool->free_slots[--pool->free_count]];
+    if (pool->fresh_count < pool->count) return &tier->slots.list[pool->first + pool->fresh_count++];
+    struct slot *slot = take_victim(tier, pool);
+    if (slot == NULL) slot = least_used(tier, pool, pool->count, scan ? 1 : SAMPLE_SLOTS);
+    if (slot != NULL) slot_forget(tier, slot);
+    return slot;
+}
+
+void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
+                    uint64_t chunk, enum slot_state state) {
+    *slot = (struct slot){.sequence = sequence,
+                          .lane = (uint32_t)lane,
+                          .chunk = (uint32_t)chunk,
+                          .state = (uint8_t)state,
+                          .is_victim = slot->is_victim};
+    *slot_entry(tier, slot) = tier_slot_memory(tier, slot);
+}

@@ -1,0 +1,221 @@
+/* A sequence's chunks on their way to the disk: quantized when they are full, written behind the computation, and
+ * committed. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_tier_internal.h"
+
+void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing) {
+    ASSERT(sequence->pages->source_count == 0 && sequence->length == 0);
+    sequence->pages->backing = *backing;
+}
+
+void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why) {
+    ASSERT(!sequence->pages->writes);
+    sequence->pages->backing = (struct kv_backing){0};
+    sequence->pages->failed = why->status;
+    sequence->pages->failure = *why;
+}
+
+static struct document *written_document(const struct kv_sequence *sequence) {
+    ASSERT(sequence->pages->writes && sequence->pages->source_count > 0);
+    return sequence->pages->sources[sequence->pages->source_count - 1].document;
+}
+
+/* A write that finds all buffers under way waits for one. */
+#define WRITE(document, call)                                                                     \
+    do {                                                                                          \
+        enum status write_status_;                                                                \
+        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_room(document, error)); \
+        TRY(write_status_);                                                                       \
+    } while (0)
+
+/* Metadata of chunks [first, first + count); layers that keep none have zeros there. */
+static enum status write_metadata(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                                  size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct document *document = written_document(sequence);
+    size_t bytes = sequence->pages->backing.layout.metadata_bytes;
+    bool has = sequence->metadata != NULL && layer >= config->metadata_layer_first;
+    ASSERT(bytes == config->metadata_bytes && count <= TIER_RUN_CHUNKS);
+    memset(tier->metadata_run, 0, count * bytes);
+    void *const *blocks =
+        has ? sequence->metadata + (layer * config->kv_head_count + head) * sequence->column_capacity : NULL;
+    const struct device_operations *operations = sequence->cache->device->operations;
+    for (size_t i = 0; has && i < count; i++)
+        operations->copy(tier->stream, tier->metadata_run + i * bytes, blocks[first + i], bytes);
+    TRY(operations->stream_synchronize(tier->stream, error));
+    tier->statistics.write_bytes += count * bytes;
+    WRITE(document, document_write_metadata(document, layer, head, first, count, tier->metadata_run, error));
+    return STATUS_OK;
+}
+
+/* Bytes of a page on disk. */
+static size_t page_bytes_of(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    const struct store_layout *layout = &sequence->pages->backing.layout;
+    bool plain = sequence->quantized != NULL && !kv_chunk_is_quantized(sequence, layer, head, chunk);
+    return plain ? store_tail_bytes(layout) : store_page_bytes(layout);
+}
+
+/* Chunks that have become full are quantized, written or not: what they hold must not depend on the budget.  Before
+ * `complete` says that they are there to be written. */
+static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                                   struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const size_t heads = sequence->cache->config.kv_head_count;
+    if (tier->quantized_bytes == 0) return STATUS_OK;
+    for (uint64_t chunk = sequence->pages->quantized_end[layer]; chunk < chunk_end; chunk++) {
+        for (size_t head = 0; head < heads; head++) {
+            void *const *plain = kv_chunk_entry(sequence, layer, head, chunk);
+            if (!kv_chunk_is_quantized(sequence, layer, head, chunk)) continue; /* they are what stays */
+            if (*kv_quantized_entry(sequence, layer, head, chunk) != NULL)
+                continue; /* before there was no room */
+            ASSERT(*plain != NULL && tier_slot_at(tier, *plain)->state == SLOT_DIRTY);
+            struct slot *slot =
+                tier_slot_dirty(tier, &tier->slots.quantized, sequence, layer * heads + head, chunk);
+            TRY(kv_tier_failure(sequence->cache, error));
+            if (slot == NULL) return kv_tier_full(sequence->cache, error);
+            tier->codec.q4_encode(&sequence->cache->layout, *plain, tier_slot_memory(tier, slot));
+            tier_slot_free(tier, tier_slot_at(tier, *plain));
+        }
+        sequence->pages->quantized_end[layer] = chunk + 1;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                             size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct document *document = written_document(sequence);
+    const void *pages[TIER_RUN_CHUNKS];
+    ASSERT(count <= TIER_RUN_CHUNKS &&
+           (tier->quantized_bytes == 0 || first + count <= sequence->pages->quantized_end[layer]));
+    for (size_t i = 0; i < count; i++) {
+        pages[i] = *kv_stored_entry(sequence, layer, head, first + i);
+        ASSERT(pages[i] != NULL);
+    }
+    WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
+    if (sequence->pages->backing.layout.metadata_bytes > 0)
+        TRY(write_metadata(sequence, layer, head, first, count, error));
+    for (size_t i = 0; i < count; i++) {
+        struct slot *slot = tier_slot_at(tier, pages[i]);
+        tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + i);
+        ASSERT(slot->state == SLOT_DIRTY);
+        slot->state = SLOT_QUEUED;
+    }
+    return STATUS_OK;
+}
+
+enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                              struct error *error) {
+    size_t most = min_size(document_write_most(written_document(sequence)), TIER_RUN_CHUNKS);
+    uint64_t first = sequence->pages->written[layer];
+    if (first >= chunk_end) return STATUS_OK;
+    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+        for (uint64_t chunk = first; chunk < chunk_end;) {
+            size_t count = (size_t)(chunk_end - chunk < most ? chunk_end - chunk : most);
+            TRY(write_run(sequence, layer, head, chunk, count, error));
+            chunk += count;
+        }
+    sequence->pages->written[layer] = chunk_end;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
+                              struct error *error) {
+    struct error why;
+    TRY(kv_tier_failure(sequence->cache, error));
+    TRY(quantize_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
+    sequence->pages->complete[layer_index] = token_count;
+    if (sequence->pages->writes &&
+        tier_write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
+    return STATUS_OK;
+}
+
+void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct error ignored;
+    if (sequence->pages->failed == STATUS_OK) {
+        sequence->pages->failed = why->status;
+        sequence->pages->failure = *why;
+    }
+    if (!sequence->pages->writes) return;
+    enum status flushed =
+        document_flush(written_document(sequence), &ignored); /* no page is on its way now */
+    (void)flushed;
+    for (uint64_t i = 0; i < tier->slots.plain.count + tier->slots.quantized.count; i++) {
+        struct slot *slot = &tier->slots.list[i];
+        if (slot->sequence != sequence || slot->state != SLOT_QUEUED) continue;
+        size_t heads = sequence->cache->config.kv_head_count;
+        bool there = document_page_written(tier_document_of(sequence, slot->chunk), slot->lane / heads,
+                                           slot->lane % heads, slot->chunk);
+        slot->state = there ? SLOT_CLEAN : SLOT_DIRTY;
+    }
+    sequence->pages->writes = sequence->pages->saved = false;
+}
+
+/* Pages of one head that are in memory now, and their metadata. */
+enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                            size_t count, struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct document *document = written_document(sequence);
+    size_t most = min_size(document_write_most(document), TIER_RUN_CHUNKS);
+    for (size_t done = 0, run; done < count; done += run) {
+        const void *pages[TIER_RUN_CHUNKS];
+        run = min_size(count - done, most);
+        for (size_t i = 0; i < run; i++) {
+            pages[i] = *kv_stored_entry(sequence, layer, head, first + done + i);
+            tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
+        }
+        WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
+        if (sequence->pages->backing.layout.metadata_bytes > 0)
+            TRY(write_metadata(sequence, layer, head, first + done, run, error));
+    }
+    return STATUS_OK;
+}
+
+bool kv_sequence_is_saved(const struct kv_sequence *sequence) {
+    return sequence->pages != NULL && sequence->pages->saved;
+}
+
+static enum status write_tails(struct kv_sequence *sequence, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct document *document = written_document(sequence);
+    uint64_t length = sequence->length, chunk = length / KV_CHUNK_TOKENS;
+    if (length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            WRITE(document, document_write_tail(document, layer, head, length,
+                                                *kv_chunk_entry(sequence, layer, head, chunk), error));
+    return STATUS_OK;
+}
+
+static enum status commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        TRY(tier_write_chunks(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
+    TRY(write_tails(sequence, error));
+    TRY(document_commit(written_document(sequence), tokens, sequence->length, error));
+    sequence->pages->committed_tokens = sequence->length;
+    return STATUS_OK;
+}
+
+enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
+    TRY(kv_tier_failure(sequence->cache, error));
+    if (!sequence->pages->saved || sequence->length <= sequence->pages->committed_tokens) return STATUS_OK;
+    struct error why;
+    if (commit(sequence, tokens, &why) != STATUS_OK) tier_stop_writing(sequence, &why);
+    return STATUS_OK;
+}
+
+enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) {
+    struct error why;
+    if (sequence->pages->writes && document_flush(written_document(sequence), &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
+    if (sequence->pages->backing.store == NULL) return STATUS_OK; /* kv_sequence_keep_in_ram */
+    if (sequence->pages->failed != STATUS_OK && error != NULL) *error = sequence->pages->failure;
+    return sequence->pages->failed;
+}
