@@ -335,7 +335,9 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
     uint64_t key = pair_key(a, b);
     size_t slot = mix(key ^ t->hash_seed) & t->merge_mask;
     for (; t->merges[slot].merged != TOKEN_NONE; slot = (slot + 1) & t->merge_mask)
-        if (t->merges[slot].pair == key) return STATUS_OK; /* said before, and better */
+        if (t->merges[slot].pair == key)
+            return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s' is entry %u already", rank, shown,
+                             text.text, t->merges[slot].rank);
     t->merges[slot] = (struct merge_rule){key, rank, merged};
     return STATUS_OK;
 }

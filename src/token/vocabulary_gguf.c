@@ -164,6 +164,8 @@ static enum status read_source(const struct gguf *gguf, bool force_pre, struct t
         TRY(read_pre(gguf, force_pre, &source->pre, error));
         TRY(gguf_required(gguf, KEY("merges"), error));
         TRY(gguf_get_array(gguf, KEY("merges"), GGUF_STRING, &merges, error));
+        if (merges->count == 0) /* every text would fall into single bytes */
+            return error_set(error, STATUS_MODEL, KEY("merges") ": found none, expected at least one");
         source->merges = merges->strings;
         source->merge_count = merges->count;
     }

@@ -24,6 +24,7 @@ struct fault {
     int32_t token, type; /* tokens[token] gets this type */
     const char *text;    /* or this text */
     const char *merge;   /* one more merge */
+    bool no_merges;      /* an array without elements */
     const char *id_key;  /* this key gets id */
     uint32_t id;
     int missing_types, missing_scores; /* so many elements too few; -1: no such array */
@@ -87,7 +88,11 @@ static const struct fault faults[] = {
     {.name = "merge half", .status = STATUS_MODEL, .merge = "a ", .says = KEY("merges")},
     {.name = "merge of none", .status = STATUS_MODEL, .merge = "xyz a", .says = "xyz a"},
     {.name = "merge to none", .status = STATUS_MODEL, .merge = "b b", .says = "b b"},
-    {.name = "merge twice", .status = STATUS_OK, .merge = "a a"},
+    {.name = "merge twice",
+     .status = STATUS_MODEL,
+     .merge = "a a",
+     .says = KEY("merges") "[2]: 'a a' is entry 0"},
+    {.name = "no merge", .status = STATUS_MODEL, .no_merges = true, .says = KEY("merges") ": found none"},
     {.name = "bos",
      .status = STATUS_MODEL,
      .id_key = KEY("bos_token_id"),
@@ -150,7 +155,11 @@ static void write_file(const struct fault *fault, const char *path) {
     if (fault->missing_scores >= 0)
         WRITE(gguf_writer_add_floats(w, KEY("scores"), scores, COUNT - (uint64_t)fault->missing_scores,
                                      &error));
-    WRITE(gguf_writer_add_strings(w, KEY("merges"), merges, fault->merge ? 3 : 2, &error));
+    WRITE(gguf_writer_add_strings(w, KEY("merges"), merges,
+                                  fault->no_merges ? 0
+                                  : fault->merge   ? 3
+                                                   : 2,
+                                  &error));
     if (fault->id_key) WRITE(gguf_writer_add_uint(w, fault->id_key, fault->id, &error));
     WRITE(gguf_writer_begin_data(w, &error));
     WRITE(gguf_writer_commit(w, &error));
