@@ -10,7 +10,7 @@ complain() { # rule path message
   if [ -f "$exceptions" ] && grep -qxF "$1 $2" "$exceptions"; then return 0; fi
   echo "$2: $3"; failed=1
 }
-files=$(find $(ls -d src include tests bench 2>/dev/null) -name '*.[ch]' -o -name '*.cu')
+files=$(find $(ls -d src include examples tests bench 2>/dev/null) -name '*.[ch]' -o -name '*.cu')
 for f in $files; do
   lines=$(wc -l < "$f")
   [ "$lines" -le 1000 ] || complain length "$f" "$lines lines, at most 1000"
