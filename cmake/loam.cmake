@@ -114,7 +114,7 @@ function(loam_test name)
     set_property(GLOBAL APPEND PROPERTY LOAM_SEEDED_TESTS "${name} $<TARGET_FILE:test_${name}>")
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 600) # four times what the longest takes beside eight busy programs on two cores
   endif()
   if(LOAM_SANITIZE OR CMAKE_CROSSCOMPILING)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")

@@ -111,8 +111,7 @@ static void a_file_is_made(void **state) {
     struct process_result r = process_run(&(struct process_request){
         .arguments =
             (const char *const[]){"calibrate", MODEL, TEXT, "-t", "1", "-o", path, "-c", "512", "--windows",
-                                  "4", "--bits", "32", "--epochs", "1", "--import-heads", heads, NULL},
-        .timeout_seconds = 100});
+                                  "4", "--bits", "32", "--epochs", "1", "--import-heads", heads, NULL}});
     if (r.code != 0) fail_msg("%s", r.complaints);
     assert_non_null(strstr(r.output, "hash codes of 32 bits"));
     if (strstr(r.output, said) == NULL) fail_msg("no '%s' in: %s", said, r.output);
@@ -139,8 +138,7 @@ static void stopped_leaves_nothing(void **state) {
                                            "--epochs", "10000", NULL},
         .interrupt_after = "held out",
         .interrupt_after_ms = 1000,
-        .interrupt_count = 1,
-        .timeout_seconds = 60});
+        .interrupt_count = 1});
     assert_int_equal(r.code, 130);
     assert_false(exists(path));
     process_deinit(&r);

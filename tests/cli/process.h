@@ -27,7 +27,6 @@ struct process_request {
     int interrupt_count;         /* that many SIGINTs, 100 ms apart */
     unsigned user;               /* it runs as this user and group, where the test is root; 0: as the test */
     int hold_input;              /* standard input stays open after `input` */
-    unsigned timeout_seconds;    /* 0: 60; under sanitizers ten times as much */
 };
 
 /* Runs LOAM_BINARY.  Fails the test when it does not end in time. */

@@ -33,8 +33,7 @@ static int break_skew(void **state) {
 }
 
 static json_t *evaluate(const char *const *arguments, const char *json_path) {
-    struct process_result result =
-        process_run(&(struct process_request){.arguments = arguments, .timeout_seconds = 120});
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     process_deinit(&result);
     json_t *root = json_load_file(json_path, 0, NULL);

@@ -2,9 +2,9 @@
  * when it sees only the first and the last tokens: a fast subset of `loam eval ruler` that a broken selection fails,
  * which is shown with hash codes that are all alike.
  *
- * 16 needles of 7 digits in 2,048 tokens, of which a step may read 256 per KV head (quest and h2o 1,024).  infinigen is
- * in test_lowrank.c, flexgen is full.  The samples are fixed by the
- * seed; greedy answers differ between instruction sets only by rounding, which the thresholds leave room for. */
+ * 48 needles of 7 digits in eight texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).  infinigen
+ * is in test_lowrank.c, flexgen is full.  The samples are fixed by the seed; greedy answers differ between instruction
+ * sets by rounding, which the thresholds leave room for: two samples of 24. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -18,23 +18,29 @@
 
 #define MODEL LOAM_SOURCE_DIR "/models/loam-nano.gguf"
 
-enum preset_index { FULL, HATA, QUEST, LEOAM, H2O, STREAMING, STREAMING_MORE, PRESET_COUNT };
-static const char *const presets[PRESET_COUNT] = {"full",     "hata:256",      "quest:1024",    "leoam:256",
-                                                  "h2o:1024", "streaming:256", "streaming:1024"};
-static double found[PRESET_COUNT], found_in_essay[PRESET_COUNT]; /* 0 to 1: of both tasks; of niah_single_2 */
+enum preset_index { FULL, HATA, QUEST, MEANSTD, LEOAM, H2O, STREAMING, STREAMING_MORE, PRESET_COUNT };
+static const char *const presets[PRESET_COUNT] = {
+    "full",      "hata:256", "quest:256",     "quest:256:select=meanstd",
+    "leoam:256", "h2o:1024", "streaming:256", "streaming:1024"};
+/* What may be missing of full's share: what was in two measurements whose rounding differs (2026-11-22: up to 0.010,
+ * 0.073, 0.083 and 0.021), and two samples more. */
+static const double short_max[PRESET_COUNT] = {
+    [HATA] = 0.1, [QUEST] = 0.16, [MEANSTD] = 0.17, [LEOAM] = 0.11};
+enum { TASKS = 3 };
+static double found[PRESET_COUNT], found_in_essay[PRESET_COUNT]; /* 0 to 1: of all tasks; of niah_single_2 */
 
 /* Of the presets from `first` to `last`; the others' figures stay as they are. */
 static void evaluate(const char *model, size_t first, size_t last, double figures[PRESET_COUNT],
                      double in_essay[PRESET_COUNT]) {
-    char names[200] = "";
+    char names[300] = "";
     for (size_t p = first, used = 0; p <= last; p++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", p > first ? "," : "", presets[p]);
     const char *json_path = scratch_path("retrieval.json");
     struct process_result result = process_run(&(struct process_request){
         .arguments = (const char *const[]){"eval", "ruler", "-m", model, "--tasks",
-                                           "niah_single_2,niah_multikey_2", "--lengths", "2048", "--samples",
-                                           "8", "--seed", "1", "--preset", names, "--json", json_path, NULL},
-        .timeout_seconds = 280});
+                                           "niah_single_2,niah_multikey_2,niah_multivalue", "--shared-text",
+                                           "niah", "--lengths", "2048", "--samples", "8", "--seed", "1",
+                                           "--preset", names, "--json", json_path, NULL}});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     fputs(result.output, stdout);
     process_deinit(&result);
@@ -47,7 +53,7 @@ static void evaluate(const char *model, size_t first, size_t last, double figure
         if (strcmp(json_string_value(json_object_get(row, "preset")), presets[p]) != 0) continue;
         assert_int_equal(json_integer_value(json_object_get(row, "samples")), 8);
         double score = json_number_value(json_object_get(row, "score"));
-        figures[p] += score / 2;
+        figures[p] += score / TASKS;
         if (strcmp(json_string_value(json_object_get(row, "task")), "niah_single_2") == 0)
             in_essay[p] = score;
     }
@@ -62,15 +68,17 @@ static int evaluate_bundled(void **state) {
 
 static void full_attention_finds(void **state) {
     (void)state;
-    if (found[FULL] < 0.8) fail_msg("full: %.3f", found[FULL]);
+    if (found[FULL] < 0.9) fail_msg("full: %.3f", found[FULL]);
 }
 
-static bool finds_nearly_as_much(double selected) { return selected >= found[FULL] - 0.2; }
+static bool finds_nearly_as_much(size_t preset, double share) {
+    return share >= found[FULL] - short_max[preset];
+}
 
 static void selections_find_nearly_as_much(void **state) {
     (void)state;
     for (size_t p = HATA; p <= LEOAM; p++)
-        if (!finds_nearly_as_much(found[p]))
+        if (!finds_nearly_as_much(p, found[p]))
             fail_msg("%s: %.3f, full %.3f", presets[p], found[p], found[FULL]);
 }
 
@@ -96,12 +104,12 @@ static void a_broken_selection_does_not(void **state) {
     evaluate(model, HATA, HATA, broken, in_essay);
     print_message("%s with codes that are all alike: %.3f, as they are %.3f\n", presets[HATA], broken[HATA],
                   found[HATA]);
-    assert_false(finds_nearly_as_much(broken[HATA]));
+    assert_true(broken[HATA] < found[FULL] - 0.2);
 }
 
 static void the_window_alone_does_not(void **state) {
     (void)state;
-    if (found[STREAMING] > 0.45) fail_msg("%s: %.3f", presets[STREAMING], found[STREAMING]);
+    if (found[STREAMING] > 0.25) fail_msg("%s: %.3f", presets[STREAMING], found[STREAMING]);
 }
 
 int main(void) {

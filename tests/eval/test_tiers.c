@@ -26,8 +26,7 @@ struct answer {
 };
 
 static void take_answers(const char *const *arguments, struct answer *answers) {
-    struct process_result result =
-        process_run(&(struct process_request){.arguments = arguments, .timeout_seconds = 200});
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     char *rest = result.output;
     size_t count = 0;
@@ -90,8 +89,7 @@ static void measure_kl(const char *share, json_t *rows[KL_ROWS]) {
             (const char *const[]){"eval",      "kl",        "-m",        MODEL,      "--lengths",
                                   "1024",      "--stretch", "32",        "--chunks", "2",
                                   "-q",        "-o",        "jsonl",     "--preset", "full,quest:160:dense=0",
-                                  "--kv-host", share,       "--kv-disk", folder,     NULL},
-        .timeout_seconds = 200});
+                                  "--kv-host", share,       "--kv-disk", folder,     NULL}});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     char *rest = result.output;
     for (size_t i = 0; i < KL_ROWS; i++) {
@@ -145,7 +143,7 @@ static void what_cannot_be_is_said(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct process_result result =
-            process_run(&(struct process_request){.arguments = cases[i].arguments, .timeout_seconds = 100});
+            process_run(&(struct process_request){.arguments = cases[i].arguments});
         if (result.code != cases[i].code || strstr(result.complaints, cases[i].says) == NULL)
             fail_msg("exit %d, expected %d and '%s': %s", result.code, cases[i].code, cases[i].says,
                      result.complaints);
