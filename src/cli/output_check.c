@@ -178,7 +178,9 @@ static enum status check_all(struct output_list *list, const struct options *opt
     if (list->count == 0) return STATUS_OK;
     TRY(check_positionals(list, options));
     const char *model = option_text(options, OPTION_MODEL);
-    if (model == NULL) model = bundled_model_find();
+    const enum command_id id = options->command->id;
+    const bool names_its_model = id == COMMAND_CALIBRATE || id == COMMAND_IMPORT || id == COMMAND_QUANTIZE;
+    if (model == NULL && !names_its_model) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));
     const char *files[OPTION_LIST_MOST];
