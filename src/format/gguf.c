@@ -68,7 +68,14 @@ enum status gguf_open_memory(struct gguf *gguf, const void *data, uint64_t size_
 static enum status open_part(struct gguf *gguf, struct gguf_part *part, uint32_t file_index, const char *path,
                              struct error *error) {
     struct file_map *map = &gguf->maps[file_index];
-    TRY(file_map_open(map, path, error));
+    struct error why;
+    enum status status = file_map_open(map, path, &why);
+    if (status == STATUS_IO && why.os_error == 0) /* it could be read, and is none */
+        return error_set(error, STATUS_MODEL, "%s, expected a GGUF file", why.message);
+    if (status != STATUS_OK) {
+        if (error != NULL) *error = why;
+        return status;
+    }
     gguf->file_count = file_index + 1;
     if (!checked_add(gguf->size_bytes, map->size_bytes, &gguf->size_bytes))
         return error_set(error, STATUS_MODEL, "%s: size: the files together are too large",

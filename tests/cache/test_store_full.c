@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cache/faulty_vfs.h"
 #include "cache/store_sample.h"
@@ -218,6 +219,23 @@ static void a_document_is_removed(void **state) {
     scratch_destroy(&scratch);
 }
 
+/* Removed while a store is open: said in a user's words. */
+static void a_folder_that_goes_is_named(void **state) {
+    (void)state;
+    const struct sample sample = sample_make(2);
+    const struct document_description description = {&sample.model, &sample.layout, "new", ALL_TOKENS};
+    struct scratch scratch;
+    struct document *document;
+    struct error error;
+    folder_init(&scratch);
+    struct store *store = sample_store_open(scratch.path);
+    assert_int_equal(unlink(scratch_name(&scratch, "catalog.db")), 0);
+    assert_int_equal(document_create(&document, store, &description, &error), STATUS_IO);
+    if (strstr(error.message, "was removed or replaced meanwhile") == NULL) fail_msg("%s", error.message);
+    store_close(store);
+    scratch_destroy(&scratch);
+}
+
 /* A process that was killed before its document's row was durable leaves two empty files, and nobody hears of them. */
 static void empty_files_go_without_a_word(void **state) {
     (void)state;
@@ -245,7 +263,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_begun_is_given_back),  cmocka_unit_test(a_full_disk_is_read),
         cmocka_unit_test(opening_writes_nothing),        cmocka_unit_test(a_document_is_removed),
-        cmocka_unit_test(empty_files_go_without_a_word),
+        cmocka_unit_test(empty_files_go_without_a_word), cmocka_unit_test(a_folder_that_goes_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

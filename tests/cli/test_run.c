@@ -12,7 +12,8 @@
 #include "cli/process.h"
 #include "cli/tiny_model.h"
 
-static char model_path[200], ending_path[200], bare_path[200], long_path[200], text_path[200], json_path[200];
+static char empty_path[200], model_path[200], ending_path[200], bare_path[200], long_path[200],
+    text_path[200], json_path[200];
 
 static int setup(void **state) {
     (void)state;
@@ -26,7 +27,11 @@ static int setup(void **state) {
     tiny_model_write(ending_path, &(struct tiny_model){.seed = 1, .always_ends = true});
     tiny_model_write(bare_path, &(struct tiny_model){.seed = 1, .without_tokenizer = true});
     tiny_model_write(long_path, &(struct tiny_model){.seed = 2, .context = 1 << 20});
-    FILE *file = fopen(text_path, "w");
+    snprintf(empty_path, sizeof empty_path, "%s", scratch_path("empty.gguf"));
+    FILE *file = fopen(empty_path, "w");
+    assert_non_null(file);
+    fclose(file);
+    file = fopen(text_path, "w");
     assert_non_null(file);
     fputs("once upon", file);
     fclose(file);
@@ -273,6 +278,8 @@ static void failures_have_their_codes(void **state) {
         {{"run", "-m", model_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
         {{"run", "-m", model_path, "-p", "x", "--json", "/nonexistent/x"}, 6, "/nonexistent/x"},
         {{"run", "-m", model_path, "-q", "-p", "x", "-n", "1", "--json", "/dev/full"}, 6, "/dev/full"},
+        {{"run", "-m", empty_path, "-p", "x"}, 3, "empty.gguf: the file is empty, expected a GGUF file"},
+        {{"run", "-m", "/tmp", "-p", "x"}, 3, "/tmp: not a regular file, expected a GGUF file"},
         {{"tokenize", "-m", model_path}, 2, "a text is needed"},
         {{"detokenize", "-m", model_path, "--ids", "99999"}, 2, "the vocabulary has"},
     };

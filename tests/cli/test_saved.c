@@ -322,6 +322,25 @@ static void an_unfinished_commit_is_undone(void **state) {
     expect(LOAM("verify", "--kv-disk", folder.path), 0, "document 3: ok");
 }
 
+static void a_lost_catalog_is_named(void **state) {
+    (void)state;
+    struct folder folder;
+    char path[240];
+    folder_init(&folder, "catalogless", 1);
+    snprintf(path, sizeof path, "%s/catalog.db", folder.path);
+    assert_int_equal(truncate(path, 0), 0);
+    static const char *const commands[][8] = {
+        {"ls"}, {"verify"}, {"run", "-p", "In the beginning", "-n", "1"}};
+    for (size_t i = 0; i < 3; i++) {
+        const char *arguments[9];
+        size_t count = 0;
+        for (; commands[i][count] != NULL; count++) arguments[count] = commands[i][count];
+        arguments[count] = "--kv-disk", arguments[count + 1] = folder.path, arguments[count + 2] = NULL;
+        expect(process_run(&(struct process_request){.arguments = arguments}), 4,
+               "put a copy of it back, or remove the folder");
+    }
+}
+
 /* What cannot be read keeps nobody from the others: a fifo in a file's place is damage, a file of another user's an
  * error that is told at the end. */
 static void verify_goes_on(void **state) {
@@ -419,6 +438,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_committed_is_empty),
         cmocka_unit_test(nothing_is_made),
         cmocka_unit_test(an_unfinished_commit_is_undone),
+        cmocka_unit_test(a_lost_catalog_is_named),
         cmocka_unit_test(verify_goes_on),
         cmocka_unit_test(the_folder_and_its_limit_are_told_apart),
         cmocka_unit_test(lost_files_are_told),

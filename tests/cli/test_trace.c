@@ -290,7 +290,7 @@ static void what_cannot_be_written_is_said(void **state) {
     process_deinit(&result);
     result = LOAM("run", "-m", model_path, "-p", "a", "-n", "2", "--trace", "/dev/full");
     assert_int_equal(result.code, 6);
-    assert_non_null(strstr(result.complaints, "--trace: No space left"));
+    assert_non_null(strstr(result.complaints, "--trace: /dev/full: No space left"));
     process_deinit(&result);
 }
 

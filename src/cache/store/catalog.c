@@ -22,6 +22,9 @@
 
 enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 2, SHARES_VERSION = 3, BUSY_MILLISECONDS = 10000 };
 
+/* What the user can do about a catalog that is gone. */
+#define REPAIR "; put a copy of it back, or remove the folder"
+
 /* In the order of their names; compared with what sqlite_schema says. */
 static const char *const schema[] = {
     "CREATE TABLE commits(document INTEGER NOT NULL, number INTEGER NOT NULL, token_first INTEGER NOT NULL, "
@@ -51,6 +54,10 @@ static bool header_forbids_writing(sqlite3 *database) {
 enum status catalog_failed(struct catalog *catalog, int code, const char *doing, struct error *error) {
     sqlite3 *database = catalog->database;
     const char *reason = database != NULL ? sqlite3_errmsg(database) : sqlite3_errstr(code);
+    if (code == SQLITE_READONLY_DBMOVED)
+        return error_set(error, STATUS_IO,
+                         "%s: %s: the folder, or the catalog in it, was removed or replaced meanwhile",
+                         catalog->path, doing);
     switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
@@ -106,9 +113,12 @@ static enum status ask_number(struct catalog *catalog, const char *sql, int64_t 
 }
 
 static enum status schema_check(struct catalog *catalog, struct error *error) {
-    int64_t id, version;
+    int64_t id, version, pages;
     TRY(ask_number(catalog, "PRAGMA application_id", &id, error));
     TRY(ask_number(catalog, "PRAGMA user_version", &version, error));
+    TRY(ask_number(catalog, "PRAGMA page_count", &pages, error));
+    if (id == 0 && pages == 0)
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: it is empty" REPAIR, catalog->path);
     if (id != APPLICATION_ID)
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
@@ -173,9 +183,10 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
         status =
             may_create
                 ? schema_create(catalog, error)
-                : error_set(error, STATUS_DOCUMENT,
-                            "%s: damaged: it is empty or gone, and there are pages of documents beside it",
-                            catalog->path);
+                : error_set(
+                      error, STATUS_DOCUMENT,
+                      "%s: damaged: it is empty or gone, and there are pages of documents beside it" REPAIR,
+                      catalog->path);
     } else if (status == STATUS_OK) {
         status = schema_check(catalog, error);
     }
