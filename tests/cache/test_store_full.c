@@ -229,8 +229,12 @@ static void a_folder_that_goes_is_named(void **state) {
     struct error error;
     folder_init(&scratch);
     struct store *store = sample_store_open(scratch.path);
+    assert_ok(document_create(&document, store, &description, &error), error);
     assert_int_equal(unlink(scratch_name(&scratch, "catalog.db")), 0);
-    assert_int_equal(document_create(&document, store, &description, &error), STATUS_IO);
+    enum status status = sample_write(&sample, document, 0, COMMITTED, NULL, &error);
+    if (status == STATUS_OK) status = document_flush(document, &error);
+    assert_int_equal(status, STATUS_IO);
+    document_close(document);
     if (strstr(error.message, "was removed or replaced meanwhile") == NULL) fail_msg("%s", error.message);
     store_close(store);
     scratch_destroy(&scratch);
