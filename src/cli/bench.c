@@ -14,6 +14,7 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/kv_scratch.h"
 #include "cli/model_type.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
@@ -28,6 +29,7 @@ struct bench {
     const struct options *options;
     struct plan plan;
     struct session session;
+    struct kv_scratch scratch; /* where KV on disk lies */
     struct trace_file trace;
     struct bench_model model;
     struct bench_printer printer;
@@ -296,6 +298,15 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
     return STATUS_OK;
 }
 
+/* In the place of the folder of saved documents, of which none goes and to which none comes. */
+static enum status use_scratch(struct bench *bench, struct error *error) {
+    struct plan *plan = &bench->plan;
+    if (plan->disk_directory == NULL) return STATUS_OK;
+    TRY(kv_scratch_open(&bench->scratch, plan->disk_directory, &plan->disk_bytes, error));
+    free((char *)(uintptr_t)plan->disk_directory);
+    return plan_set_disk(plan, bench->scratch.path, strlen(bench->scratch.path), plan->disk_bytes, error);
+}
+
 enum status bench_command(const struct options *options, struct error *error) {
     interrupt_install();
     struct bench *bench = calloc(1, sizeof *bench);
@@ -309,6 +320,7 @@ enum status bench_command(const struct options *options, struct error *error) {
                                option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
     if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
+        status = use_scratch(bench, error);
         bench->options = options;
         bench->quiet = option_flag(options, OPTION_QUIET);
         bench->printer = (struct bench_printer){
@@ -333,6 +345,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         }
         destroy_sequences(bench);
         session_close(&bench->session);
+        kv_scratch_close(&bench->scratch);
         bandwidth_close(&bench->bandwidth);
         status = trace_file_close(&bench->trace, status, error);
         plan_deinit(&bench->plan);

@@ -1,10 +1,14 @@
 /* loam bench: which tests are run and what the table, JSON and CSV say; not how fast anything is. */
 #include "testing.h"
 
+#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/bench_result.h"
 #include "cli/process.h"
@@ -163,6 +167,85 @@ static void failures(void **state) {
     process_deinit(&interrupted);
 }
 
+/* ---- KV on disk ---- */
+
+static size_t files_in(const char *path) {
+    size_t count = 0;
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count;
+}
+
+static char *listing(const char *folder) {
+    struct process_result result = LOAM("ls", "--kv-disk", folder, "--json");
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    char *text = strdup(result.output);
+    process_deinit(&result);
+    return text;
+}
+
+/* A folder in which a prompt is saved. */
+static void save_prompt(const char *folder) {
+    static char prompt[181];
+    memset(prompt, 'a', sizeof prompt - 1);
+    struct process_result result =
+        LOAM("run", "-m", model_path, "-p", prompt, "-n", "1", "--kv-host", "16M", "--kv-disk", folder);
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    process_deinit(&result);
+}
+
+static void saved_documents_stay(void **state) {
+    (void)state;
+    char folder[160], limited[180], stale[200], inner[220];
+    snprintf(folder, sizeof folder, "%s", scratch_path("kept"));
+    save_prompt(folder);
+    char *before = listing(folder);
+    const size_t files = files_in(folder);
+    /* Left by one that was killed; and one of another's making. */
+    snprintf(stale, sizeof stale, "%s/bench.abc123", folder);
+    snprintf(inner, sizeof inner, "%s/1.pages", stale);
+    assert_int_equal(mkdir(stale, 0700), 0);
+    fclose(fopen(inner, "w"));
+    snprintf(limited, sizeof limited, "%s:3M", folder); /* by which the prompt would have to go */
+    const char *arguments[] = {"bench",     "-m",  model_path,  "-p",    "64", "-n", "8",
+                               "-d",        "192", "-r",        "2",     "-q", "-t", "1",
+                               "--kv-host", "16M", "--kv-disk", limited, NULL};
+    for (int interrupted = 0; interrupted < 2; interrupted++) {
+        if (interrupted) arguments[10] = "1000";
+        struct process_result result = process_run(&(struct process_request){.arguments = arguments,
+                                                                             .interrupt_signal = SIGTERM,
+                                                                             .interrupt_after_ms = 500,
+                                                                             .interrupt_count = interrupted});
+        if (result.code != (interrupted ? 130 : 0)) fail_msg("exit %d: %s", result.code, result.complaints);
+        char *after = listing(folder);
+        assert_string_equal(after, before);
+        assert_int_equal(files_in(folder), files);
+        free(after);
+        process_deinit(&result);
+    }
+    snprintf(limited, sizeof limited, "%s:64K", folder);
+    struct process_result full = process_run(&(struct process_request){.arguments = arguments});
+    assert_int_equal(full.code, 5);
+    assert_non_null(strstr(full.complaints, "bench removes nothing"));
+    process_deinit(&full);
+    free(before);
+}
+
+/* The folder was not there before: it is not after. */
+static void nothing_is_left(void **state) {
+    (void)state;
+    char folder[160];
+    struct stat info;
+    snprintf(folder, sizeof folder, "%s", scratch_path("fresh"));
+    struct process_result result = LOAM("bench", "-m", model_path, "-p", "64", "-n", "8", "-r", "1", "-q",
+                                        "--kv-host", "16M", "--kv-disk", folder);
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    process_deinit(&result);
+    assert_int_not_equal(stat(folder, &info), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_llama_benchs),
@@ -170,6 +253,8 @@ int main(void) {
         cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
         cmocka_unit_test(statistics),
         cmocka_unit_test(failures),
+        cmocka_unit_test(saved_documents_stay),
+        cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
