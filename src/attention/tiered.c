@@ -645,7 +645,8 @@ void tiered_attend(struct tiered *tiered, struct stream *stream, size_t layer_in
                    void *guess_context) {
     struct error error;
     const struct scan everything = {.select = NULL};
-    const struct chooser chooser = {select, rules, tiered->looks_ahead ? guess : NULL, guess_context};
+    const bool prefetches = tiered->looks_ahead && tiered->prefetch.row_capacity > 0; /* something is chosen */
+    const struct chooser chooser = {select, rules, prefetches ? guess : NULL, guess_context};
     if (select == NULL || rules == NULL) {
         attend_dense(tiered, stream, layer_index, operation, sequences, &everything, select == NULL);
         return;

@@ -1,0 +1,181 @@
+/* Every preset as it is shipped, all of its settings at their defaults, over a context of which it leaves something out:
+ *   in RAM     keeping 100% it is full attention, bit for bit; at its default it is not
+ *   on disk    at the least budget as with all of its KV in RAM, bit for bit, in its own form, and with f16 rows as
+ *              without a disk; keeping 100% of f16 rows it is full attention again */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
+
+enum { LAYERS = 4, PROMPT = 2600, STEPS = 6, CONTEXT = 2688, AMPLE_BYTES = 1 << 28 };
+
+struct rig {
+    struct device *device;
+    struct model *model;
+    char *calibration; /* owned: its path */
+    int32_t tokens[PROMPT + STEPS];
+    size_t width;
+    float *full; /* owned; [STEPS][width]: of full attention in RAM */
+    struct error error;
+};
+
+enum budget { IN_RAM, AMPLE, LEAST };
+
+static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
+                           enum budget budget, const char *folder) {
+    /* Both forms, however much this machine would put into 4 bits. */
+    static const uint8_t shares[LAYERS] = {7, 12, 16, 0};
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = 1,
+                        .batch_size = 256,
+                        .k_type = KV_F16,
+                        .v_type = KV_F16};
+    if (budget != IN_RAM) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->error), rig->error);
+    assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->error), rig->error);
+    if (plan.mixes_pages) {
+        plan.shares.layer_count = LAYERS;
+        memcpy(plan.shares.sixteenths, shares, sizeof shares);
+    }
+    if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
+    if (budget == LEAST)
+        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+    return plan;
+}
+
+/* Logits of every step, [STEPS][width], the caller frees; NULL: it is rejected as one that cannot be on disk. */
+static float *run(struct rig *rig, const char *preset, const char *set, const char *keep,
+                  enum budget budget) {
+    struct scratch scratch;
+    struct engine *engine;
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
+    float *all = calloc(STEPS * rig->width, sizeof *all);
+    assert_non_null(all);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct plan plan = plan_of(rig, preset, set, keep, budget, scratch.path);
+    if (budget != IN_RAM && plan.select.method != NULL && plan.select.method->watches_prefill) {
+        assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
+        free(all);
+        all = NULL;
+    } else {
+        assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
+        assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+        assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+        for (size_t step = 0; step < STEPS; step++) {
+            const float *logits;
+            assert_ok(engine_step(engine, &sequence, &rig->tokens[PROMPT + step], 1, &logits, &rig->error),
+                      rig->error);
+            memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
+        }
+        const struct kv_tier_statistics did = engine_tier_statistics(engine);
+        if (budget == LEAST) assert_true(did.read_pages > 0);
+        if (budget == AMPLE) assert_int_equal(did.read_pages, 0);
+        assert_true(did.host_bytes <= plan.host_bytes);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    }
+    plan_deinit(&plan);
+    scratch_destroy(&scratch);
+    return all;
+}
+
+static int rig_open(void **state) {
+    struct rig *rig = calloc(1, sizeof *rig);
+    struct random random;
+    struct tiny_model tiny = tiny_model_default("llama");
+    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    assert_non_null(rig);
+    tiny.head_dimension = 32;
+    tiny.layer_count = LAYERS;
+    tiny_model_load(&tiny, "presets", &options, &rig->device, &rig->model);
+    rig->calibration = tiny_calibration_write(rig->model);
+    rig->width = tiny.vocabulary_size;
+    random_init(&random, 11);
+    tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT + STEPS);
+    rig->full = run(rig, "full", NULL, NULL, IN_RAM);
+    *state = rig;
+    return 0;
+}
+
+static int rig_close(void **state) {
+    struct rig *rig = *state;
+    free(rig->full);
+    unlink(rig->calibration);
+    free(rig->calibration);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+    free(rig);
+    return 0;
+}
+
+static size_t bytes_of(const struct rig *rig) { return STEPS * rig->width * sizeof(float); }
+
+/* Both are given up; what: for the reader of a failure. */
+static void expect_same(const struct rig *rig, const char *preset, const char *what, float *found,
+                        float *expected) {
+    if (memcmp(found, expected, bytes_of(rig)) != 0) fail_msg("%s: %s: other logits", preset, what);
+    free(found);
+    if (expected != rig->full) free(expected);
+}
+
+static bool keeps_everything(const struct preset *preset) { return strcmp(preset->keep, "100%") == 0; }
+
+static void in_ram(void **state) {
+    struct rig *rig = *state;
+    size_t selecting = 0;
+    for (size_t i = 0; i < preset_count; i++) {
+        const struct preset *preset = &preset_table[i];
+        if (!preset_is_built(preset)) continue;
+        expect_same(rig, preset->name, "all of it", run(rig, preset->name, NULL, "100%", IN_RAM), rig->full);
+        if (keeps_everything(preset)) continue;
+        float *selected = run(rig, preset->name, NULL, NULL, IN_RAM);
+        if (memcmp(selected, rig->full, bytes_of(rig)) == 0)
+            fail_msg("%s: nothing was left out", preset->name);
+        free(selected);
+        selecting++;
+    }
+    assert_true(selecting >= 5);
+}
+
+static void on_disk(void **state) {
+    struct rig *rig = *state;
+    size_t on_disk = 0, in_4_bits = 0;
+    for (size_t i = 0; i < preset_count; i++) {
+        const struct preset *preset = &preset_table[i];
+        if (!preset_is_built(preset)) continue;
+        float *found = run(rig, preset->name, NULL, NULL, LEAST);
+        if (found == NULL) continue;
+        on_disk++;
+        expect_same(rig, preset->name, "as shipped, at the least budget and in RAM", found,
+                    run(rig, preset->name, NULL, NULL, AMPLE));
+        expect_same(rig, preset->name, "all of it, in f16",
+                    run(rig, preset->name, "codec=f16", "100%", LEAST), rig->full);
+        if (preset->disk_settings == NULL) {
+            expect_same(rig, preset->name, "as without a disk", run(rig, preset->name, NULL, NULL, LEAST),
+                        run(rig, preset->name, NULL, NULL, IN_RAM));
+            continue;
+        }
+        in_4_bits++;
+        char in_ram_set[120]; /* the settings of the disk, without the codec that it alone has */
+        snprintf(in_ram_set, sizeof in_ram_set, "%.*s",
+                 (int)(strstr(preset->disk_settings, ",codec=") - preset->disk_settings),
+                 preset->disk_settings);
+        expect_same(rig, preset->name, "in f16 rows, as without a disk",
+                    run(rig, preset->name, "codec=f16", NULL, LEAST),
+                    run(rig, preset->name, in_ram_set, preset->disk_keep, IN_RAM));
+    }
+    assert_true(on_disk >= 5 && in_4_bits > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_ram), cmocka_unit_test(on_disk)};
+    return cmocka_run_group_tests(tests, rig_open, rig_close);
+}
