@@ -1,4 +1,4 @@
-/* Every preset as it is shipped, all of its settings at their defaults, over a context of which it leaves something out:
+/* Every preset as it is shipped, its settings at their defaults, over a context of which it leaves something out:
  *   in RAM     keeping 100% it is full attention, bit for bit; at its default it is not
  *   on disk    at the least budget as with all of its KV in RAM, bit for bit, in its own form, and with f16 rows as
  *              without a disk; keeping 100% of f16 rows it is full attention again */

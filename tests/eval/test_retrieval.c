@@ -2,9 +2,9 @@
  * when it sees only the first and the last tokens: a fast subset of `loam eval ruler` that a broken selection fails,
  * which is shown with hash codes that are all alike.
  *
- * 48 needles of 7 digits in eight texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).  infinigen
- * is in test_lowrank.c, flexgen is full.  The samples are fixed by the seed; greedy answers differ between instruction
- * sets by rounding, which the thresholds leave room for: two samples of 24. */
+ * 48 needles of 7 digits in eight texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).
+ * infinigen is in test_lowrank.c, flexgen is full.  The samples are fixed by the seed; greedy answers differ between
+ * instruction sets by rounding, which the thresholds leave room for: two samples of 24. */
 #include "testing.h"
 
 #include <jansson.h>
