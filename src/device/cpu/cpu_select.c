@@ -9,8 +9,8 @@
  * candidates' chunks is asked for while they are scored, so that the page walks of attend_rows, which reads at random,
  * find their tables in the caches.
  *
- * A tree's candidates are the nodes of the start level; started from its leaves, it is pages that are scored and picked
- * like any (cpu_select_tree.c).
+ * How a kind of metadata is scored is its scorer's (cpu_scorer_internal.h).  A tree's candidates are the nodes of the
+ * start level; started from its leaves, it is pages that are scored and picked like any (cpu_scorer_tree.c).
  *
  * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
  * cpu_device_internal.h).  Several rows are taken in batches whose scratch is bounded. */
@@ -19,7 +19,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
-#include "device/cpu/cpu_select_internal.h"
+#include "device/cpu/cpu_scorer_internal.h"
 #include "platform/clock.h"
 
 static const size_t BATCH_BYTES = 64 << 20; /* of scores; more rows wait for the next batch */
@@ -34,62 +34,8 @@ static bool is_scored(const struct choose_operation *operation, const struct sel
 
 static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     (void)scratch;
-    const struct choose_operation *operation = run->operation;
-    const struct metadata_layout *layout = operation->layout;
-    size_t row = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
-    size_t dimension = run->kv->k_dimension;
-    const float *q = head_query(run, &run->rows[row], head);
-    uint8_t *prepared = prepared_query(run, row, head);
-    if (layout->kind == METADATA_HASH)
-        run->device->kernels.hash.encode(
-            &(struct hash_encode_args){.weights = operation->weights + head * dimension * layout->hash.bits,
-                                       .dimension = dimension,
-                                       .bits = layout->hash.bits,
-                                       .x = q,
-                                       .x_stride = dimension,
-                                       .count = run->group,
-                                       .codes = prepared});
-    else
-        run->device->kernels.project.rows(
-            &(struct project_args){.weights = operation->weights + head * dimension * layout->columns,
-                                   .dimension = dimension,
-                                   .columns = layout->columns,
-                                   .x = q,
-                                   .x_stride = dimension,
-                                   .count = run->group,
-                                   .out = (float *)(void *)prepared,
-                                   .out_stride = layout->columns});
-}
-
-static size_t score_keys_scratch(const struct kernels *kernels, const struct kv_layout *kv) {
-    return align_up(kernels->score.scratch_bytes(kv->k_dimension), 64) +
-           (SCORE_TOKENS / KV_BLOCK_TOKENS + 1) * sizeof(void *);
-}
-
-/* The keys of a block of 8 tokens lie together, so blocks are what the kernel takes rows from. */
-static void score_keys(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
-                       float *scores, uint8_t *scratch) {
-    const struct select_item *item = run->rows[row].item;
-    const struct kernels *kernels = &run->device->kernels;
-    void *const *chunks = item->view.chunks + head * item->view.chunk_stride;
-    const void **blocks =
-        (const void **)(void *)(scratch + align_up(kernels->score.scratch_bytes(run->kv->k_dimension), 64));
-    uint64_t first = begin / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
-    ASSERT(run->kv->k_type == KV_F16 && end - begin <= SCORE_TOKENS);
-    for (uint64_t token = first; token < end; token += KV_BLOCK_TOKENS)
-        blocks[(token - first) / KV_BLOCK_TOKENS] =
-            kv_block(run->kv, chunks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS);
-    kernels->score.rows(&(struct score_args){.blocks = blocks,
-                                             .block_rows = KV_BLOCK_TOKENS,
-                                             .columns = run->kv->k_dimension,
-                                             .row_begin = begin - first,
-                                             .row_end = end - first,
-                                             .q = head_query(run, &run->rows[row], head),
-                                             .q_stride = run->kv->k_dimension,
-                                             .heads = run->group,
-                                             .aggregate = run->operation->layout->aggregate,
-                                             .scores = scores,
-                                             .scratch = scratch});
+    size_t row = unit / run->operation->kv_head_count, head = unit % run->operation->kv_head_count;
+    run->scorer->prepare(run, head, head_query(run, &run->rows[row], head), prepared_query(run, row, head));
 }
 
 /* Whether so many of the candidates' chunks will be attended that a line of each is worth its while: 128 pages of
@@ -98,68 +44,6 @@ static bool asks_for_pages(const struct select_run *run, const struct select_ite
     uint64_t picks = select_item_picks(item, head) / run->operation->layout->unit_tokens;
     return run->operation->attends_next &&
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
-}
-
-/* Scores of tokens [begin, end) of the sequence, one per unit_tokens or token. */
-static void score_tokens(const struct select_run *run, size_t row, size_t head, uint64_t begin, uint64_t end,
-                         float *scores, uint8_t *scratch) {
-    const struct metadata_layout *layout = run->operation->layout;
-    const struct select_item *item = run->rows[row].item;
-    const void *const *blocks = head_metadata(item, head);
-    const void *const *then = asks_for_pages(run, item, head)
-                                  ? (const void *const *)item->view.chunks + head * item->view.chunk_stride
-                                  : NULL;
-    switch (layout->kind) {
-    case METADATA_NONE:
-    case METADATA_TREE: break; /* cpu_tree_score */
-    case METADATA_ABSTRACT:
-        run->device->kernels.abstract.score(
-            &(struct abstract_score_args){.layout = &layout->abstract,
-                                          .kind = layout->abstract_kind,
-                                          .aggregate = layout->aggregate,
-                                          .abstracts = blocks,
-                                          .page_begin = begin / layout->unit_tokens,
-                                          .page_end = end / layout->unit_tokens,
-                                          .q = head_query(run, &run->rows[row], head),
-                                          .q_stride = run->kv->k_dimension,
-                                          .group = run->group,
-                                          .then = then,
-                                          .scores = scores,
-                                          .scratch = scratch});
-        break;
-    case METADATA_KEYS: score_keys(run, row, head, begin, end, scores, scratch); break;
-    case METADATA_HASH:
-        run->device->kernels.hash.score(&(struct hash_score_args){.layout = &layout->hash,
-                                                                  .blocks = blocks,
-                                                                  .token_begin = begin,
-                                                                  .token_end = end,
-                                                                  .codes = prepared_query(run, row, head),
-                                                                  .group = run->group,
-                                                                  .use_norms = layout->use_norms,
-                                                                  .then = then,
-                                                                  .scores = scores,
-                                                                  .scratch = scratch});
-        break;
-    case METADATA_PARTIAL:
-        run->device->kernels.score.rows(
-            &(struct score_args){.blocks = blocks,
-                                 .block_rows = KV_CHUNK_TOKENS,
-                                 .columns = layout->columns,
-                                 .row_begin = begin,
-                                 .row_end = end,
-                                 .q = (const float *)(const void *)prepared_query(run, row, head),
-                                 .q_stride = layout->columns,
-                                 .heads = run->group,
-                                 .aggregate = layout->aggregate,
-                                 .then = then,
-                                 .scores = scores,
-                                 .scratch = scratch});
-        break;
-    case METADATA_MASS:
-        for (uint64_t token = begin; token < end; token++)
-            scores[token - begin] = ((const float *)blocks[token / KV_CHUNK_TOKENS])[token % KV_CHUNK_TOKENS];
-        break;
-    }
 }
 
 static bool scores_by_best_token(const struct metadata_layout *layout) {
@@ -181,22 +65,31 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     const struct select_row *r = &run->rows[row];
     size_t head = (unit - r->score_first) / r->score_count, part = (unit - r->score_first) % r->score_count;
     if (!cpu_head_is_scored(r->item, head)) return;
-    if (run->operation->layout->kind == METADATA_TREE) {
-        cpu_tree_score(run, row, head, part, scratch);
+    if (run->scorer->search != NULL) {
+        run->scorer->search->score_part(run, row, head, part, scratch);
         return;
     }
-    uint64_t begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS, end = begin + SCORE_TOKENS;
-    if (end > r->item->candidate_end) end = r->item->candidate_end;
+    struct score_range range = {
+        .run = run,
+        .row = row,
+        .kv_head = head,
+        .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS,
+        .blocks = r->item->view.metadata != NULL ? head_metadata(r->item, head) : NULL,
+        .then = asks_for_pages(run, r->item, head)
+                    ? (const void *const *)r->item->view.chunks + head * r->item->view.chunk_stride
+                    : NULL};
+    range.end = range.begin + SCORE_TOKENS;
+    if (range.end > r->item->candidate_end) range.end = r->item->candidate_end;
     const size_t unit_tokens = run->operation->layout->unit_tokens;
     float *scores = run->scores + (row * run->operation->kv_head_count + head) * run->score_stride +
                     part * (SCORE_TOKENS / unit_tokens);
     if (!scores_by_best_token(run->operation->layout)) {
-        score_tokens(run, row, head, begin, end, scores, scratch);
+        run->scorer->score(&range, scores, scratch);
         return;
     }
     float *of_tokens = (float *)(void *)scratch;
-    score_tokens(run, row, head, begin, end, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
-    best_of_units(of_tokens, (size_t)(end - begin) / unit_tokens, unit_tokens, scores);
+    run->scorer->score(&range, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
+    best_of_units(of_tokens, (size_t)(range.end - range.begin) / unit_tokens, unit_tokens, scores);
 }
 
 static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
@@ -213,9 +106,8 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
         size_t picks = pick_count / page;
-        if (tree_is_searched(run->operation))
-            cpu_tree_search(run, unit / heads, unit % heads, list + count, scratch);
-        else
+        const struct cpu_search *search = run->scorer->search;
+        if (search == NULL || !search->find(run, unit / heads, unit % heads, list + count, scratch))
             run->device->kernels.top_k.select(
                 &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
                                      .count = (item->candidate_end - item->candidate_begin) / page,
@@ -243,7 +135,7 @@ static size_t draw(struct select_run *run, size_t phase) {
 /* Whether score and choose go head by head: no unit is then small enough to even out what one thread has more. */
 static bool chooses_by_head(const struct select_run *run, const struct pool_worker *worker) {
     size_t entries = run->units[PHASE_CHOOSE];
-    return run->units[PHASE_SCORE] > 0 && run->operation->layout->kind != METADATA_TREE &&
+    return run->units[PHASE_SCORE] > 0 && run->scorer->search == NULL &&
            (entries % worker->count == 0 || entries >= 8 * worker->count);
 }
 
@@ -286,11 +178,11 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
     ASSERT(item->candidate_begin <= item->candidate_end && item->candidate_end <= item->position + 1);
     row.score_first = run->units[PHASE_SCORE];
     if (is_scored(run->operation, item)) {
-        bool tree = run->operation->layout->kind == METADATA_TREE;
-        size_t scores = tree ? cpu_tree_scores(run->operation, item)
-                             : (size_t)(candidates / run->operation->layout->unit_tokens);
-        row.score_count = tree ? cpu_tree_score_units(run->operation, item)
-                               : (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
+        const struct cpu_search *search = run->scorer->search;
+        size_t scores = search != NULL ? search->score_count(run->operation, item)
+                                       : (size_t)(candidates / run->operation->layout->unit_tokens);
+        row.score_count = search != NULL ? search->part_count(run->operation, item)
+                                         : (size_t)((candidates + SCORE_TOKENS - 1) / SCORE_TOKENS);
         run->score_stride = max_size(run->score_stride, align_up(scores, 16));
         run->units[PHASE_SCORE] += row.score_count * heads;
     }
@@ -302,16 +194,8 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
 static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
     const struct metadata_layout *layout = run->operation->layout;
-    size_t bytes = 0;
-    if (layout->kind == METADATA_HASH)
-        bytes = max_size(bytes, kernels->hash.score_scratch_bytes(&layout->hash, run->group));
-    if (layout->kind == METADATA_ABSTRACT)
-        bytes = max_size(bytes, kernels->abstract.score_scratch_bytes(&layout->abstract, run->group));
-    if (layout->kind == METADATA_PARTIAL)
-        bytes = max_size(bytes, kernels->score.scratch_bytes(layout->columns));
-    if (layout->kind == METADATA_KEYS) bytes = max_size(bytes, score_keys_scratch(kernels, run->kv));
+    size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0;
     if (scores_by_best_token(layout)) bytes += SCORE_TOKENS * sizeof(float);
-    if (layout->kind == METADATA_TREE) bytes = max_size(bytes, cpu_tree_scratch_bytes(run));
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
         size_t head = i % run->operation->kv_head_count;
@@ -327,15 +211,12 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     const struct choose_operation *operation = run->operation;
     size_t entries = run->row_count * operation->kv_head_count, used = 0;
     bool prepares = run->units[PHASE_PREPARE] > 0;
-    if (prepares && operation->layout->kind == METADATA_HASH)
-        run->query_bytes = align_up(run->group * operation->layout->hash.code_bytes, 64);
-    if (prepares && operation->layout->kind == METADATA_PARTIAL)
-        run->query_bytes = align_up(run->group * operation->layout->columns * sizeof(float), 64);
+    if (prepares) run->query_bytes = run->scorer->query_bytes(operation->layout, run->group);
     run->thread_bytes = unit_scratch(run);
     size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
     size_t queries = cpu_scratch_add(&used, entries * run->query_bytes);
     size_t scores = cpu_scratch_add(&used, entries * run->score_stride * sizeof *run->scores);
-    bool counts = operation->layout->kind == METADATA_TREE;
+    bool counts = run->scorer->search != NULL;
     size_t tree_counts = cpu_scratch_add(&used, counts ? entries * sizeof *run->tree_counts : 0);
     size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
     uint8_t *memory = cpu_scratch_reserve(device, used);
@@ -390,23 +271,25 @@ static bool is_short(const struct select_run *run) {
 
 void cpu_choose(struct stream *stream, const struct choose_operation *operation) {
     struct cpu_device *device = stream->device;
-    const struct metadata_layout *layout = operation->layout;
     place_lists(operation);
     for (size_t first = 0; first < operation->item_count;) {
         struct select_row rows[ROWS_MOST];
-        struct select_run run = {.device = device, .operation = operation, .rows = rows};
+        struct select_run run = {.device = device,
+                                 .operation = operation,
+                                 .scorer = cpu_scorer_of(operation->layout),
+                                 .rows = rows};
         run.kv = operation->items[first].view.layout;
         run.group = operation->head_count / operation->kv_head_count;
         ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
         size_t end = batch_end(operation, first);
         for (; first < end; first++) plan_row(&run, &operation->items[first]);
         run.units[PHASE_CHOOSE] = run.row_count * operation->kv_head_count;
-        if (run.units[PHASE_SCORE] > 0 && (layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL))
+        if (run.units[PHASE_SCORE] > 0 && run.scorer->prepare != NULL)
             run.units[PHASE_PREPARE] = run.units[PHASE_CHOOSE];
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();
         cpu_run(device, is_short(&run), select_task, &run);
-        cpu_tree_count(&run);
+        if (run.scorer->search != NULL) run.scorer->search->count(&run);
         if (operation->times == NULL) continue;
         uint64_t ended = clock_ns();
         if (run.choose_ns > 0) run.score_ended_ns = ended - run.choose_ns;

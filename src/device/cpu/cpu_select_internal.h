@@ -1,4 +1,4 @@
-/* cpu_select_internal: a run of choose, as cpu_select.c and cpu_select_tree.c see it. */
+/* cpu_select_internal: a run of choose, as cpu_select.c and the scorers see it. */
 #ifndef LOAM_DEVICE_CPU_SELECT_INTERNAL_H
 #define LOAM_DEVICE_CPU_SELECT_INTERNAL_H
 
@@ -18,6 +18,7 @@ struct select_row {
 struct select_run {
     const struct cpu_device *device;
     const struct choose_operation *operation;
+    const struct cpu_scorer *scorer;
     const struct kv_layout *kv;
     struct select_row *rows; /* [row_count] */
     size_t row_count, group;
@@ -51,22 +52,5 @@ static inline const float *head_query(const struct select_run *run, const struct
 static inline uint8_t *prepared_query(const struct select_run *run, size_t row, size_t kv_head) {
     return run->queries + (row * run->operation->kv_head_count + kv_head) * run->query_bytes;
 }
-
-/* Whether the nodes that are scored are to be searched, or are the leaves. */
-static inline bool tree_is_searched(const struct choose_operation *operation) {
-    return operation->layout->kind == METADATA_TREE && operation->tree_start > operation->layout->tree.leaf;
-}
-
-/* Score units of one KV head of an item (at least one), and scores. */
-size_t cpu_tree_score_units(const struct choose_operation *operation, const struct select_item *item);
-size_t cpu_tree_scores(const struct choose_operation *operation, const struct select_item *item);
-/* One score unit of a row's KV head. */
-void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch);
-/* The KV head's best leaves, picks / unit_tokens of them, ascending, as indices from the sequence's start. */
-void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
-                     uint8_t *scratch);
-/* Adds what was counted to the operation's; scores of leaves alone count as one evaluation each. */
-void cpu_tree_count(const struct select_run *run);
-size_t cpu_tree_scratch_bytes(const struct select_run *run);
 
 #endif

@@ -1,14 +1,41 @@
-/* The parts of choose that are a tree's: scores of the nodes of the start level, in units of SCORE_TOKENS
- * tokens, and the search of one KV head. */
+/* A tree of boxes (kernels/tree): nodes of the start level are scored, in units of SCORE_TOKENS tokens, and the best
+ * leaves are searched for below them, head by head. */
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cpu/cpu_select_internal.h"
+#include "device/cpu/cpu_scorer_internal.h"
+
+static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+                  const struct build_unit *unit, const struct build_scratch *scratch) {
+    (void)scratch;
+    tree_build(&device->kernels.abstract, &(struct tree_build_args){.layout = &operation->layout->tree,
+                                                                    .kv = unit->kv,
+                                                                    .chunk = unit->chunk,
+                                                                    .token_begin = unit->token_begin,
+                                                                    .token_end = unit->token_end,
+                                                                    .block = unit->block});
+}
+
+static bool builds_above(const struct metadata_layout *layout) {
+    return tree_top(layout->tree.leaf) == TREE_RUN;
+}
+
+/* The run that a unit's chunk fills up. */
+static void build_above(const struct metadata_layout *layout, void *const *blocks, uint64_t chunk,
+                        const struct build_unit *unit) {
+    if (unit->token_end < KV_CHUNK_TOKENS || chunk % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
+    tree_build_run(&layout->tree, blocks + (chunk + 1 - TREE_RUN_CHUNKS));
+}
 
 static const struct tree_layout *layout_of(const struct select_run *run) {
     return &run->operation->layout->tree;
 }
 
-size_t cpu_tree_scores(const struct choose_operation *operation, const struct select_item *item) {
+/* Whether the nodes that are scored are to be searched below, or are the leaves. */
+static bool is_searched(const struct choose_operation *operation) {
+    return operation->tree_start > operation->layout->tree.leaf;
+}
+
+static size_t score_count(const struct choose_operation *operation, const struct select_item *item) {
     uint64_t begin, end;
     tree_start_range(operation->tree_start, item->candidate_begin, item->candidate_end, &begin, &end);
     return (size_t)(end - begin);
@@ -18,8 +45,8 @@ static size_t unit_nodes(const struct choose_operation *operation) {
     return (size_t)(SCORE_TOKENS / tree_tokens(operation->tree_start));
 }
 
-size_t cpu_tree_score_units(const struct choose_operation *operation, const struct select_item *item) {
-    size_t nodes = cpu_tree_scores(operation, item), per_unit = unit_nodes(operation);
+static size_t part_count(const struct choose_operation *operation, const struct select_item *item) {
+    size_t nodes = score_count(operation, item), per_unit = unit_nodes(operation);
     return max_size((nodes + per_unit - 1) / per_unit, 1);
 }
 
@@ -41,7 +68,8 @@ static const float *query_in(const struct select_run *run, size_t row, size_t kv
     return query;
 }
 
-void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch) {
+static void score_part(const struct select_run *run, size_t row, size_t kv_head, size_t part,
+                       uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
     enum tree_level level = run->operation->tree_start;
     uint64_t begin, end, first;
@@ -63,9 +91,10 @@ void cpu_tree_score(const struct select_run *run, size_t row, size_t kv_head, si
                                          .scratch = scratch});
 }
 
-void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
-                     uint8_t *scratch) {
+static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
+                 uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
+    if (!is_searched(run->operation)) return false;
     const float *query = query_in(run, row, kv_head, &scratch);
     tree_search(&run->device->kernels.score, &run->device->kernels.top_k,
                 &(struct tree_search_args){
@@ -81,9 +110,10 @@ void cpu_tree_search(const struct select_run *run, size_t row, size_t kv_head, u
                     .indices = indices,
                     .counts = &run->tree_counts[row * run->operation->kv_head_count + kv_head],
                     .scratch = scratch});
+    return true;
 }
 
-void cpu_tree_count(const struct select_run *run) {
+static void count_searches(const struct select_run *run) {
     const struct choose_operation *operation = run->operation;
     if (operation->tree_counts == NULL || run->tree_counts == NULL) return;
     size_t heads = operation->kv_head_count;
@@ -91,7 +121,7 @@ void cpu_tree_count(const struct select_run *run) {
     for (size_t i = 0; i < run->row_count * heads; i++) {
         const struct select_row *row = &run->rows[i / heads];
         struct tree_counts *counts = &run->tree_counts[i];
-        if (!tree_is_searched(operation) && cpu_head_is_scored(row->item, i % heads)) {
+        if (!is_searched(operation) && cpu_head_is_scored(row->item, i % heads)) {
             counts->searches = 1;
             counts->tokens = row->item->candidate_end - row->item->candidate_begin;
             counts->leaves = counts->tokens / tree_tokens(leaf);
@@ -101,12 +131,23 @@ void cpu_tree_count(const struct select_run *run) {
     }
 }
 
-size_t cpu_tree_scratch_bytes(const struct select_run *run) {
+static size_t scratch_bytes(const struct select_run *run) {
     size_t bytes = tree_score_scratch_bytes(layout_of(run));
-    for (size_t i = 0; i < run->row_count && tree_is_searched(run->operation); i++) {
+    for (size_t i = 0; i < run->row_count && is_searched(run->operation); i++) {
         const struct select_item *item = run->rows[i].item;
         bytes = max_size(bytes, tree_search_scratch_bytes(layout_of(run), &run->device->kernels.top_k,
                                                           item->candidate_end - item->candidate_begin));
     }
     return query_bytes(run) + bytes;
 }
+
+static const struct cpu_search search = {.score_count = score_count,
+                                         .part_count = part_count,
+                                         .score_part = score_part,
+                                         .find = find,
+                                         .count = count_searches};
+const struct cpu_scorer cpu_scorer_tree = {.build = build,
+                                           .build_above = build_above,
+                                           .builds_above = builds_above,
+                                           .scratch_bytes = scratch_bytes,
+                                           .search = &search};

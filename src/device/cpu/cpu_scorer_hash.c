@@ -1,0 +1,66 @@
+/* Scores of tokens by a code and a norm of each key: kernels/hash. */
+#include "base/checked.h"
+#include "device/cpu/cpu_scorer_internal.h"
+
+static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+                  const struct build_unit *unit, const struct build_scratch *scratch) {
+    const struct hash_layout *layout = &operation->layout->hash;
+    size_t dimension = unit->kv->k_dimension, count = unit->token_end - unit->token_begin;
+    cpu_load_keys(device, unit, scratch);
+    device->kernels.hash.encode(
+        &(struct hash_encode_args){.weights = operation->weights + unit->kv_head * dimension * layout->bits,
+                                   .dimension = dimension,
+                                   .bits = layout->bits,
+                                   .x = scratch->keys,
+                                   .x_stride = dimension,
+                                   .count = count,
+                                   .codes = scratch->codes,
+                                   .norms = scratch->norms});
+    for (size_t i = 0; i < count; i++)
+        hash_store(layout, unit->block, unit->token_begin + i, scratch->codes + i * layout->code_bytes,
+                   scratch->norms[i]);
+}
+
+static size_t query_bytes(const struct metadata_layout *layout, size_t group) {
+    return align_up(group * layout->hash.code_bytes, 64);
+}
+
+static void prepare(const struct select_run *run, size_t kv_head, const float *q, void *prepared) {
+    const struct choose_operation *operation = run->operation;
+    const struct hash_layout *layout = &operation->layout->hash;
+    size_t dimension = run->kv->k_dimension;
+    run->device->kernels.hash.encode(
+        &(struct hash_encode_args){.weights = operation->weights + kv_head * dimension * layout->bits,
+                                   .dimension = dimension,
+                                   .bits = layout->bits,
+                                   .x = q,
+                                   .x_stride = dimension,
+                                   .count = run->group,
+                                   .codes = prepared});
+}
+
+static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
+    const struct select_run *run = range->run;
+    const struct metadata_layout *layout = run->operation->layout;
+    run->device->kernels.hash.score(
+        &(struct hash_score_args){.layout = &layout->hash,
+                                  .blocks = range->blocks,
+                                  .token_begin = range->begin,
+                                  .token_end = range->end,
+                                  .codes = prepared_query(run, range->row, range->kv_head),
+                                  .group = run->group,
+                                  .use_norms = layout->use_norms,
+                                  .then = range->then,
+                                  .scores = scores,
+                                  .scratch = scratch});
+}
+
+static size_t scratch_bytes(const struct select_run *run) {
+    return run->device->kernels.hash.score_scratch_bytes(&run->operation->layout->hash, run->group);
+}
+
+const struct cpu_scorer cpu_scorer_hash = {.build = build,
+                                           .query_bytes = query_bytes,
+                                           .prepare = prepare,
+                                           .score = score,
+                                           .scratch_bytes = scratch_bytes};

@@ -1,0 +1,72 @@
+/* cpu_scorer: one kind of metadata on the cpu: how it is built, and how candidates are scored by it.  A file per kind;
+ * cpu_scorer.c has the table. */
+#ifndef LOAM_DEVICE_CPU_SCORER_INTERNAL_H
+#define LOAM_DEVICE_CPU_SCORER_INTERNAL_H
+
+#include "device/cpu/cpu_select_internal.h"
+
+/* What is built of one chunk of one KV head. */
+struct build_unit {
+    const struct kv_layout *kv;
+    const void *chunk;
+    void *block;
+    size_t kv_head, token_begin, token_end; /* within the chunk */
+};
+
+/* Of a thread: keys of a chunk, one value row, then codes and norms. */
+struct build_scratch {
+    float *keys, *value, *norms;
+    uint8_t *codes;
+};
+
+/* Tokens [begin, end) of a KV head's candidates, whole units. */
+struct score_range {
+    const struct select_run *run;
+    size_t row, kv_head;
+    uint64_t begin, end;
+    const void *const *blocks; /* of the KV head, by chunk */
+    const void *const *then;   /* chunks that are attended to next; NULL: none is asked for */
+};
+
+/* Candidates that are nodes of a tree: what is scored is those of the start level, and the best leaves are searched
+ * for below them. */
+struct cpu_search {
+    /* Nodes of an item, and units of work that they are scored in (at least one). */
+    size_t (*score_count)(const struct choose_operation *operation, const struct select_item *item);
+    size_t (*part_count)(const struct choose_operation *operation, const struct select_item *item);
+    void (*score_part)(const struct select_run *run, size_t row, size_t kv_head, size_t part,
+                       uint8_t *scratch);
+    /* The best units, picks / unit_tokens of them, ascending, as indices from the sequence's start.  False: the nodes
+     * are the units, and their scores say which are the best. */
+    bool (*find)(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
+                 uint8_t *scratch);
+    void (*count)(const struct select_run *run); /* adds to the operation's tree_counts */
+};
+
+struct cpu_scorer {
+    /* The block beside a chunk, of rows whose keys are stored; NULL: there is none. */
+    void (*build)(const struct cpu_device *device, const struct metadata_operation *operation,
+                  const struct build_unit *unit, const struct build_scratch *scratch);
+    /* What is built of several chunks' blocks, when all of them are.  NULL: nothing. */
+    void (*build_above)(const struct metadata_layout *layout, void *const *blocks, uint64_t chunk,
+                        const struct build_unit *unit);
+    bool (*builds_above)(const struct metadata_layout *layout);
+    /* The query's side of a score, query_bytes of it; NULL: the query itself. */
+    size_t (*query_bytes)(const struct metadata_layout *layout, size_t group);
+    void (*prepare)(const struct select_run *run, size_t kv_head, const float *q, void *prepared);
+    /* One score per unit, or per token where metadata_scores_tokens. */
+    void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
+    size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */
+    const struct cpu_search *search;                       /* NULL: every candidate is scored */
+};
+
+extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_partial, cpu_scorer_mass,
+    cpu_scorer_tree, cpu_scorer_keys;
+
+const struct cpu_scorer *cpu_scorer_of(const struct metadata_layout *layout);
+
+/* The unit's keys as floats, from row 0 of scratch->keys. */
+void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,
+                   const struct build_scratch *scratch);
+
+#endif

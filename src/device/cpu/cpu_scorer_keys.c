@@ -1,0 +1,51 @@
+/* Keys as they are stored: scored where they lie, or loaded as floats. */
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cpu/cpu_scorer_internal.h"
+
+void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,
+                   const struct build_scratch *scratch) {
+    for (size_t token = unit->token_begin; token < unit->token_end; token++) {
+        float *key = scratch->keys + (token - unit->token_begin) * unit->kv->k_dimension;
+        if (unit->kv->k_type == KV_F16)
+            device->kernels.convert.dequantize[TENSOR_F16](kv_k_row(unit->kv, unit->chunk, token), key,
+                                                           unit->kv->k_dimension);
+        else
+            device->kernels.attention.load(unit->kv, unit->chunk, token, key, scratch->value);
+    }
+}
+
+static size_t kernel_scratch(const struct select_run *run) {
+    return align_up(run->device->kernels.score.scratch_bytes(run->kv->k_dimension), 64);
+}
+
+static size_t scratch_bytes(const struct select_run *run) {
+    return kernel_scratch(run) + (SCORE_TOKENS / KV_BLOCK_TOKENS + 1) * sizeof(void *);
+}
+
+/* The keys of a block of 8 tokens lie together, so blocks are what the kernel takes rows from. */
+static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
+    const struct select_run *run = range->run;
+    const struct kv_view *view = &run->rows[range->row].item->view;
+    void *const *chunks = view->chunks + range->kv_head * view->chunk_stride;
+    const void **blocks = (const void **)(void *)(scratch + kernel_scratch(run));
+    uint64_t first = range->begin / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    ASSERT(run->kv->k_type == KV_F16 && range->end - range->begin <= SCORE_TOKENS);
+    for (uint64_t token = first; token < range->end; token += KV_BLOCK_TOKENS)
+        blocks[(token - first) / KV_BLOCK_TOKENS] =
+            kv_block(run->kv, chunks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS);
+    run->device->kernels.score.rows(
+        &(struct score_args){.blocks = blocks,
+                             .block_rows = KV_BLOCK_TOKENS,
+                             .columns = run->kv->k_dimension,
+                             .row_begin = range->begin - first,
+                             .row_end = range->end - first,
+                             .q = head_query(run, &run->rows[range->row], range->kv_head),
+                             .q_stride = run->kv->k_dimension,
+                             .heads = run->group,
+                             .aggregate = run->operation->layout->aggregate,
+                             .scores = scores,
+                             .scratch = scratch});
+}
+
+const struct cpu_scorer cpu_scorer_keys = {.score = score, .scratch_bytes = scratch_bytes};

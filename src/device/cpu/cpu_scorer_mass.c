@@ -1,0 +1,20 @@
+/* The score of a token is the attention that it has received, which add_mass sums up. */
+#include <string.h>
+
+#include "device/cpu/cpu_scorer_internal.h"
+
+static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+                  const struct build_unit *unit, const struct build_scratch *scratch) {
+    (void)device, (void)operation, (void)scratch;
+    memset((float *)unit->block + unit->token_begin, 0,
+           (unit->token_end - unit->token_begin) * sizeof(float));
+}
+
+static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
+    (void)scratch;
+    for (uint64_t token = range->begin; token < range->end; token++)
+        scores[token - range->begin] =
+            ((const float *)range->blocks[token / KV_CHUNK_TOKENS])[token % KV_CHUNK_TOKENS];
+}
+
+const struct cpu_scorer cpu_scorer_mass = {.build = build, .score = score};
