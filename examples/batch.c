@@ -30,7 +30,8 @@ int main(int argc, char **argv) {
         size_t capacity = strlen(text) + 8;
         int32_t *ids = malloc(capacity * sizeof *ids);
         struct loam_sequence *sequence;
-        check(loam_tokenize(model, text, strlen(text), true, ids, capacity, &capacity, &error), &error);
+        check(loam_tokenize(model, text, strlen(text), LOAM_TOKENIZE_BEGIN, ids, capacity, &capacity, &error),
+              &error);
         check(loam_sequence_create(&sequence, session, NULL, &error), &error);
         prompts[i] = (struct loam_prompt){sequence, ids, capacity};
     }

@@ -31,7 +31,8 @@ int main(int argc, char **argv) {
     check(loam_model_open(&model, argv[1], NULL, &error), &error);
     size_t capacity = strlen(argv[2]) + 8, count; /* no more tokens than bytes, and what begins a text */
     int32_t *ids = malloc(capacity * sizeof *ids);
-    check(loam_tokenize(model, argv[2], strlen(argv[2]), true, ids, capacity, &count, &error), &error);
+    check(loam_tokenize(model, argv[2], strlen(argv[2]), LOAM_TOKENIZE_BEGIN, ids, capacity, &count, &error),
+          &error);
 
     struct loam_session_options options = {.size = sizeof options, .context_size = 4096};
     check(loam_session_create(&session, model, &options, &error), &error);

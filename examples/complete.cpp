@@ -31,7 +31,8 @@ static std::string complete(const char *path, const std::string &text) {
     owned<loam_model> model_owner(model);
     std::vector<std::int32_t> ids(text.size() + 8);
     std::size_t count = 0;
-    check(loam_tokenize(model, text.data(), text.size(), true, ids.data(), ids.size(), &count, &error),
+    check(loam_tokenize(model, text.data(), text.size(), LOAM_TOKENIZE_BEGIN, ids.data(), ids.size(), &count,
+                        &error),
           error);
 
     loam_session_options options{};

@@ -41,7 +41,7 @@ def complete(path, text, write):
     check(loam.loam_model_open(c.byref(model), path.encode(), None, c.byref(error)), error)
     data = text.encode()
     ids, count = (c.c_int32 * (len(data) + 8))(), c.c_size_t()
-    check(loam.loam_tokenize(model, data, c.c_size_t(len(data)), c.c_bool(True), ids, c.c_size_t(len(ids)),
+    check(loam.loam_tokenize(model, data, c.c_size_t(len(data)), c.c_uint(1), ids, c.c_size_t(len(ids)),
                              c.byref(count), c.byref(error)), error)
     options = SessionOptions(c.sizeof(SessionOptions), 4096)
     check(loam.loam_session_create(c.byref(session), model, c.byref(options), c.byref(error)), error)

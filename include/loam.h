@@ -74,10 +74,15 @@ LOAM_API const char *loam_model_name(const struct loam_model *model);
 LOAM_API uint64_t loam_model_context_length(const struct loam_model *model); /* trained tokens */
 LOAM_API size_t loam_model_vocabulary_size(const struct loam_model *model);
 
-/* Ids of text[length]: *count is how many there are, of which at most capacity are written to ids.  add_special puts
- * BOS where the model wants it; control tokens in the text are only text. */
+enum loam_tokenize_flags {
+    LOAM_TOKENIZE_BEGIN = 1,   /* BOS (and EOS) where the model wants them around a text */
+    LOAM_TOKENIZE_CONTROL = 2, /* the text of a control token becomes that token: not for what users type */
+};
+
+/* Ids of text[length]: *count is how many there are, of which at most capacity are written to ids.  flags: of enum
+ * loam_tokenize_flags. */
 LOAM_API enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
-                                        bool add_special, int32_t *ids, size_t capacity, size_t *count,
+                                        unsigned flags, int32_t *ids, size_t capacity, size_t *count,
                                         struct loam_error *error);
 
 enum loam_role { LOAM_SYSTEM, LOAM_USER, LOAM_ASSISTANT };
@@ -132,6 +137,10 @@ struct loam_session_options {
     const char *document_name; /* of what is saved, for people; NULL: none */
     uint64_t wanted_tokens;    /* prompt and answer, where they are known: refused early if memory is short */
     enum loam_suffix suffix;
+
+    /* A timeline of the work (Chrome's trace events), whole after loam_session_destroy, which tells a failure by note;
+     * NULL: none. */
+    const char *trace_path;
 
     void *context; /* of the callbacks, each of which may be NULL */
     /* Tokens of a prompt that are done; true stops, and of a long prompt multiples of some thousand tokens stay. */

@@ -3,9 +3,11 @@
 #define LOAM_API_API_INTERNAL_H
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "generate/generate.h"
 #include "loam.h"
+#include "platform/trace.h"
 #include "token/tokenizer.h"
 
 struct loam_model {
@@ -19,6 +21,8 @@ struct loam_session {
     struct plan plan;         /* its folder is owned; document_name is ours */
     char *document_name;      /* owned */
     struct loam_session_options options;
+    FILE *trace_file;      /* owned; NULL: none */
+    struct trace *trace;   /* owned */
     struct engine *engine; /* owned; NULL: it could not be made again */
     struct generation generation;
     struct loam_sequence *sequences;                /* a list */

@@ -111,11 +111,12 @@ size_t loam_model_vocabulary_size(const struct loam_model *model) {
 }
 
 enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
-                               bool add_special, int32_t *ids, size_t capacity, size_t *count,
+                               unsigned flags, int32_t *ids, size_t capacity, size_t *count,
                                struct loam_error *error) {
     struct error reason = {0};
     struct token_list list = {0};
-    const struct tokenize_options options = {.add_special = add_special};
+    const struct tokenize_options options = {.add_special = (flags & LOAM_TOKENIZE_BEGIN) != 0,
+                                             .parse_special = (flags & LOAM_TOKENIZE_CONTROL) != 0};
     enum status status = tokenizer_encode(model->tokenizer, text, length, options, &list, &reason);
     *count = status == STATUS_OK ? list.count : 0;
     api_copy_ids(list.ids, *count, ids, capacity);

@@ -1,4 +1,5 @@
 /* loam.h: sessions. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +72,17 @@ static void note_resident_layers(const struct loam_session *session) {
     session_note(session, line);
 }
 
+static void note_context(const struct loam_session *session) {
+    const struct model_config *config = &session->model->model->config;
+    char line[120];
+    if (session->plan.context_size <= config->context_length) return;
+    snprintf(line, sizeof line, "a context of %llu tokens, the model was trained for %llu",
+             (unsigned long long)session->plan.context_size, (unsigned long long)config->context_length);
+    session_note(session, line);
+}
+
 enum status session_make_engine(struct loam_session *session, bool found_damage, struct error *error) {
-    const struct engine_options options = {.found_damage = found_damage};
+    const struct engine_options options = {.found_damage = found_damage, .trace = session->trace};
     keep_statistics(session);
     forget_sequences(session);
     engine_destroy(session->engine);
@@ -83,6 +93,7 @@ enum status session_make_engine(struct loam_session *session, bool found_damage,
     session_note(session, engine_documents_warning(session->engine));
     note_resident_layers(session);
     session_note(session, loam_session_note(session));
+    if (!found_damage) note_context(session);
     return STATUS_OK;
 }
 
@@ -129,8 +140,30 @@ static enum status read_plan(struct plan *plan, const struct loam_session_option
     return plan_fit_context(plan, config, error);
 }
 
+/* ---- the timeline ---- */
+
+static enum status open_trace(struct loam_session *session, const char *path, struct error *error) {
+    if (path == NULL) return STATUS_OK;
+    session->trace_file = fopen(path, "we");
+    if (session->trace_file == NULL) return error_set_os(error, STATUS_IO, errno, "%s", path);
+    return trace_create(&session->trace, session->trace_file, error);
+}
+
+static void end_trace(struct loam_session *session) {
+    struct error error;
+    if (session->trace_file == NULL) return;
+    enum status status = session->trace != NULL ? trace_finish(session->trace, &error) : STATUS_OK;
+    if (fclose(session->trace_file) != 0 && status == STATUS_OK)
+        status = error_set_os(&error, STATUS_IO, errno, "the timeline");
+    trace_destroy(session->trace);
+    if (status != STATUS_OK) session_note(session, error.message);
+}
+
+/* ---- opening ---- */
+
 static enum status session_open(struct loam_session *session, struct error *error) {
     struct loam_session_options *options = &session->options;
+    TRY(open_trace(session, options->trace_path, error));
     TRY(read_plan(&session->plan, options, &session->model->model->config, error));
     if (options->document_name != NULL) {
         session->document_name = strdup(options->document_name);
@@ -138,7 +171,7 @@ static enum status session_open(struct loam_session *session, struct error *erro
     }
     session->plan.document_name = session->document_name;
     options->preset = options->set = options->keep = NULL; /* borrowed until here */
-    options->disk_directory = options->document_name = NULL;
+    options->disk_directory = options->document_name = options->trace_path = NULL;
     session->generation = (struct generation){
         .tokenizer = session->model->tokenizer,
         .listener = {.context = session, .progress = hear_progress, .stops = hear_stops, .note = hear_note},
@@ -167,6 +200,7 @@ enum loam_status loam_session_create(struct loam_session **session, struct loam_
 void loam_session_destroy(struct loam_session *session) {
     if (session == NULL) return;
     engine_destroy(session->engine);
+    end_trace(session);
     plan_deinit(&session->plan);
     free(session->document_name);
     free(session);

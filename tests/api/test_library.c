@@ -427,6 +427,41 @@ static void option_structs_may_grow(void **state) {
     assert_non_null(strstr(error.message, "found size 0"));
 }
 
+/* What one run of the program would show of itself: a timeline, and notes. */
+static void a_session_tells_of_itself(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    char name[80], text[4096] = "";
+    snprintf(name, sizeof name, "%s.trace", path);
+    struct loam_session *session =
+        session_with((struct loam_session_options){.context_size = loam_model_context_length(model) + 1,
+                                                   .trace_path = name,
+                                                   .context = &seen,
+                                                   .note = take_note});
+    assert_non_null(strstr(seen.notes, "the model was trained for 4096"));
+    struct loam_sequence *sequence = sequence_in(session, NULL);
+    OK(loam_generate(session, &(struct loam_prompt){sequence, prompt, 40}, 1, &short_answer, &error));
+    loam_sequence_destroy(sequence);
+    loam_session_destroy(session);
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) == sizeof text - 1);
+    assert_non_null(strstr(text, "traceEvents"));
+    assert_int_equal(fseek(file, -4, SEEK_END), 0);
+    assert_true(fread(text, 1, 4, file) == 4);
+    assert_memory_equal(text, "\n]}\n", 4);
+    fclose(file);
+    unlink(name);
+    const struct loam_session_options nowhere = {.size = sizeof nowhere, .trace_path = "no/such/folder/x"};
+    assert_int_equal(loam_session_create(&session, model, &nowhere, &error), LOAM_IO);
+    const char control[] = "<|end|>";
+    int32_t ids[8];
+    size_t as_text, as_token;
+    OK(loam_tokenize(model, control, 7, 0, ids, 8, &as_text, &error));
+    OK(loam_tokenize(model, control, 7, LOAM_TOKENIZE_CONTROL, ids, 8, &as_token, &error));
+    assert_true(as_text == 7 && as_token == 1 && loam_token_is_end(model, ids[0]));
+}
+
 static void conversations_are_laid_out(void **state) {
     (void)state;
     const struct loam_message message = {LOAM_USER, "a path", 6}, strange = {(enum loam_role)7, "", 0};
@@ -470,6 +505,7 @@ int main(void) {
         cmocka_unit_test(budgets_hold),
         cmocka_unit_test(option_structs_may_grow),
         cmocka_unit_test(conversations_are_laid_out),
+        cmocka_unit_test(a_session_tells_of_itself),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
