@@ -21,6 +21,7 @@
 #include "cli/session.h"
 #include "cli/shares.h"
 #include "cli/trace_file.h"
+#include "engine/recording.h"
 #include "platform/clock.h"
 
 enum { FILL_SEED = 1, TESTS_MOST = 4096 };
@@ -36,6 +37,9 @@ struct bench {
     struct random random;
     struct sequence *sequences[ENGINE_SEQUENCES_MOST];
     size_t sequence_count;      /* created */
+    struct recording recording; /* of --replay; no rows: none */
+    struct replay replays[ENGINE_SEQUENCES_MOST];
+    const struct replay *replay_list[ENGINE_SEQUENCES_MOST];
     struct bandwidth bandwidth; /* open with --floor */
     char kernels[128];
     token_id *tokens; /* [longest prompt or depth] random ids */
@@ -92,6 +96,30 @@ static enum status run_test_once(struct bench *bench, const struct bench_test *t
     return decode(bench, generate_count, test->sequence_count, read_ns, error);
 }
 
+static void destroy_replays(struct bench *bench) {
+    for (size_t i = 0; i < ENGINE_SEQUENCES_MOST; i++) replay_destroy(&bench->replays[i]);
+}
+
+/* A sequence at the test's depth, of the recording; each has other pieces in the middle. */
+static enum status fill_replay(struct bench *bench, const struct bench_test *test, size_t index,
+                               struct error *error) {
+    struct sequence *sequence = bench->sequences[index];
+    struct replay *replay = &bench->replays[index];
+    const uint64_t steps = test->generate_count > 0 ? test->generate_count : 1;
+    const bool made = replay->source != NULL && replay->depth == test->depth &&
+                      replay->first + steps == bench->recording.shape.token_count;
+    if (made && sequence_length(sequence) >= test->depth) {
+        sequence_truncate(sequence, test->depth);
+        return STATUS_OK;
+    }
+    replay_destroy(replay);
+    TRY(replay_create(replay, &bench->recording, test->depth, steps, FILL_SEED + index, error));
+    bench->replay_list[index] = replay;
+    engine_set_replay(bench->session.engine, bench->replay_list);
+    sequence_truncate(sequence, 0);
+    return engine_fill_replay(bench->session.engine, sequence, replay, error);
+}
+
 /* Every sequence of the test is depth tokens long afterwards. */
 static enum status set_depth(struct bench *bench, const struct bench_test *test, struct error *error) {
     for (size_t i = 0; i < test->sequence_count; i++) {
@@ -100,6 +128,10 @@ static enum status set_depth(struct bench *bench, const struct bench_test *test,
             bench->sequence_count++;
         }
         struct sequence *sequence = bench->sequences[i];
+        if (test->replays) {
+            TRY(fill_replay(bench, test, i, error));
+            continue;
+        }
         sequence_truncate(sequence, test->depth);
         uint64_t missing = test->depth - sequence_length(sequence);
         if (missing == 0) continue;
@@ -120,6 +152,8 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                        .write_bytes = after.write_bytes - before.write_bytes,
                                        .hits = after.hits - before.hits,
                                        .misses = after.misses - before.misses,
+                                       .guessed = after.guessed - before.guessed,
+                                       .foreseen = after.foreseen - before.foreseen,
                                        .wait_ns = after.wait_ns - before.wait_ns,
                                        .host_bytes = after.host_bytes};
 }
@@ -200,12 +234,19 @@ static enum status list_tests(struct test_list *list, const struct options *opti
                     TRY(list_add(list, 0, generates->list[i], depth, parallels->list[p], error));
     }
     if (list->count == 0) return error_set(error, STATUS_USAGE, "bench: no test: -p and -n are both 0");
+    if (option_text(options, OPTION_REPLAY) == NULL) return STATUS_OK;
+    if (option_flag(options, OPTION_FILL_RANDOM))
+        return error_set(error, STATUS_USAGE, "bench: --replay and --fill-random: expected one of them");
+    for (size_t i = 0; i < list->count; i++)
+        if (list->tests[i].prompt_count > 0)
+            return error_set(error, STATUS_USAGE, "bench: --replay is of decode steps: give -p 0 and no -pg");
     return STATUS_OK;
 }
 
 /* ---- combinations ---- */
 
 static void destroy_sequences(struct bench *bench) {
+    destroy_replays(bench);
     while (bench->sequence_count > 0) sequence_destroy(bench->sequences[--bench->sequence_count]);
 }
 
@@ -284,6 +325,7 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
     struct bench_test settings = {.plan = &bench->plan,
                                   .random_depth = option_flag(options, OPTION_FILL_RANDOM),
+                                  .replays = bench->recording.rows != NULL,
                                   .threads = bench->session.thread_count};
     for (size_t k = 0; k < k_types->list_count; k++)
         for (size_t v = 0; v < v_types->list_count; v++)
@@ -321,6 +363,8 @@ enum status bench_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
         status = use_scratch(bench, error);
+        if (status == STATUS_OK && option_text(options, OPTION_REPLAY) != NULL)
+            status = recording_open(&bench->recording, option_text(options, OPTION_REPLAY), error);
         bench->options = options;
         bench->quiet = option_flag(options, OPTION_QUIET);
         bench->printer = (struct bench_printer){
@@ -346,6 +390,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         destroy_sequences(bench);
         session_close(&bench->session);
         kv_scratch_close(&bench->scratch);
+        recording_close(&bench->recording);
         bandwidth_close(&bench->bandwidth);
         status = trace_file_close(&bench->trace, status, error);
         plan_deinit(&bench->plan);

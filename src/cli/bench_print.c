@@ -54,7 +54,9 @@ static const char *test_name(const struct bench_test *test, char *buffer, size_t
         used += (size_t)snprintf(name + used, sizeof name - used, " x%" PRIu64, test->sequence_count);
     if (test->depth > 0)
         snprintf(name + used, sizeof name - used, " @ d%" PRIu64 "%s", test->depth,
-                 test->random_depth ? " (random KV)" : "");
+                 test->random_depth ? " (random KV)"
+                 : test->replays    ? " (recorded KV)"
+                                    : "");
     char plan[64];
     plan_text(test->plan, plan, sizeof plan);
     used = strlen(name);
@@ -236,6 +238,7 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "n_gen", test->generate_count);
     json_add_uint(row, "n_depth", test->depth);
     json_add(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
+    json_add(row, "replayed", json_boolean(test->replays));
     json_add_uint(row, "n_parallel", test->sequence_count);
     add_selection(row, test);
     json_add(row, "test_time", json_string(when));
@@ -256,6 +259,8 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_read_bytes", tier->read_bytes);
     json_add_uint(row, "kv_write_bytes", tier->write_bytes);
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
+    json_add_uint(row, "kv_prefetched", tier->guessed); /* chunks; and hits that are owed to them: */
+    json_add_uint(row, "kv_prefetched_used", tier->foreseen);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
     if (test->shares != NULL) json_add_number(row, "kv_share_in_4_bits", shares_mean(test->shares));
 }

@@ -25,6 +25,7 @@ struct bench_model { /* the same in every row */
 struct bench_test {
     uint64_t prompt_count, generate_count, depth, sequence_count;
     bool random_depth; /* the depth is filled with made-up KV */
+    bool replays;      /* with that of a recording, and so are the steps */
     uint64_t batch, ubatch, threads;
     enum kv_type k_type, v_type;
     const struct plan *plan;

@@ -91,6 +91,14 @@ const struct command command_table[COMMAND_COUNT] = {
          "costs.  The file lies beside the model as MODEL.calib.gguf and is found there; it belongs to this "
          "model file only.  Recall is measured on windows that were not learned from.",
          2, 64, calibrate_command},
+    [COMMAND_TRACE] = {COMMAND_TRACE, "trace", "record [-m MODEL] -f FILE -o FILE [options]",
+                       "record a run's queries, keys and values for benchmarks",
+                       "Reads -c tokens of a text with full attention and writes the queries (after "
+                       "rotation), keys and values of "
+                       "some layers.  `loam bench --replay FILE` fills its context and decodes with them, so "
+                       "that what it measures "
+                       "of selection and of a disk is that of text and not of random numbers.",
+                       1, 1, trace_command},
     [COMMAND_LS] =
         {COMMAND_LS, "ls", "--kv-disk DIR [--json]", "list the saved documents",
          "Every document in the folder, oldest first: number, name, tokens, bytes on disk, when it was "

@@ -38,6 +38,7 @@ enum status detokenize_command(const struct options *options, struct error *erro
 enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status trace_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status ls_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status show_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status rm_command(const struct options *options, struct error *error) STATUS_CHECKED;

@@ -5,8 +5,8 @@
 enum {
     GENERATE = BIT(RUN) | BIT(CHAT),
     MODEL_USERS = BIT(RUN) | BIT(CHAT) | BIT(BENCH) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(INSPECT) |
-                  BIT(TOKENIZE) | BIT(DETOKENIZE),
-    ENGINE_USERS = BIT(RUN) | BIT(CHAT) | BIT(PERPLEXITY) | BIT(EVAL),
+                  BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(TRACE) | BIT(TRACE),
+    ENGINE_USERS = BIT(RUN) | BIT(CHAT) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TRACE),
     COMPUTE_USERS = ENGINE_USERS | BIT(BENCH),
     TOKENIZER_USERS =
         BIT(RUN) | BIT(CHAT) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CALIBRATE),
@@ -24,7 +24,7 @@ const struct option_spec option_table[] = {
     {OPTION_FILE, "file", "f", NULL, ARGUMENT_FILES, "FILE", NULL, NULL, 0, 0, GENERATE, GROUP_INPUT,
      "a document, which comes before the question; may be given several times; - is standard input"},
     {OPTION_FILE, "file", "f", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0,
-     BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(PERPLEXITY), GROUP_INPUT,
+     BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(PERPLEXITY) | BIT(TRACE), GROUP_INPUT,
      "read the text from a file; - is standard input"},
     {OPTION_FILE, "file", "f", "text", ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(EVAL), GROUP_INPUT,
      "ruler: the essay in which needles are hidden; kl, recall: the text to read; ask: the document; "
@@ -65,6 +65,9 @@ const struct option_spec option_table[] = {
      BIT(BENCH), GROUP_TEST, "run the decode tests for so many sequences together as well (total t/s)"},
     {OPTION_REPETITIONS, "repetitions", "r", NULL, ARGUMENT_COUNT, "N", "5", NULL, 1, 1000, BIT(BENCH),
      GROUP_TEST, "times each test is run"},
+    {OPTION_REPLAY, "replay", NULL, NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(BENCH), GROUP_TEST,
+     "fill the depth and decode with queries, keys and values that `loam trace record` wrote (the table says "
+     "so)"},
     {OPTION_FILL_RANDOM, "fill-random", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0, BIT(BENCH),
      GROUP_TEST, "fill the depth with random KV instead of prefilling it (the table says so)"},
     {OPTION_FLOOR, "floor", NULL, NULL, ARGUMENT_NONE, NULL, NULL, NULL, 0, 0, BIT(BENCH), GROUP_TEST,
@@ -98,6 +101,12 @@ const struct option_spec option_table[] = {
      "ask: JSON lines {\"question\": TEXT, \"answers\": [TEXT, ...]}; the model goes on from the question"},
     {OPTION_CHUNKS, "chunks", NULL, NULL, ARGUMENT_INTEGER, "N", "-1", NULL, -1, 1e15, BIT(EVAL), GROUP_TEST,
      "kl, recall: windows of the text, each from an empty context; -1: all"},
+    {OPTION_RECORD_OUTPUT, "output", "o", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(TRACE),
+     GROUP_OUTPUT, "the file to write"},
+    {OPTION_RECORD_LAYERS, "layers", NULL, NULL, ARGUMENT_COUNTS, "LIST", NULL, NULL, 0, 1e4, BIT(TRACE),
+     GROUP_GENERAL, "layers to record, ascending; default: eight at equal distances"},
+    {OPTION_CONTEXT, "ctx-size", "c", NULL, ARGUMENT_COUNT, "N", "4096", NULL, 512, 1e7, BIT(TRACE),
+     GROUP_MACHINE, "tokens of the text to record"},
     {OPTION_CALIBRATION, "output", "o", NULL, ARGUMENT_TEXT, "FILE", NULL, NULL, 0, 0, BIT(CALIBRATE),
      GROUP_OUTPUT, "the file to write; default: MODEL.calib.gguf beside the model"},
     {OPTION_CONTEXT, "ctx-size", "c", NULL, ARGUMENT_COUNT, "N", "4096", NULL, 512, 1e7, BIT(CALIBRATE),

@@ -169,7 +169,8 @@ static enum status check_all(struct output_list *list, const struct options *opt
         enum option_id id;
         const char *name;
     } outputs[] = {{OPTION_JSON_FILE, "--json"}, {OPTION_TRACE, "--trace"},    {OPTION_EVAL_JSONL, "--jsonl"},
-                   {OPTION_EVAL_SVG, "--svg"},   {OPTION_EVAL_EMIT, "--emit"}, {OPTION_CALIBRATION, "-o"}};
+                   {OPTION_EVAL_SVG, "--svg"},   {OPTION_EVAL_EMIT, "--emit"}, {OPTION_CALIBRATION, "-o"},
+                   {OPTION_RECORD_OUTPUT, "-o"}};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         TRY(add_output(list, outputs[i].name, option_text(options, outputs[i].id)));
     const char *base = option_text(options, OPTION_KL_BASE);

@@ -342,6 +342,7 @@ void engine_destroy(struct engine *engine) {
     documents_close(engine->documents);
     free(engine->positions);
     free(engine->logit_rows);
+    free(engine->replay_rows);
     free(engine);
 }
 
@@ -618,7 +619,14 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                                   .logit_rows = engine->logit_rows,
                                   .logit_row_count = count,
                                   .rules = rules};
-    TRY(run_batch(engine, &batch, logits, error));
+    struct forward_replay replay;
+    if (engine->replays != NULL) {
+        TRY(replay_step(engine, count, &replay, error));
+        forward_set_replay(engine->forward, &replay);
+    }
+    enum status status = run_batch(engine, &batch, logits, error);
+    forward_set_replay(engine->forward, NULL);
+    TRY(status);
     for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
     return STATUS_OK;
 }

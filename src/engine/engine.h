@@ -91,8 +91,17 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 
-/* The same for an empty sequence of an engine with documents, saved as the KV of these tokens: for benchmarks of
- * opening.  Whoever asks for the tokens in this folder later gets the made-up rows. */
+/* Fills an empty sequence to a replay's depth with rows of a recording (recording.h).  STATUS_USAGE: the recording's
+ * heads have other dimensions. */
+struct replay;
+enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
+                               struct error *error) STATUS_CHECKED;
+/* From here on a step's sequence number i attends with the rows of replays[i], which is at its depth or behind it;
+ * borrowed, NULL: with what the model computes. */
+void engine_set_replay(struct engine *engine, const struct replay *const *replays);
+
+/* The same as engine_fill_random for an empty sequence of an engine with documents, saved as the KV of these tokens:
+ * for benchmarks of opening.  Whoever asks for the tokens in this folder later gets the made-up rows. */
 enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                                  uint64_t token_count, uint64_t seed, struct error *error) STATUS_CHECKED;
 

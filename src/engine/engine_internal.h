@@ -3,6 +3,7 @@
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
+#include "engine/recording.h"
 #include "plan/quantized_pages.h"
 
 struct sequence {
@@ -35,6 +36,8 @@ struct engine {
     bool traced;                 /* the device's pool has our trace */
     uint64_t wanted_tokens;      /* of struct plan */
     bool hides_reads;            /* behind the computation of the layer before */
+    const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
+    float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
     bool has_costs;
     struct page_costs costs; /* that shares were chosen by */
 };
@@ -44,5 +47,9 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
     STATUS_CHECKED;
 /* What is stored from position on, where the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
+
+/* The rows of a step of so many sequences, from the recordings; valid until the next call. */
+enum status replay_step(struct engine *engine, size_t count, struct forward_replay *replay,
+                        struct error *error) STATUS_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* fill: KV that is not computed here: made-up rows for benchmarks at depths where a prefill would take too long, and
- * rows of another engine's sequence. */
+/* fill: KV that is not computed here: made-up or recorded rows for benchmarks at depths where a prefill would take too
+ * long, and rows of another engine's sequence. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +21,8 @@ struct fill {
     size_t bytes;
     void *chunk; /* owned; of the source, in host memory */
     struct random random;
-    const struct sequence *source; /* whose rows are copied; NULL: they are made up */
+    const struct sequence *source; /* whose rows are copied; NULL: none */
+    const struct replay *replay;   /* of which they are; NULL and no source: they are made up */
 };
 
 /* Sums of four uniform numbers, mean 0 and variance 1: near enough to normal, one generator call each. */
@@ -62,16 +63,33 @@ static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position,
     return STATUS_OK;
 }
 
+static struct replay_shape replay_shape_of(const struct engine *engine) {
+    const struct model_config *config = &engine->model->config;
+    return (struct replay_shape){config->layer_count, config->head_count, config->kv_head_count};
+}
+
+/* The same of the recording. */
+static void recorded_rows(struct fill *fill, size_t layer, uint64_t position, size_t count) {
+    const struct kv_cache_config *kv = &fill->engine->kv;
+    const struct replay_shape shape = replay_shape_of(fill->engine);
+    const size_t k_size = kv->kv_head_count * kv->k_dimension, v_size = kv->kv_head_count * kv->v_dimension;
+    float *k = fill->host, *v = k + count * k_size;
+    for (size_t i = 0; i < count; i++)
+        replay_keys_values(fill->replay, &shape, layer, position + i, k + i * k_size, v + i * v_size);
+}
+
 /* Made up, all layers get the same rows: attention's time does not depend on them, and making them would. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct device_operations *operations = fill->engine->model->device->operations;
     size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
-    if (fill->source == NULL) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
+    const bool made_up = fill->source == NULL && fill->replay == NULL;
+    if (made_up) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
     struct engine *engine = fill->engine;
     for (size_t layer = 0; layer < kv->layer_count; layer++) {
         if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
-        if (fill->source != NULL || layer == 0)
+        if (fill->replay != NULL) recorded_rows(fill, layer, position, count);
+        if (!made_up || layer == 0)
             operations->copy(fill->stream, fill->rows, fill->host,
                              count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
@@ -137,6 +155,44 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
     struct fill fill = {.engine = engine, .sequence = sequence};
     random_init(&fill.random, seed);
     return fill_sequence(&fill, token_count, error);
+}
+
+enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
+                               struct error *error) {
+    const struct recording_shape *shape = &replay->recording->shape;
+    ASSERT(sequence_length(sequence) == 0);
+    if (shape->k_dimension != engine->kv.k_dimension || shape->v_dimension != engine->kv.v_dimension)
+        return error_set(
+            error, STATUS_USAGE, "--replay: found heads of %u and %u, expected the model's %zu and %zu",
+            shape->k_dimension, shape->v_dimension, engine->kv.k_dimension, engine->kv.v_dimension);
+    struct fill fill = {.engine = engine, .sequence = sequence, .replay = replay};
+    return fill_sequence(&fill, replay->depth, error);
+}
+
+void engine_set_replay(struct engine *engine, const struct replay *const *replays) {
+    engine->replays = replays;
+}
+
+enum status replay_step(struct engine *engine, size_t count, struct forward_replay *replay,
+                        struct error *error) {
+    const struct kv_cache_config *kv = &engine->kv;
+    const struct replay_shape shape = replay_shape_of(engine);
+    const size_t q_size = shape.head_count * kv->k_dimension, k_size = kv->kv_head_count * kv->k_dimension,
+                 v_size = kv->kv_head_count * kv->v_dimension, rows = kv->layer_count * count;
+    if (engine->replay_rows == NULL)
+        engine->replay_rows = calloc(kv->layer_count * engine->sequence_capacity,
+                                     (q_size + k_size + v_size) * sizeof *engine->replay_rows);
+    if (engine->replay_rows == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for a recording's rows");
+    float *q = engine->replay_rows, *k = q + rows * q_size, *v = k + rows * k_size;
+    for (size_t row = 0; row < rows; row++) {
+        const struct replay *of = engine->replays[row % count];
+        const uint64_t position = engine->positions[row % count];
+        replay_queries(of, &shape, row / count, position, q + row * q_size);
+        replay_keys_values(of, &shape, row / count, position, k + row * k_size, v + row * v_size);
+    }
+    *replay = (struct forward_replay){.row_count = count, .q = q, .k = k, .v = v};
+    return STATUS_OK;
 }
 
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,

@@ -130,6 +130,9 @@ void forward_set_hooks(struct forward *forward, const struct forward_hooks *hook
 }
 
 void forward_set_trace(struct forward *forward, struct trace *trace) { forward->trace = trace; }
+void forward_set_replay(struct forward *forward, const struct forward_replay *replay) {
+    forward->replay = replay;
+}
 
 void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
 void forward_set_tiered(struct forward *forward, struct tiered *tiered) { forward->tiered = tiered; }

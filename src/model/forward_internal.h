@@ -46,7 +46,8 @@ struct forward {
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
     struct forward_hooks hooks;
-    struct trace *trace; /* borrowed; NULL: none */
+    struct trace *trace;                 /* borrowed; NULL: none */
+    const struct forward_replay *replay; /* borrowed; NULL: none */
 };
 
 /* One layer of one block of a batch. */

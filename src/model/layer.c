@@ -1,5 +1,6 @@
 /* layer: the attention half that all families share. */
 #include "attention/dense.h"
+#include "base/assert.h"
 #include "model/forward_internal.h"
 
 static void norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y) {
@@ -158,8 +159,9 @@ static bool guess_next(void *context, struct attend_operation *guess) {
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     size_t next = pass->layer_index + 1;
-    if (pass->narrow || next >= config->layer_count || pass->row_count > forward->ahead_rows ||
-        pass->row_count != pass->batch->item_count || config->layers[next].attention == ATTENTION_SLIDING)
+    if (forward->replay != NULL || pass->narrow || next >= config->layer_count ||
+        pass->row_count > forward->ahead_rows || pass->row_count != pass->batch->item_count ||
+        config->layers[next].attention == ATTENTION_SLIDING)
         return false;
     const struct layer_weights *weights = &model->layers[next];
     norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->ahead_normed);
@@ -217,12 +219,29 @@ static enum status attend(struct layer_pass *pass) {
     return select_watch_prefill(forward->select, forward->stream, pass->layer_index, &operation, pass->error);
 }
 
+/* A layer's rows of the replay, [row_count][size] from `rows` on, in the place of those computed. */
+static void replay_rows(const struct layer_pass *pass, float *target, const float *rows, size_t size) {
+    struct forward *forward = pass->forward;
+    ASSERT(!pass->narrow && pass->row_count == forward->replay->row_count);
+    forward->model->device->operations->copy(forward->stream, target,
+                                             rows + pass->layer_index * pass->row_count * size,
+                                             pass->row_count * size * sizeof *rows);
+}
+
+static void replay_keys_and_values(const struct layer_pass *pass) {
+    const struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    replay_rows(pass, forward->k, forward->replay->k, config->kv_head_count * config->k_dimension);
+    replay_rows(pass, forward->v, forward->replay->v, config->kv_head_count * config->v_dimension);
+}
+
 bool layer_attention(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     project(pass, !pass->narrow);
     head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
     rotate(pass, forward->k, pass->row_count, config->kv_head_count);
+    if (forward->replay != NULL) replay_keys_and_values(pass);
     append(pass);
     if (pass->narrow) {
         if (pass->batch->logit_row_count == 0) return false;
@@ -230,6 +249,8 @@ bool layer_attention(struct layer_pass *pass) {
     }
     head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
     rotate(pass, forward->q, pass->row_count, config->head_count);
+    if (forward->replay != NULL)
+        replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");
     pass->status = attend(pass);
     layer_phase(pass, "output");

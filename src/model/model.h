@@ -167,6 +167,14 @@ struct attention_event {
 typedef void attention_observer(void *context, const struct attention_event *event);
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context);
 
+/* Rows that take the place of what the passes compute, for benchmarks (engine/recording.h): host memory, valid while it
+ * is set.  Nothing is guessed for the next layer then: the residual stream knows nothing of such queries. */
+struct forward_replay {
+    size_t row_count;       /* of every pass */
+    const float *q, *k, *v; /* [layer_count][row_count][head_count or kv_head_count][dimension] */
+};
+void forward_set_replay(struct forward *forward, const struct forward_replay *replay); /* NULL: none */
+
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
 /* After a forward_run with keep_rows: the logits of other rows of that batch, at most logit_row_capacity. */

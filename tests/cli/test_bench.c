@@ -86,7 +86,8 @@ static void json_rows_add_up(void **state) {
         double avg = json_number_value(json_object_get(row, "avg_ts"));
         assert_true(avg > 0 && fabs(avg - mean) < 1e-3 * mean);
         json_t *bandwidth = json_object_get(row, "read_bandwidth");
-        json_t *share = json_object_get(row, "bandwidth_share"), *shares = json_object_get(row, "samples_share");
+        json_t *share = json_object_get(row, "bandwidth_share"),
+               *shares = json_object_get(row, "samples_share");
         assert_int_equal(json_array_size(shares), generates ? 3 : 0);
         if (generates) { /* of each repetition by its own reads; the median of three is one of them */
             assert_true(json_real_value(bandwidth) > 1e7 && json_real_value(bandwidth) < 1e13);
@@ -246,6 +247,60 @@ static void nothing_is_left(void **state) {
     assert_int_not_equal(stat(folder, &info), 0);
 }
 
+/* In RAM and over a disk; a chosen depth is longer than the recording. */
+static void recorded_rows_are_replayed(void **state) {
+    (void)state;
+    char text[200], rows[200], folder[200];
+    snprintf(text, sizeof text, "%s", scratch_path("text.txt"));
+    snprintf(rows, sizeof rows, "%s", scratch_path("rows.qkv"));
+    snprintf(folder, sizeof folder, "%s", scratch_path("replay.kv"));
+    FILE *file = fopen(text, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 200; i++) fprintf(file, "the %d fox jumps over it\n", i);
+    fclose(file);
+    struct process_result recorded =
+        LOAM("trace", "record", "-m", model_path, "-f", text, "-c", "600", "-o", rows, "-q");
+    if (recorded.code != 0) fail_msg("%s", recorded.complaints);
+    process_deinit(&recorded);
+    const char *in_ram[] = {"bench", "-m", model_path, "-p", "0",        "-n",    "3",  "-d",   "100,900",
+                            "-r",    "2",  "--replay", rows, "--preset", "quest", "-o", "json", NULL},
+               *on_disk[] = {"bench", "-m",        model_path, "-p", "0",        "-n",    "3",
+                             "-d",    "900",       "--replay", rows, "--preset", "leoam", "--kv-disk",
+                             folder,  "--kv-host", "3100K",    "-o", "json",     NULL};
+    json_t *ram = bench_json(in_ram), *disk = bench_json(on_disk), *row = json_array_get(disk, 0);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(json_is_true(json_object_get(json_array_get(ram, i), "replayed")));
+        assert_true(json_is_false(json_object_get(json_array_get(ram, i), "depth_random")));
+    }
+    assert_non_null(strstr(json_string_value(json_object_get(row, "test")), "@ d900 (recorded KV) leoam"));
+    assert_int_equal(integer(row, "kv_prefetched"), 0); /* nothing is known of the next layer's queries */
+    json_decref(ram);
+    json_decref(disk);
+    const struct {
+        struct process_result result;
+        int code;
+        const char *says;
+    } cases[] = {
+        {LOAM("bench", "-m", model_path, "--replay", rows), 2, "-p 0"},
+        {LOAM("bench", "-m", model_path, "-p", "0", "--replay", rows, "--fill-random"), 2, "one of them"},
+        {LOAM("bench", "-m", model_path, "-p", "0", "-n", "580", "--replay", rows), 2,
+         "80 more than the 580"},
+        {LOAM("bench", "-m", model_path, "-p", "0", "--replay", text), 4, "not a recording"},
+        {LOAM("trace", "record", "-m", model_path, "-f", text), 2, "-o FILE"},
+        {LOAM("trace", "record", "-m", model_path, "-f", text, "-o", text), 2, "overwrite"},
+        {LOAM("trace", "record", "-m", model_path, "-f", text, "-o", rows, "-c", "1M"), 2, "the text has"},
+        {LOAM("trace", "record", "-m", model_path, "-f", text, "-o", rows, "--layers", "1,0"), 2,
+         "ascending"},
+        {LOAM("trace", "play", "-m", model_path), 2, "expected record"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process_result result = cases[i].result;
+        if (result.code != cases[i].code || strstr(result.complaints, cases[i].says) == NULL)
+            fail_msg("case %zu: exit %d: %s", i, result.code, result.complaints);
+        process_deinit(&result);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_llama_benchs),
@@ -255,6 +310,7 @@ int main(void) {
         cmocka_unit_test(failures),
         cmocka_unit_test(saved_documents_stay),
         cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(recorded_rows_are_replayed),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
