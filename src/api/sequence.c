@@ -201,7 +201,10 @@ static enum status next(struct loam_session *session, struct loam_sequence *cons
     TRY(settle(session, sequences, count, error));
     for (size_t i = 0; i < count; i++) {
         struct loam_sequence *sequence = sequences[i];
-        TRY(sampler_pick(sequence->answer.sampler, sequence->logits, &sequence->pending, error));
+        enum status status =
+            sampler_pick(sequence->answer.sampler, sequence->logits, &sequence->pending, error);
+        if (status == STATUS_FAILED) TRY(engine_check_weights(session->engine, error));
+        TRY(status);
         sampler_accept(sequence->answer.sampler, sequence->pending);
         tokens[i] = sequence->pending;
     }

@@ -4,6 +4,7 @@
  * that an interrupted or failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
  * filling needs while it runs (fill.c).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -462,11 +463,27 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
     return build_tail_metadata(engine, sequence, error);
 }
 
-/* Makes a prompt durable, segment by segment. */
-static enum status save(const struct engine *engine, struct sequence *sequence, uint64_t length_before,
-                        bool last, struct error *error) {
-    uint64_t length = sequence_length(sequence), segment = engine->segment_size;
-    if (sequence->tokens == NULL || (!last && length / segment == length_before / segment)) return STATUS_OK;
+enum status engine_check_weights(const struct engine *engine, struct error *error) {
+    return model_check_numbers(engine->model, error);
+}
+
+/* A prompt becomes durable segment by segment: whether one ends here. */
+static bool is_saved(const struct engine *engine, const struct sequence *sequence, uint64_t length_before,
+                     uint64_t length, bool last) {
+    uint64_t segment = engine->segment_size;
+    return sequence->tokens != NULL && (last || length / segment != length_before / segment);
+}
+
+/* What a model with broken weights computes is not for others to find: the last row has attended to all before it, so
+ * its logits tell.  logits: NULL where every row's are wanted, and nothing is saved. */
+static enum status save(const struct engine *engine, struct sequence *sequence, const float *logits,
+                        struct error *error) {
+    for (size_t i = 0; logits != NULL && i < engine->model->config.vocabulary_size; i++) {
+        if (isfinite(logits[i])) continue;
+        TRY(engine_check_weights(engine, error));
+        return error_set(error, STATUS_FAILED, "the model's output is not a number (token %zu: %g)", i,
+                         (double)logits[i]);
+    }
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }
 
@@ -525,6 +542,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     uint64_t length = sequence_length(sequence);
     size_t first = segment.first, count = segment.count;
     bool last = first + count == request->token_count, each = request->each != NULL;
+    bool saves = is_saved(engine, sequence, length, length + count, last);
     bool reports = request->progress != NULL && !goes_by_blocks(engine, request);
     for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
     struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
@@ -537,7 +555,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .items = &item,
                                   .item_count = 1,
                                   .logit_rows = engine->logit_rows + count - 1,
-                                  .logit_row_count = last && !each ? 1 : 0,
+                                  .logit_row_count = (last || saves) && !each ? 1 : 0,
                                   .keep_rows = each,
                                   .rules = request->selects ? &rule : NULL,
                                   .progress = reports ? segment_progress : NULL,
@@ -547,7 +565,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK) return status;
     kv_sequence_set_length(sequence->kv, length + count);
-    TRY(save(engine, sequence, length, last, error));
+    if (saves) TRY(save(engine, sequence, each ? NULL : *logits, error));
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
 

@@ -135,6 +135,8 @@ uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata inc
 /* KV and metadata that a decode step of a sequence so long must read, by the engine's selection. */
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length);
 const struct model_config *engine_config(const struct engine *engine);
+/* Where logits are no numbers: STATUS_MODEL if the model's weights are none (model_check_numbers). */
+enum status engine_check_weights(const struct engine *engine, struct error *error) STATUS_CHECKED;
 uint64_t engine_context_size(const struct engine *engine);
 
 #endif

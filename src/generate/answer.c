@@ -116,7 +116,9 @@ enum status answer_finish(struct answer *answer, enum stop_reason reason, struct
 enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
                         struct error *error) {
     token_id id;
-    TRY(sampler_pick(answer->sampler, logits, &id, error));
+    enum status status = sampler_pick(answer->sampler, logits, &id, error);
+    if (status == STATUS_FAILED) TRY(engine_check_weights(generation->engine, error));
+    TRY(status);
     sampler_accept(answer->sampler, id);
     TRY(token_list_append(&answer->tokens, id, error));
     TRY(note_top(answer, generation, logits, error));

@@ -79,6 +79,8 @@ struct model {
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
+/* STATUS_MODEL names the first tensor with a weight that is NaN or infinite.  Reads the whole file. */
+enum status model_check_numbers(const struct model *model, struct error *error) STATUS_CHECKED;
 
 /* Configuration only, checked; for inspect and quantize. layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
