@@ -1,0 +1,65 @@
+"""Runs every command of README.md: check_readme.py LOAM SOURCE_DIR, as `ctest -R readme` does.
+
+A command is a line of an indented block that begins with `loam` or `./do`.  Those of `./do` must be known to it (running
+`./do test` from a test would not end); those of `loam` run, in a folder that has the files they name: a model (the real
+language model where `./do model` has brought it, else the bundled one) and a book.  Commands see each other's files, in
+the README's order.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BOOK_BYTES = 8000  # of the tests' chapter: enough for every command, and read within seconds
+
+
+def commands(readme):
+    for line in readme.splitlines():
+        match = re.match(r"    ((?:loam|\./do) .*)$", line)
+        if match:
+            yield re.sub(r"\s{2,}#.*", "", match[1]).strip()
+
+
+def fill(folder, source):
+    real = os.path.join(source, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    bundled = os.path.join(source, "models", "loam-nano.gguf")
+    model = real if os.path.exists(real) else bundled
+    os.symlink(model, os.path.join(folder, "model.gguf"))
+    with open(os.path.join(source, "tests", "data", "a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
+        text = file.read(BOOK_BYTES)
+    with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
+        file.write(text)
+    return model
+
+
+def main():
+    loam, source = sys.argv[1:]
+    with open(os.path.join(source, "README.md"), encoding="utf-8") as file:
+        found = list(commands(file.read()))
+    if len(found) < 6:
+        sys.exit(f"README.md: found {len(found)} commands, expected more: has its form changed?")
+    known = subprocess.run([os.path.join(source, "do"), "help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    folder, failures = tempfile.mkdtemp(prefix="loam-readme-"), 0
+    environment = {**os.environ, "PATH": os.path.dirname(loam) + os.pathsep + os.environ["PATH"], "LOAM_ARG_N_PREDICT": "8"}
+    try:
+        print("model:", os.path.basename(fill(folder, source)))
+        for command in found:
+            if command.startswith("./do "):
+                code, said = (0, "") if command.split("#")[0].strip() in known else (1, "./do help does not list it")
+            else:
+                done = subprocess.run(command, shell=True, cwd=folder, env=environment, input="Who is it?\n", text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+                code, said = done.returncode, done.stdout
+            print("ok  " if code == 0 else f"FAIL ({code})", command)
+            if code != 0:
+                failures += 1
+                print(said)
+    finally:
+        shutil.rmtree(folder)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
