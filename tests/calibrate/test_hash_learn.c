@@ -82,6 +82,9 @@ static void create_cache(struct rig *rig) {
                                  .token_capacity = WINDOWS * WINDOW,
                                  .sequence_capacity = WINDOWS};
     assert_ok(kv_cache_create(&rig->samples.cache, rig->device, &kv, &error), error);
+    rig->samples.chunk = malloc(kv_cache_layout(rig->samples.cache)->chunk_bytes);
+    assert_non_null(rig->samples.chunk);
+    assert_ok(rig->device->operations->stream_create(rig->device, &rig->samples.stream, &error), error);
     for (size_t i = 0; i < WINDOWS; i++) {
         struct kv_sequence **sequence = &rig->samples.sequences[i];
         assert_ok(kv_sequence_create(sequence, rig->samples.cache, WINDOW, &error), error);
