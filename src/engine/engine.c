@@ -12,7 +12,6 @@
 #include "base/checked.h"
 #include "engine/documents.h"
 #include "engine/engine_internal.h"
-#include "kernels/codec/codec.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
@@ -151,14 +150,19 @@ static enum status after_layer(void *context, const struct forward_layer *layer,
 
 /* ---- shares ---- */
 
-/* A share of the document that is written to be read again, for the measurement. */
-enum { SAMPLE_SHARE = 128, SAMPLE_PAGES_LEAST = 16, SAMPLE_BYTES_MOST = 4 << 20 };
-
 static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error);
 
+struct layer_timing {
+    struct engine *engine;
+    struct kv_sequence *kv; /* empty, and afterwards too */
+};
+
 /* One token's way through a layer, the second time, when nothing is cold; 0: it cannot be said. */
-static double layer_seconds(struct engine *engine, struct kv_sequence *kv) {
+static double layer_seconds(void *context) {
+    const struct layer_timing *timing = context;
+    struct engine *engine = timing->engine;
+    struct kv_sequence *kv = timing->kv;
     static const int32_t token = 0;
     struct attend_item item = {.row_count = 1};
     const struct forward_batch batch = {.tokens = &token,
@@ -195,48 +199,29 @@ static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE
     return known;
 }
 
-static struct page_work work_of(const struct engine *engine, uint64_t token_count) {
-    const struct kv_cache_config *kv = &engine->kv;
-    const struct pool *pool = device_pool(engine->model->device);
-    bool selects = engine->select != NULL && token_count > 0;
-    uint64_t kept = selects ? select_kept_tokens(engine->select, token_count - 1) : token_count;
-    const size_t rows_bytes = kv_cache_layout(engine->cache)->chunk_bytes;
-    double all = (double)(kv->layer_count * kv->kv_head_count * kv_chunks_of(token_count) * rows_bytes);
-    double room = (double)(kv->host_bytes - kv_tier_bytes_least(kv)); /* beyond what any step needs */
-    return (struct page_work){.layer_count = kv->layer_count,
-                              .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
-                              .kv_head_count = kv->kv_head_count,
-                              .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
-                              .rows_bytes = rows_bytes,
-                              .quantized_bytes = kv_q4_chunk_bytes(kv_cache_layout(engine->cache)),
-                              .chunks = kv_chunks_of(token_count),
-                              .kept = kv_chunks_of(kept),
-                              .held = room < all ? room / all : 1};
-}
-
 static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
                           struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                           struct page_shares *shares) {
     struct engine *engine = context;
-    const struct kv_layout *rows = kv_cache_layout(engine->cache);
-    struct page_work work = work_of(engine, token_count);
+    const struct pool *pool = device_pool(engine->model->device);
+    const bool selects = engine->select != NULL && token_count > 0;
     float sensitivity[PAGE_SHARES_LAYERS_MOST];
-    struct page_sample sample = {.store = store,
-                                 .layout = layout,
-                                 .token_capacity = token_capacity,
-                                 .bytes = work.chunks * layout->layer_count * layout->kv_head_count *
-                                          rows->chunk_bytes / SAMPLE_SHARE,
-                                 .kv = rows,
-                                 .group = engine->model->config.head_count / engine->kv.kv_head_count};
-    memset(shares->sixteenths, work.held < 1 ? PAGE_SHARE_WHOLE : 0, work.layer_count);
-    if (work.held >= 1) return; /* nothing will be read */
-    if (sample.bytes > SAMPLE_BYTES_MOST) sample.bytes = SAMPLE_BYTES_MOST;
-    if (sample.bytes < SAMPLE_PAGES_LEAST * store_tail_bytes(layout)) return;
-    if (quantized_pages_measure(&engine->costs, &sample, NULL) != STATUS_OK) return;
-    if (engine->hides_reads) engine->costs.layer = layer_seconds(engine, kv);
-    if (read_sensitivity(engine, sensitivity)) work.sensitivity = sensitivity;
-    quantized_pages_choose(&engine->costs, &work, shares);
-    engine->has_costs = true;
+    struct layer_timing timing = {engine, kv};
+    const struct page_question question = {
+        .store = store,
+        .layout = layout,
+        .cache = &engine->kv,
+        .rows = kv_cache_layout(engine->cache),
+        .token_count = token_count,
+        .token_capacity = token_capacity,
+        .kept_tokens = selects ? select_kept_tokens(engine->select, token_count - 1) : token_count,
+        .dense_layers = selects ? select_get_options(engine->select)->dense_layers : 0,
+        .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
+        .group = engine->model->config.head_count / engine->kv.kv_head_count,
+        .sensitivity = read_sensitivity(engine, sensitivity) ? sensitivity : NULL,
+        .layer_seconds = engine->hides_reads ? layer_seconds : NULL,
+        .layer_context = &timing};
+    engine->has_costs = quantized_pages_plan(&engine->costs, &question, shares);
 }
 
 const struct page_costs *engine_page_costs(const struct engine *engine) {

@@ -2,16 +2,20 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "cache/kv_tier.h"
 #include "kernels/attention/attention.h"
 #include "kernels/codec/codec.h"
 #include "plan/compression.h"
 #include "platform/clock.h"
 
 enum { CHUNKS = 32, ROUNDS = 5 };
+/* A share of the document that is written to be read again, for the measurement. */
+enum { SAMPLE_SHARE = 128, SAMPLE_PAGES_MIN = 16, SAMPLE_BYTES_MAX = 4 << 20 };
 
 /* ---- attention ---- */
 
@@ -163,4 +167,44 @@ void quantized_pages_choose(const struct page_costs *costs, const struct page_wo
     for (size_t i = 0; i < work->layer_count; i++) layers[i] = quantized_pages_share(costs, work, i);
     *shares = (struct page_shares){.layer_count = (uint16_t)work->layer_count};
     compression_spread(layers, work->sensitivity, work->layer_count, shares->sixteenths);
+}
+
+/* ---- the document ---- */
+
+static struct page_work work_of(const struct page_question *question) {
+    const struct kv_cache_config *cache = question->cache;
+    const uint64_t chunks = kv_chunks_of(question->token_count);
+    const size_t rows_bytes = question->rows->chunk_bytes;
+    double all = (double)(cache->layer_count * cache->kv_head_count * chunks * rows_bytes);
+    double room = (double)(cache->host_bytes - kv_tier_bytes_least(cache)); /* beyond what any step needs */
+    return (struct page_work){.layer_count = cache->layer_count,
+                              .dense_layers = question->dense_layers,
+                              .kv_head_count = cache->kv_head_count,
+                              .thread_count = question->thread_count,
+                              .rows_bytes = rows_bytes,
+                              .quantized_bytes = kv_q4_chunk_bytes(question->rows),
+                              .chunks = chunks,
+                              .kept = kv_chunks_of(question->kept_tokens),
+                              .held = room < all ? room / all : 1,
+                              .sensitivity = question->sensitivity};
+}
+
+bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
+                          struct page_shares *shares) {
+    const struct page_work work = work_of(question);
+    struct page_sample sample = {.store = question->store,
+                                 .layout = question->layout,
+                                 .token_capacity = question->token_capacity,
+                                 .bytes = work.chunks * work.layer_count * work.kv_head_count *
+                                          work.rows_bytes / SAMPLE_SHARE,
+                                 .kv = question->rows,
+                                 .group = question->group};
+    memset(shares->sixteenths, work.held < 1 ? PAGE_SHARE_WHOLE : 0, work.layer_count);
+    if (work.held >= 1) return false; /* nothing will be read */
+    if (sample.bytes > SAMPLE_BYTES_MAX) sample.bytes = SAMPLE_BYTES_MAX;
+    if (sample.bytes < SAMPLE_PAGES_MIN * store_tail_bytes(question->layout)) return false;
+    if (quantized_pages_measure(costs, &sample, NULL) != STATUS_OK) return false;
+    if (question->layer_seconds != NULL) costs->layer = question->layer_seconds(question->layer_context);
+    quantized_pages_choose(costs, &work, shares);
+    return true;
 }

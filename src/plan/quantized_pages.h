@@ -15,6 +15,7 @@
 #ifndef LOAM_PLAN_QUANTIZED_PAGES_H
 #define LOAM_PLAN_QUANTIZED_PAGES_H
 
+#include "cache/kv_cache.h"
 #include "cache/page_shares.h"
 #include "cache/store/store.h"
 #include "kernels/attention/kv_layout.h"
@@ -42,7 +43,25 @@ struct page_sample {
     const struct kv_layout *kv;
     size_t group; /* query heads of a KV head */
 };
-/* Everything but `layer`. */
+/* A document that is about to be made, and who will read it. */
+struct page_question {
+    struct store *store;
+    const struct store_layout *layout; /* of its pages */
+    const struct kv_cache_config *cache;
+    const struct kv_layout *rows;         /* of a chunk that is not in 4 bits */
+    uint64_t token_count, token_capacity; /* now, and at most */
+    uint64_t kept_tokens;                 /* that layers behind dense_layers attend to */
+    size_t dense_layers, thread_count, group;
+    const float *sensitivity; /* of struct page_work */
+    /* Of one token through a layer, without attention; NULL: reads hide under nothing. */
+    double (*layer_seconds)(void *context);
+    void *layer_context;
+};
+/* Its shares.  false: nothing was measured, and pages are all of one form. */
+bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
+                          struct page_shares *shares);
+
+/* The parts of that.  Everything but `layer`. */
 enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
                                     struct error *error) STATUS_CHECKED;
 /* The least share at which a layer of a step takes least time, 0 to 1 in steps of 1 / 256.  Where RAM holds nothing
