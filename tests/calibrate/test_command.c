@@ -1,12 +1,14 @@
 /* loam calibrate on the bundled model, as a user runs it. */
 #include "testing.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/process.h"
 #include "format/gguf.h"
@@ -197,11 +199,44 @@ static void the_committed_one_serves(void **state) {
     }
 }
 
+/* What `loam eval recall` finds of the true top tokens by codes of 128 bits, mean over layers and heads that choose. */
+static double measured_recall(const char *model) {
+    struct process_result r = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"eval", "recall", "-m", model, "-f", TEXT, "--lengths", "1024",
+                                           "--preset", "hata:128:bits=128", "-q", "-o", "json", NULL}});
+    if (r.code != 0) fail_msg("%s", r.complaints);
+    json_error_t error;
+    json_t *root = json_loads(r.output, 0, &error), *row;
+    if (root == NULL) fail_msg("%s", error.text);
+    double sum = 0;
+    size_t index, count = 0;
+    json_array_foreach(json_object_get(root, "results"), index, row) {
+        if (json_integer_value(json_object_get(row, "tokens")) == 0) continue;
+        sum += json_number_value(json_object_get(row, "top"));
+        count++;
+    }
+    assert_true(count > 10);
+    json_decref(root);
+    process_deinit(&r);
+    return sum / (double)count;
+}
+
+/* Measured here, not read from the file: the committed codes find more than the random hyperplanes that a model without
+ * a calibration beside it gets.  0.422 and 0.405 on 2026-11-22; rounding moves them by a thousandth. */
+static void the_committed_one_finds_more(void **state) {
+    (void)state;
+    char alone[200];
+    snprintf(alone, sizeof alone, "%s", scratch_path("alone.gguf"));
+    assert_int_equal(symlink(MODEL, alone), 0);
+    double learned = measured_recall(MODEL), random = measured_recall(alone);
+    print_message("top tokens found: random %.4f, learned %.4f\n", random, learned);
+    assert_true(random > 0.2 && learned > random + 0.008);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_committed_one_serves),
-        cmocka_unit_test(a_file_is_made),
-        cmocka_unit_test(stopped_leaves_nothing),
+        cmocka_unit_test(the_committed_one_serves), cmocka_unit_test(the_committed_one_finds_more),
+        cmocka_unit_test(a_file_is_made),           cmocka_unit_test(stopped_leaves_nothing),
         cmocka_unit_test(mistakes_are_told_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
