@@ -37,7 +37,7 @@ const struct preset preset_table[] = {
      NULL,
      NULL,
      NULL},
-    /* By what a real language model loses at equal bytes read (docs/decisions/0023-leoam-by-a-real-model.md).  On disk
+    /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
      * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose metadata would take the
      * budget. */
     {"leoam",
