@@ -46,7 +46,7 @@ static void keep_statistics(struct loam_session *session) {
     before->cache_hits += tier.hits;
     before->cache_misses += tier.misses;
     if (engine_select(session->engine) == NULL) return;
-    const struct select_statistics select = select_statistics(engine_select(session->engine));
+    const struct select_statistics select = attention_statistics(engine_attention(session->engine));
     session->kept += select.kept;
     session->visible += select.visible;
 }

@@ -20,7 +20,6 @@ struct select {
     uint32_t weights_digest;
     double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
-    struct choice choice; /* owned */
     size_t row_capacity;
     struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
     float *scores;            /* owned device memory; METADATA_MASS; grows with the longest list */
@@ -28,9 +27,6 @@ struct select {
     bool certifies;
     double
         *shares; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
-    select_observer *observer;
-    void *observer_context;
-    float *event_q; /* owned, [head_count][k_dimension]; for the observer; NULL until there was one */
 };
 
 /* ---- life ---- */
@@ -100,19 +96,6 @@ static enum status load_shares(struct select *select, const struct select_calibr
     return STATUS_OK;
 }
 
-enum status select_reserve(struct select *select, size_t row_capacity, uint64_t list_rows,
-                           struct error *error) {
-    choice_deinit(&select->choice);
-    return choice_init(&select->choice,
-                       &(struct choice_options){.row_capacity = row_capacity,
-                                                .kv_head_count = select->shape.kv_head_count,
-                                                .list_rows = list_rows,
-                                                .tree_layers = select->layout.kind == METADATA_TREE
-                                                                   ? select->shape.layer_count
-                                                                   : 0},
-                       error);
-}
-
 static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
@@ -120,7 +103,6 @@ static enum status init(struct select *select, size_t row_capacity,
     TRY(load_shares(select, calibration, error));
     select->row_capacity = row_capacity;
     select->certifies = select->options.certify && select->layout.has_bounds;
-    TRY(select_reserve(select, row_capacity, 0, error));
     const size_t heads = row_capacity * select->shape.head_count;
     if (select->certifies) {
         select->shares = calloc(heads, sizeof *select->shares);
@@ -165,8 +147,6 @@ void select_destroy(struct select *select) {
                                             select->scores_bytes);
     free(select->head_shares);
     free(select->shares);
-    free(select->event_q);
-    choice_deinit(&select->choice);
     free(select);
 }
 
@@ -184,22 +164,12 @@ void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYT
              options->dense_layers, select->weights_digest);
 }
 
-struct choice *select_own_choice(struct select *select) {
-    return &select->choice;
+size_t select_tree_layers(const struct select *select) {
+    return select->layout.kind == METADATA_TREE ? select->shape.layer_count : 0;
 }
+bool select_learns(const struct select *select) { return select->layout.kind == METADATA_MASS; }
+const double *select_mass_bounds(const struct select *select) { return select->shares; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
-
-void select_set_observer(struct select *select, select_observer *observer, void *context) {
-    select->observer = observer;
-    select->observer_context = context;
-}
-
-struct select_statistics select_statistics(const struct select *select) {
-    return select->choice.statistics;
-}
-void select_reset_statistics(struct select *select) {
-    select->choice.statistics = (struct select_statistics){0};
-}
 
 /* ---- a step ---- */
 
@@ -344,14 +314,13 @@ static void plan_item_row(const struct select *select, const struct choice_query
         .view = item->view, .row_first = candidates->row, .row_count = 1, .position_first = position};
 }
 
-/* Fills the lists of rows [first, first + count) of what is chosen. */
+/* Fills the lists of what is chosen. */
 static enum status choose_rows(const struct select *select, struct stream *stream,
-                               const struct choice_query *query, struct choice *choice, size_t first,
-                               size_t count, struct error *error) {
+                               const struct choice_query *query, struct choice *choice, struct error *error) {
     const struct attend_operation *operation = query->operation;
     const size_t heads = operation->kv_head_count;
     size_t rows = 0;
-    for (size_t i = first; i < first + count; i++)
+    for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
             rows += (size_t)select_item_kept(&choice->candidates[i], head);
     TRY(choice_reserve(choice, rows, error));
@@ -362,11 +331,11 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .kv_head_count = heads,
                                       .layout = &select->layout,
                                       .weights = weights_of(select, query->layer_index),
-                                      .items = choice->candidates + first,
-                                      .item_count = count,
+                                      .items = choice->candidates,
+                                      .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
                                       .rows = choice->rows,
-                                      .lists = choice->lists + first * heads,
+                                      .lists = choice->lists,
                                       .times = &choice->statistics.times};
     if (choose.weights != NULL)
         choose.weights += select->layer_weights / select->shape.kv_head_count * query->kv_head_first;
@@ -406,7 +375,7 @@ enum status select_choose(const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error) {
     plan_rows(select, query, choice);
     if (choice->chosen_count == 0) return STATUS_OK;
-    return choose_rows(select, stream, query, choice, 0, choice->chosen_count, error);
+    return choose_rows(select, stream, query, choice, error);
 }
 
 /* ---- attention to it ---- */
@@ -483,10 +452,10 @@ static struct attend_rows_operation rows_operation(const struct attend_operation
 
 enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  const struct attend_operation *operation, struct choice *choice,
-                                 size_t first, size_t count, struct error *error) {
+                                 struct error *error) {
     struct attend_rows_operation rows = rows_operation(operation);
-    rows.items = choice->chosen + first;
-    rows.item_count = count;
+    rows.items = choice->chosen;
+    rows.item_count = choice->chosen_count;
     rows.times = &choice->statistics.times;
     if (select->layout.kind == METADATA_MASS) return attend_with_mass(select, stream, &rows, 1, error);
     if (select->certifies) rows.sums = select->sums;
@@ -518,83 +487,14 @@ void select_attend_heads(struct select *select, struct stream *stream,
     if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
 }
 
-/* ---- all KV in memory ---- */
-
-static void observe(struct select *select, struct stream *stream, const struct choice_query *query,
-                    const struct choice *choice, size_t first, size_t count) {
-    const struct attend_operation *operation = query->operation;
-    const size_t q_size = select->shape.head_count * select->shape.k_dimension;
-    if (select->observer == NULL) return;
-    if (select->event_q == NULL) select->event_q = calloc(q_size, sizeof *select->event_q);
-    ASSERT(select->event_q != NULL); /* only while somebody measures */
-    for (size_t i = 0; i < count; i++) {
-        const struct rows_item *item = &choice->chosen[first + i];
-        if (device_read(select->device, stream, select->event_q,
-                        operation->q + item->row * operation->q_stride, q_size * sizeof *select->event_q,
-                        NULL) != STATUS_OK)
-            return;
-        select->observer(
-            select->observer_context,
-            &(struct select_event){
-                .layer_index = query->layer_index,
-                .row = item->row,
-                .position = item->position,
-                .q = select->event_q,
-                .view = item->view,
-                .device = select->device,
-                .stream = stream,
-                .lists = item->lists,
-                .certified = select->certifies ? select->shares + i * select->shape.head_count : NULL});
-    }
-}
-
-enum { LIST_ROWS_MOST = 1 << 24, ROWS_MOST = 64 };
-
-/* How many rows from `first` on are chosen for at once: one by one where a row's choice changes what the next one of
- * its sequence sees, else as many as have short enough lists. */
-static size_t rows_at_once(const struct select *select, const struct choice *choice, bool several,
-                           size_t first) {
-    if (select->layout.kind == METADATA_MASS && several) return 1;
-    uint64_t entries = 0;
-    size_t end = first;
-    for (; end < choice->chosen_count && end - first < ROWS_MOST; end++) {
-        entries +=
-            select_item_kept_most(&choice->candidates[end], choice->kv_head_count) * choice->kv_head_count;
-        if (end > first && entries > LIST_ROWS_MOST) break;
-    }
-    return end - first;
-}
-
-enum status select_attend(struct select *select, struct stream *stream, const struct choice_query *query,
-                          struct error *error) {
-    const struct device_operations *operations = select->device->operations;
-    const struct attend_operation *operation = query->operation;
-    struct choice *choice = &select->choice;
-    uint64_t began = clock_ns();
-    plan_rows(select, query, choice);
-    if (choice->everything || choice->dense_count > 0) {
-        struct attend_operation dense = *operation;
-        if (!choice->everything) dense.items = choice->dense;
-        if (!choice->everything) dense.item_count = choice->dense_count;
-        operations->attend(stream, &dense);
-        choice->statistics.dense_ns += clock_ns() - began;
-    }
-    bool several = operation->item_count < choice->dense_count + choice->chosen_count;
-    for (size_t first = 0, count; first < choice->chosen_count; first += count) {
-        count = rows_at_once(select, choice, several, first);
-        TRY(choose_rows(select, stream, query, choice, first, count, error));
-        TRY(select_attend_chosen(select, stream, operation, choice, first, count, error));
-        observe(select, stream, query, choice, first, count);
-    }
-    return STATUS_OK;
-}
+/* ---- prompts that are watched ---- */
 
 bool select_watches_prefill(const struct select *select) { return select->options.method->watches_prefill; }
 
 /* The row attends to everything once more, for the mass that it gives. */
 static enum status watch_row(struct select *select, struct stream *stream, const struct choice_query *query,
-                             const struct attend_item *item, size_t row, struct error *error) {
-    struct choice *choice = &select->choice;
+                             const struct attend_item *item, size_t row, struct choice *choice,
+                             struct error *error) {
     struct attend_rows_operation rows = rows_operation(query->operation);
     choice->candidates[0] = (struct select_item){
         .view = item->view, .row = item->row_first + row, .position = item->position_first + row};
@@ -602,7 +502,8 @@ static enum status watch_row(struct select *select, struct stream *stream, const
                                            .row = item->row_first + row,
                                            .position = item->position_first + row,
                                            .lists = choice->lists};
-    TRY(choose_rows(select, stream, query, choice, 0, 1, error));
+    choice->chosen_count = 1;
+    TRY(choose_rows(select, stream, query, choice, error));
     rows.out = NULL;
     rows.items = choice->chosen;
     rows.item_count = 1;
@@ -610,7 +511,8 @@ static enum status watch_row(struct select *select, struct stream *stream, const
 }
 
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                                 const struct attend_operation *operation, struct error *error) {
+                                 const struct attend_operation *operation, struct choice *choice,
+                                 struct error *error) {
     const struct choice_query query = {.layer_index = layer_index, .operation = operation};
     if (!select_watches_prefill(select) || operation->window != 0 || !layer_selects(select, layer_index))
         return STATUS_OK;
@@ -618,7 +520,7 @@ enum status select_watch_prefill(struct select *select, struct stream *stream, s
         const struct attend_item *item = &operation->items[i];
         for (size_t row = 0; row < item->row_count; row++)
             if ((item->position_first + row) % SELECT_WATCH_INTERVAL == SELECT_WATCH_INTERVAL - 1)
-                TRY(watch_row(select, stream, &query, item, row, error));
+                TRY(watch_row(select, stream, &query, item, row, choice, error));
     }
     return STATUS_OK;
 }

@@ -3,8 +3,8 @@
  * A method ranks the tokens of the middle of a context by metadata that lie beside the KV chunks (cache/kv_cache.h)
  * and are much smaller than the keys.  What is attended: the window (the first `sinks` and the last `recent`
  * tokens), always, and the best of the middle, as many as --keep leaves.  All query heads of a group share the
- * choice.  A step of a layer is: metadata of the new rows (select_append), then score, top-k and attention over
- * the chosen rows (select_attend), the latter in one device operation.
+ * choice.  A step of a layer is: metadata of the new rows (select_append), score and top-k (select_choose), attention
+ * over the chosen rows (select_attend_chosen); attention.h calls them.
  *
  *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all,
  *      bit for bit on the reference kernels too, because the same rows go through the same ranges in the same order.
@@ -157,34 +157,29 @@ struct choice_query {
     bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
 };
 
-/* Attention of the operation's items by the rules, [item_count], all KV in memory.  Each row sees what it would see in
- * a step of its own; the metadata of all of them are there already, and what a row chooses from ends before its
- * window. */
-enum status select_attend(struct select *select, struct stream *stream, const struct choice_query *query,
-                          struct error *error) STATUS_CHECKED;
-
-/* The same in two parts, for KV of which only a part is in memory (tiered.h): first what each row attends to, by
- * metadata alone, then the attention, KV head by KV head as their rows arrive.  Together they give what select_attend
- * gives, bit for bit.  The rows of the lists are there when the stream has come so far.
- * STATUS_MEMORY: longer lists than the choice has memory for. */
+/* What each row attends to, by metadata alone: those of all rows are there already, and what a row chooses from ends
+ * before its window, so that each sees what it would see in a step of its own.  The rows of the lists are there when
+ * the stream has come so far.  STATUS_MEMORY: longer lists than the choice has memory for. */
 enum status select_choose(const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
-/* Attention of rows [first, first + count) of choice->chosen. */
+/* Attention of the rows that chose, at once. */
 enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  const struct attend_operation *operation, struct choice *choice,
-                                 size_t first, size_t count, struct error *error) STATUS_CHECKED;
-/* The same of some KV heads of choice->chosen[index]. */
+                                 struct error *error) STATUS_CHECKED;
+/* The same of some KV heads of choice->chosen[index]: bit for bit what all of them at once give. */
 void select_attend_heads(struct select *select, struct stream *stream,
                          const struct attend_operation *operation, struct choice *choice, size_t index,
                          size_t kv_head_first, size_t kv_head_count);
-/* The choice that select_attend fills, and memory for its lists, once. */
-struct choice *select_own_choice(struct select *select);
-enum status select_reserve(struct select *select, size_t row_capacity, uint64_t list_rows,
-                           struct error *error) STATUS_CHECKED;
+/* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.certify is off. */
+const double *select_mass_bounds(const struct select *select);
 
-/* Choosing needs all chunks in memory, or they are to be read all the same: tiered.h then goes head by head. */
+/* Choosing needs all chunks in memory, or selection reads every key for comparison: tiered.h then goes head by head. */
 bool select_scans(const struct select *select);
+/* What a row attends to changes what the next one of its sequence chooses. */
+bool select_learns(const struct select *select);
+/* Layers whose trees are searched; 0: no tree. */
+size_t select_tree_layers(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */
 bool select_layer_chooses(const struct select *select, size_t layer_index);
 
@@ -198,28 +193,7 @@ uint64_t select_rule_kept_tokens(const struct select *select, const struct selec
 
 /* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                                 const struct attend_operation *operation, struct error *error)
-    STATUS_CHECKED;
-
-/* What was chosen, for measuring: called after each row of each layer that select_attend handled (the dense layers
- * not).  Everything is valid during the call and host memory, but for what the view shows, which is the device's
- * (device_read). */
-struct select_event {
-    size_t layer_index;
-    size_t row; /* of the batch */
-    uint64_t position;
-    const float *q; /* [head_count][k_dimension], post-RoPE */
-    struct kv_view view;
-    struct device *device; /* that the view is of */
-    struct stream *stream;
-    const struct row_list *lists; /* [kv_head_count]: the rows attended to */
-    const double *certified;      /* [head_count]: shares certainly caught; NULL: options.certify is off */
-};
-typedef void select_observer(void *context, const struct select_event *event);
-void select_set_observer(struct select *select, select_observer *observer, void *context); /* NULL: none */
-
-/* Of select_own_choice. */
-struct select_statistics select_statistics(const struct select *select);
-void select_reset_statistics(struct select *select);
+                                 const struct attend_operation *operation, struct choice *choice,
+                                 struct error *error) STATUS_CHECKED;
 
 #endif

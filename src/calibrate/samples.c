@@ -169,15 +169,24 @@ static enum status allocate(struct samples *s, struct error *error) {
 }
 
 static enum status run_all(struct samples *s, struct error *error) {
+    const struct attention_options everything = {.cache = NULL};
+    struct attention *attention = NULL;
     uint64_t *positions = calloc(s->options.block, sizeof *positions);
     enum status status = positions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
+    if (status == STATUS_OK) status = attention_create(&attention, s->model->device, &everything, error);
     if (status == STATUS_OK)
-        status = forward_create(&s->forward, s->model, s->options.block, s->options.block, 1, error);
+        status = forward_create(&s->forward, s->model,
+                                &(struct forward_options){.attention = attention,
+                                                          .row_capacity = s->options.block,
+                                                          .block_capacity = s->options.block,
+                                                          .logit_row_capacity = 1},
+                                error);
     if (status == STATUS_OK) forward_set_attention_observer(s->forward, see_queries, s);
     for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
         status = run_window(s, positions, error);
     forward_destroy(s->forward);
     s->forward = NULL;
+    attention_destroy(attention);
     free(positions);
     return status;
 }

@@ -166,8 +166,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
                           test->generate_count > 0 ? 1 : 0, NULL, error));
         TRY(set_depth(bench, test, error));
     }
-    struct select *select = engine_select(bench->session.engine);
-    if (select != NULL) select_reset_statistics(select);
+    struct attention *attention = engine_attention(bench->session.engine);
+    attention_reset_statistics(attention);
     struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
     const bool reads = bench->bandwidth.memory != NULL && bench_measures_floor(test);
@@ -184,7 +184,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->sample_count++;
         TRY(check_interrupt(error));
     }
-    if (select != NULL) test->select = select_statistics(select);
+    test->select = attention_statistics(attention);
     test->shares = sequence_shares(bench->sequences[0]);
     if (!bench->quiet) shares_print(bench->session.engine, bench->sequences[0]);
     test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);

@@ -200,16 +200,16 @@ static enum status take_answer(struct ask_run *run, const struct question *quest
  * without a selection.  The answer is taken once more for it, because looking costs more than answering. */
 static enum status measure_mass(struct ask_run *run, const struct question *question,
                                 struct recall_cell *caught, struct error *error) {
-    struct select *select = engine_select(run->evaluation->session.engine);
+    struct engine *engine = run->evaluation->session.engine;
     const struct recall_shape *shape = &run->recall.shape;
     uint64_t steps;
     double seconds;
     *caught = (struct recall_cell){0};
-    if (select == NULL) return STATUS_OK;
+    if (engine_select(engine) == NULL) return STATUS_OK;
     recall_reset(&run->recall);
-    select_set_observer(select, recall_add, &run->recall);
+    attention_set_observer(engine_attention(engine), recall_add, &run->recall);
     enum status status = take_answer(run, question, &steps, &seconds, error);
-    select_set_observer(select, NULL, NULL);
+    attention_set_observer(engine_attention(engine), NULL, NULL);
     for (size_t layer = 0; layer < shape->layer_count; layer++)
         for (size_t head = 0; head < shape->head_count; head++)
             recall_cell_add(caught, recall_get(&run->recall, layer, head));

@@ -25,15 +25,16 @@ static enum status ignore_logits(void *context, uint64_t index, const float *log
 static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
                                struct error *error) {
     struct recall_run *run = context;
-    struct select *select = engine_select(run->evaluation->session.engine);
-    if (select == NULL) return STATUS_OK; /* everything */
+    struct engine *engine = run->evaluation->session.engine;
+    struct attention *attention = engine_attention(engine);
+    if (engine_select(engine) == NULL) return STATUS_OK; /* everything */
     recall_reset(&run->recall);
-    select_reset_statistics(select);
-    select_set_observer(select, recall_add, &run->recall);
+    attention_reset_statistics(attention);
+    attention_set_observer(attention, recall_add, &run->recall);
     enum status status = eval_reader_stretch(&run->reader, place, true, ignore_logits, run, error);
-    select_set_observer(select, NULL, NULL);
+    attention_set_observer(attention, NULL, NULL);
     TRY(status);
-    struct select_statistics statistics = select_statistics(select);
+    struct select_statistics statistics = attention_statistics(attention);
     tree_counts_add(&run->tree[preset][place->length_index], &statistics.tree);
     struct recall_cell *cells = run->cells[preset][place->length_index];
     for (size_t layer = 0; layer < run->layer_count; layer++)

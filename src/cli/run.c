@@ -330,7 +330,7 @@ static json_t *answers_json(const struct run *run) {
 /* With everything attended to both are 1 by definition; else the recall was not measured (loam eval recall does). */
 static json_t *selection_json(struct engine *engine) {
     if (engine_select(engine) == NULL) return json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
-    struct select_statistics s = select_statistics(engine_select(engine));
+    struct select_statistics s = attention_statistics(engine_attention(engine));
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
     json_t *object =
         json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));

@@ -22,7 +22,7 @@ enum { SEGMENT_DEFAULT = 8192 };
 /* ---- selection ---- */
 
 static void drop_select(struct engine *engine) {
-    if (engine->forward != NULL) forward_set_select(engine->forward, NULL);
+    if (engine->attention != NULL) attention_drop_select(engine->attention);
     select_destroy(engine->select);
     engine->select = NULL;
 }
@@ -83,13 +83,12 @@ static enum status replace_select(struct engine *engine, const struct select_opt
     engine->kv.metadata_layer_first = options->dense_layers;
     for (struct sequence *s = engine->sequences; s != NULL && engine->select != NULL; s = s->next)
         TRY(build_metadata(engine, s, error));
-    forward_set_select(engine->forward, engine->select);
-    return STATUS_OK;
+    return attention_set_select(engine->attention, engine->select, error);
 }
 
 enum status engine_set_select(struct engine *engine, const struct select_options *options,
                               struct error *error) {
-    if (engine->tiered != NULL)
+    if (engine->kv.host_bytes > 0)
         return error_set(error, STATUS_UNSUPPORTED, "another selection of KV that is partly on disk");
     drop_select(engine);
     enum status status = replace_select(engine, options, error);
@@ -104,6 +103,10 @@ const char *engine_documents_warning(const struct engine *engine) {
 
 struct select *engine_select(struct engine *engine) {
     return engine->select;
+}
+
+struct attention *engine_attention(struct engine *engine) {
+    return engine->attention;
 }
 
 void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context) {
@@ -123,7 +126,7 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
     wanted.method = method;
     wanted.keep = keep;
     struct engine *engine = sequence->engine;
-    if (engine->tiered != NULL && select != NULL) {
+    if (engine->kv.host_bytes > 0 && select != NULL) {
         const struct select_shape shape = plan_select_shape(&engine->model->config);
         uint64_t now, then;
         TRY(select_options_kept_most(options, &shape, engine->context_size, &now, error));
@@ -137,16 +140,6 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
 }
 
 /* ---- life ---- */
-
-static enum status before_layer(void *context, const struct forward_layer *layer, struct error *error) {
-    return tiered_begin_layer(context, layer->layer_index, layer->sequences, layer->items, layer->item_count,
-                              error);
-}
-
-static enum status after_layer(void *context, const struct forward_layer *layer, struct error *error) {
-    return tiered_end_layer(context, layer->layer_index, layer->sequences, layer->items, layer->item_count,
-                            error);
-}
 
 /* ---- shares ---- */
 
@@ -228,17 +221,9 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
 
-/* Attention over a cache whose chunks come and go, and where they go to. */
-static enum status make_tiered(struct engine *engine, const struct plan *plan,
-                               const struct engine_options *options, struct error *error) {
-    if (plan->host_bytes == 0) return STATUS_OK;
-    struct tiered_options lists;
-    TRY(plan_tiered_options(plan, &engine->model->config, &lists, error));
-    TRY(tiered_create(&engine->tiered, engine->model->device, engine->cache, engine->select, &lists, error));
-    forward_set_tiered(engine->forward, engine->tiered);
-    forward_set_hooks(
-        engine->forward,
-        &(struct forward_hooks){.before = before_layer, .after = after_layer, .context = engine->tiered});
+/* Where chunks of KV go to and come from. */
+static enum status open_documents(struct engine *engine, const struct plan *plan,
+                                  const struct engine_options *options, struct error *error) {
     if (plan->disk_directory == NULL) return STATUS_OK;
     TRY(documents_open(&engine->documents, plan, options, engine->model, kv_cache_layout(engine->cache),
                        engine->select, engine->kv.buffer_bytes, error));
@@ -254,10 +239,24 @@ static enum status set_trace(struct engine *engine, struct trace *trace, struct 
     engine->traced = trace != NULL;
     if (!engine->traced) return STATUS_OK;
     TRY(kv_tier_set_trace(engine->cache, trace, error));
-    if (engine->tiered != NULL) tiered_set_trace(engine->tiered, trace);
-    forward_set_trace(engine->forward, trace);
     if (pool != NULL) pool_set_trace(pool, trace);
     return STATUS_OK;
+}
+
+static enum status make_forward(struct engine *engine, const struct plan *plan, size_t rows, size_t block,
+                                struct trace *trace, struct error *error) {
+    struct attention_options options;
+    TRY(plan_attention_options(plan, &engine->model->config, &options, error));
+    options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
+    options.trace = trace;
+    TRY(attention_create(&engine->attention, engine->model->device, &options, error));
+    return forward_create(&engine->forward, engine->model,
+                          &(struct forward_options){.attention = engine->attention,
+                                                    .trace = trace,
+                                                    .row_capacity = rows,
+                                                    .block_capacity = block,
+                                                    .logit_row_capacity = engine->logit_rows_most},
+                          error);
 }
 
 static enum status engine_init(struct engine *engine, const struct plan *plan,
@@ -270,7 +269,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
     engine->logit_rows_most = min_size(block, ENGINE_SEQUENCES_MOST);
-    TRY(forward_create(&engine->forward, engine->model, rows, block, engine->logit_rows_most, error));
+    TRY(make_forward(engine, plan, rows, block, options->trace, error));
     engine->positions = calloc(rows, sizeof *engine->positions);
     engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);
     if (engine->positions == NULL || engine->logit_rows == NULL)
@@ -279,7 +278,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     struct device *device = engine->model->device;
     TRY(device->operations->stream_create(device, &engine->stream, error));
     TRY(replace_select(engine, &plan->select, error));
-    TRY(make_tiered(engine, plan, options, error));
+    TRY(open_documents(engine, plan, options, error));
     return set_trace(engine, options->trace, error);
 }
 
@@ -321,8 +320,8 @@ void engine_destroy(struct engine *engine) {
     drop_select(engine);
     if (engine->traced && device_pool(engine->model->device) != NULL)
         pool_set_trace(device_pool(engine->model->device), NULL);
-    tiered_destroy(engine->tiered);
     forward_destroy(engine->forward);
+    attention_destroy(engine->attention);
     if (engine->stream != NULL) engine->model->device->operations->stream_destroy(engine->stream);
     if (engine->cache != NULL) kv_cache_destroy(engine->cache);
     documents_close(engine->documents);
@@ -410,12 +409,11 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
 
 /* ---- tiers and documents ---- */
 
-/* A pass over KV that may be partly on disk: afterwards nothing is pinned, after a failure nothing of it is left. */
+/* A pass over KV that may be partly on disk: after a failure nothing of it is left. */
 static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error) {
     enum status status = forward_run(engine->forward, batch, logits, error);
-    if (engine->tiered == NULL) return status;
-    tiered_end_step(engine->tiered);
+    if (engine->kv.host_bytes == 0) return status;
     for (size_t i = 0; i < batch->item_count && status != STATUS_OK; i++)
         kv_sequence_set_length(batch->sequences[i], kv_sequence_length(batch->sequences[i]));
     return status;
@@ -488,7 +486,7 @@ const struct page_shares *sequence_shares(const struct sequence *sequence) {
     return kv_sequence_shares(sequence->kv);
 }
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
-    return sequence->engine->tiered != NULL ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
+    return sequence->engine->kv.host_bytes > 0 ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
 }
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);

@@ -54,6 +54,8 @@ enum status engine_set_select(struct engine *engine, const struct select_options
                               struct error *error) STATUS_CHECKED;
 /* NULL: everything is attended to.  For observers, statistics and the fallback notice. */
 struct select *engine_select(struct engine *engine);
+/* Its statistics, and an observer of what is chosen. */
+struct attention *engine_attention(struct engine *engine);
 /* Post-RoPE q, k, v and outputs of every layer of every batch; NULL: none. */
 void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context);
 

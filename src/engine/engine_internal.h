@@ -31,7 +31,7 @@ struct engine {
     struct select *select; /* owned; NULL: everything is attended to */
     struct stream *stream; /* owned; for metadata built outside of a step */
     struct sequence *sequences;
-    struct tiered *tiered;       /* owned; NULL: all KV is in memory */
+    struct attention *attention; /* owned */
     struct documents *documents; /* owned; NULL: nothing is saved */
     bool traced;                 /* the device's pool has our trace */
     uint64_t wanted_tokens;      /* of struct plan */

@@ -93,22 +93,19 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
             operations->copy(fill->stream, fill->rows, fill->host,
                              count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
-        if (engine->tiered != NULL)
-            TRY(tiered_begin_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
-        item.view = kv_sequence_view(fill->sequence->kv, layer);
-        operations->append(fill->stream,
-                           &(struct append_operation){.k = fill->rows,
-                                                      .v = (float *)fill->rows + count * k_stride,
-                                                      .k_stride = k_stride,
-                                                      .v_stride = v_stride,
-                                                      .kv_head_count = kv->kv_head_count,
-                                                      .items = &item,
-                                                      .item_count = 1});
-        if (engine->select != NULL) select_append(engine->select, fill->stream, layer, &item, 1);
-        TRY(operations->stream_synchronize(fill->stream,
-                                           error)); /* host is filled again, chunks are written */
-        if (engine->tiered != NULL)
-            TRY(tiered_end_layer(engine->tiered, layer, &fill->sequence->kv, &item, 1, error));
+        const struct attention_rows rows = {.layer_index = layer,
+                                            .kv_head_count = kv->kv_head_count,
+                                            .k = fill->rows,
+                                            .v = (float *)fill->rows + count * k_stride,
+                                            .k_stride = k_stride,
+                                            .v_stride = v_stride,
+                                            .sequences = &fill->sequence->kv,
+                                            .items = &item,
+                                            .item_count = 1};
+        TRY(attention_begin_layer(engine->attention, &rows, error));
+        attention_append(engine->attention, fill->stream, &rows);
+        TRY(operations->stream_synchronize(fill->stream, error)); /* host is filled again */
+        TRY(attention_end_layer(engine->attention, fill->stream, &rows, error));
     }
     return STATUS_OK;
 }
@@ -200,7 +197,7 @@ enum status engine_copy(struct engine *engine, struct sequence *sequence, const 
     const struct engine *from = source->engine;
     ASSERT(sequence_length(sequence) == 0 && token_count <= sequence_length(source));
     ASSERT(from != engine && from->model == engine->model);
-    if (from->tiered != NULL || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||
+    if (from->kv.host_bytes > 0 || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||
         engine->kv.k_type != KV_F16 || engine->kv.v_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "a copy of KV that is not f16 in memory");
     if (engine->select != NULL && select_watches_prefill(engine->select))

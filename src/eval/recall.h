@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/select.h"
+#include "attention/attention.h"
 #include "base/status.h"
 #include "kernels/top_k/top_k.h"
 

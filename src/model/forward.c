@@ -33,8 +33,8 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
     forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
     forward->narrow_hidden = place(&layout, wanted, hidden);
-    forward->ahead_normed = place(&layout, wanted, hidden);
-    forward->ahead_q = place(&layout, wanted, config->head_count * config->k_dimension);
+    forward->next_normed = place(&layout, wanted, hidden);
+    forward->next_q = place(&layout, wanted, config->head_count * config->k_dimension);
     forward->narrow_normed = place(&layout, wanted, hidden);
     return layout.used;
 }
@@ -61,19 +61,21 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
     forward->narrow_kv = calloc(wanted, sizeof(struct kv_sequence *));
-    forward->ahead_items = calloc(wanted, sizeof *forward->ahead_items);
-    forward->ahead_rows = wanted;
+    forward->next_items = calloc(wanted, sizeof *forward->next_items);
+    forward->next_rows = wanted;
     forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
     forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
     if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
-        forward->narrow_kv == NULL || forward->ahead_items == NULL || forward->narrow_positions == NULL ||
+        forward->narrow_kv == NULL || forward->next_items == NULL || forward->narrow_positions == NULL ||
         forward->narrow_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     return STATUS_OK;
 }
 
-enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
-                           size_t block_capacity, size_t logit_row_capacity, struct error *error) {
+enum status forward_create(struct forward **forward, struct model *model,
+                           const struct forward_options *options, struct error *error) {
+    const size_t row_capacity = options->row_capacity, block_capacity = options->block_capacity;
+    const size_t logit_row_capacity = options->logit_row_capacity;
     *forward = NULL;
     if (block_capacity == 0 || block_capacity > DEVICE_BATCH_MOST || logit_row_capacity == 0 ||
         logit_row_capacity > block_capacity)
@@ -86,6 +88,8 @@ enum status forward_create(struct forward **forward, struct model *model, size_t
     struct forward *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a forward pass");
     made->model = model;
+    made->attention = options->attention;
+    made->trace = options->trace;
     made->row_capacity = row_capacity;
     made->block_capacity = block_capacity;
     made->logit_row_capacity = logit_row_capacity;
@@ -112,7 +116,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow_items);
     free(forward->narrow_sequences);
     free(forward->narrow_kv);
-    free(forward->ahead_items);
+    free(forward->next_items);
     free(forward->narrow_positions);
     free(forward->narrow_rows);
     free(forward->observed);
@@ -125,17 +129,9 @@ void forward_set_observer(struct forward *forward, forward_observer *observer, v
     forward->observer_context = context;
 }
 
-void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks) {
-    forward->hooks = hooks != NULL ? *hooks : (struct forward_hooks){0};
-}
-
-void forward_set_trace(struct forward *forward, struct trace *trace) { forward->trace = trace; }
 void forward_set_replay(struct forward *forward, const struct forward_replay *replay) {
     forward->replay = replay;
 }
-
-void forward_set_select(struct forward *forward, struct select *select) { forward->select = select; }
-void forward_set_tiered(struct forward *forward, struct tiered *tiered) { forward->tiered = tiered; }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
     forward->attention_observer = observer;
@@ -261,7 +257,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
 /* The last layer's rows whose logits nobody wants are left out, unless somebody looks at them. */
 static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
     bool watched = forward->observer != NULL || forward->attention_observer != NULL ||
-                   (forward->select != NULL && select_watches_prefill(forward->select));
+                   attention_watches_prefill(forward->attention);
     return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL &&
            !watched;
 }
@@ -362,33 +358,37 @@ static void trace_engine(const struct forward *forward, const char *name, uint64
                                                    .count = (uint32_t)row_count});
 }
 
-static enum status run_layer(struct layer_pass *pass, const struct block *block, struct error *error) {
+static struct attention_rows rows_of(const struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct forward_hooks *hooks = &forward->hooks;
-    struct forward_layer layer = {.layer_index = pass->layer_index,
-                                  .block_index = block->index,
-                                  .block_count = block->count,
-                                  .sequences = block->batch.sequences,
-                                  .items = block->batch.items,
-                                  .item_count = block->batch.item_count,
-                                  .attends = !pass->narrow || block->batch.logit_row_count > 0};
+    const struct model_config *config = &forward->model->config;
+    const struct forward_batch *batch = pass->batch;
+    for (size_t i = 0; i < batch->item_count; i++) forward->items[i] = batch->items[i];
+    return (struct attention_rows){.layer_index = pass->layer_index,
+                                   .kv_head_count = config->kv_head_count,
+                                   .k = forward->k,
+                                   .v = forward->v,
+                                   .k_stride = config->kv_head_count * config->k_dimension,
+                                   .v_stride = config->kv_head_count * config->v_dimension,
+                                   .sequences = batch->sequences,
+                                   .items = forward->items,
+                                   .item_count = batch->item_count};
+}
+
+static enum status run_layer(struct layer_pass *pass, struct error *error) {
+    struct forward *forward = pass->forward;
+    pass->rows = rows_of(pass);
     layer_phase(pass, "open");
-    if (hooks->before != NULL) TRY(hooks->before(hooks->context, &layer, error));
+    TRY(attention_begin_layer(forward->attention, &pass->rows, error));
     layer_phase(pass, "project");
     if (forward->model->config.family == FAMILY_OPT)
         opt_layer(pass);
     else
         llama_layer(pass);
-    TRY(pass->status);
-    layer.items = forward->items;
     layer_phase(pass, "store");
-    if (hooks->after != NULL) { /* the host reads the rows that were stored */
-        TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
-        TRY(hooks->after(hooks->context, &layer, error));
-    }
+    TRY(attention_end_layer(forward->attention, forward->stream, &pass->rows, error));
     if (forward->observer != NULL) TRY(observe(pass, error));
     if (forward->attention_observer != NULL)
-        TRY(observe_attention(forward, &block->batch, pass->layer_index, error));
+        TRY(observe_attention(forward, pass->batch, pass->layer_index, error));
     return STATUS_OK;
 }
 
@@ -407,10 +407,9 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .angles = forward->angles + block->first * config->rope_dimension,
                               .residual = forward->hidden + block->first * config->hidden_size,
                               .normed = forward->normed,
-                              .row_count = block->batch.row_count,
-                              .error = error};
+                              .row_count = block->batch.row_count};
     uint64_t began = trace_clock(forward->trace);
-    enum status status = run_layer(&pass, block, error);
+    enum status status = run_layer(&pass, error);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
     trace_engine(forward, "layer", began, layer_index, block->batch.row_count);
     TRY(status);
@@ -446,6 +445,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     narrow_prepare(forward, batch);
     uint64_t began = trace_clock(forward->trace);
     enum status status = run_layers(forward, batch, error);
+    attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
     if (status == STATUS_OK && batch->logit_row_count > 0)

@@ -37,15 +37,13 @@ struct forward {
     forward_observer *observer;
     void *observer_context;
     float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
-    struct select *select;           /* borrowed; NULL: none */
-    struct tiered *tiered;           /* borrowed; NULL: all KV is in memory */
-    float *ahead_normed, *ahead_q;   /* [ahead_rows][hidden_size], [ahead_rows][head_count][k_dimension] */
-    struct attend_item *ahead_items; /* owned, [ahead_rows] */
-    size_t ahead_rows;               /* rows of a step whose next layer's queries are guessed */
+    struct attention *attention;    /* borrowed */
+    float *next_normed, *next_q;    /* [next_rows][hidden_size], [next_rows][head_count][k_dimension] */
+    struct attend_item *next_items; /* owned, [next_rows] */
+    size_t next_rows;               /* rows of a step whose next layer's queries are expected */
     attention_observer *attention_observer;
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
-    struct forward_hooks hooks;
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
 };
@@ -62,8 +60,7 @@ struct layer_pass {
     float *residual;     /* in hidden, or in narrow_hidden once narrowed: [row_count][hidden_size] */
     float *normed;       /* the same for the norm's output */
     size_t row_count;    /* of residual */
-    struct error *error;
-    enum status status; /* of attention */
+    struct attention_rows rows; /* the block's new ones */
 };
 
 /* For the timeline: what follows is this phase of the pass's layer. */

@@ -1,5 +1,4 @@
 /* layer: the attention half that all families share. */
-#include "attention/dense.h"
 #include "base/assert.h"
 #include "model/forward_internal.h"
 
@@ -117,25 +116,6 @@ static void narrow(struct layer_pass *pass) {
                                                  .cosine_sine = pass->angles});
 }
 
-static void append(struct layer_pass *pass) {
-    struct forward *forward = pass->forward;
-    const struct model_config *config = &forward->model->config;
-    const struct forward_batch *batch = pass->batch;
-    for (size_t i = 0; i < batch->item_count; i++) forward->items[i] = batch->items[i];
-    dense_append(forward->stream, forward->model->device,
-                 &(struct dense_rows){.layer_index = pass->layer_index,
-                                      .kv_head_count = config->kv_head_count,
-                                      .k = forward->k,
-                                      .v = forward->v,
-                                      .k_stride = config->kv_head_count * config->k_dimension,
-                                      .v_stride = config->kv_head_count * config->v_dimension,
-                                      .sequences = batch->sequences,
-                                      .items = forward->items,
-                                      .item_count = batch->item_count});
-    if (forward->select != NULL)
-        select_append(forward->select, forward->stream, pass->layer_index, forward->items, batch->item_count);
-}
-
 static struct attend_operation operation_of(const struct layer_pass *pass, const float *q,
                                             const struct attend_item *items, size_t item_count) {
     struct forward *forward = pass->forward;
@@ -153,70 +133,65 @@ static struct attend_operation operation_of(const struct layer_pass *pass, const
 
 /* What the next layer will ask for, by the residual stream as it came into this one: a layer changes it little
  * (InfiniGen; CLO section 4).  Only for steps that choose. */
-static bool guess_next(void *context, struct attend_operation *guess) {
+static bool expected_queries(void *context, size_t next, struct attend_operation *operation) {
     const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
-    size_t next = pass->layer_index + 1;
+    ASSERT(next == pass->layer_index + 1);
     if (forward->replay != NULL || pass->narrow || next >= config->layer_count ||
-        pass->row_count > forward->ahead_rows || pass->row_count != pass->batch->item_count ||
+        pass->row_count > forward->next_rows || pass->row_count != pass->batch->item_count ||
         config->layers[next].attention == ATTENTION_SLIDING)
         return false;
     const struct layer_weights *weights = &model->layers[next];
-    norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->ahead_normed);
+    norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next_normed);
     model->device->operations->matmul(
-        forward->stream, &(struct matmul_operation){.x = forward->ahead_normed,
+        forward->stream, &(struct matmul_operation){.x = forward->next_normed,
                                                     .x_stride = config->hidden_size,
                                                     .row_count = pass->row_count,
                                                     .weight_count = 1,
                                                     .weights = {&weights->q},
                                                     .biases = {weights->q_bias},
-                                                    .y = {forward->ahead_q},
+                                                    .y = {forward->next_q},
                                                     .y_stride = {config->head_count * config->k_dimension}});
-    head_norm(pass, forward->ahead_q, pass->row_count, config->head_count, weights->q_norm);
-    rotate(pass, forward->ahead_q, pass->row_count, config->head_count);
+    head_norm(pass, forward->next_q, pass->row_count, config->head_count, weights->q_norm);
+    rotate(pass, forward->next_q, pass->row_count, config->head_count);
     for (size_t i = 0; i < pass->row_count; i++) {
-        forward->ahead_items[i] = forward->items[i];
-        forward->ahead_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
+        forward->next_items[i] = forward->items[i];
+        forward->next_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
     }
-    *guess = operation_of(pass, forward->ahead_q, forward->ahead_items, pass->row_count);
+    *operation = operation_of(pass, forward->next_q, forward->next_items, pass->row_count);
     return true;
 }
 
-static enum status attend(struct layer_pass *pass) {
+/* The rows that go on, one item each. */
+static const struct attend_item *narrow_items(const struct layer_pass *pass) {
+    const struct forward *forward = pass->forward;
+    struct attend_item *items = forward->narrow_items + pass->narrow_first;
+    for (size_t i = 0; i < pass->row_count; i++)
+        items[i] = (struct attend_item){
+            .view = forward->items[forward->narrow_sequences[pass->narrow_first + i]].view,
+            .row_first = i,
+            .row_count = 1,
+            .position_first = forward->narrow_positions[pass->narrow_first + i]};
+    return items;
+}
+
+static void attend(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct model_config *config = &forward->model->config;
-    const struct layer_config *layer = &config->layers[pass->layer_index];
-    struct attend_item *narrow_items = forward->narrow_items + pass->narrow_first;
-    const size_t *sequences = forward->narrow_sequences + pass->narrow_first;
-    const uint64_t *positions = forward->narrow_positions + pass->narrow_first;
-    if (pass->narrow)
-        for (size_t i = 0; i < pass->row_count; i++)
-            narrow_items[i] = (struct attend_item){.view = forward->items[sequences[i]].view,
-                                                   .row_first = i,
-                                                   .row_count = 1,
-                                                   .position_first = positions[i]};
-    struct attend_operation operation =
-        operation_of(pass, forward->q, pass->narrow ? narrow_items : forward->items,
-                     pass->narrow ? pass->row_count : pass->batch->item_count);
-    operation.window = layer->attention == ATTENTION_SLIDING ? layer->window : 0;
-    if (forward->tiered != NULL) {
-        tiered_attend(forward->tiered, forward->stream, pass->layer_index, &operation,
-                      pass->narrow ? forward->narrow_kv + pass->narrow_first : pass->batch->sequences,
-                      forward->select, pass->batch->rules, guess_next, pass);
-        return STATUS_OK;
+    const struct layer_config *config = &forward->model->config.layers[pass->layer_index];
+    struct attention_layer layer = {.index = pass->layer_index,
+                                    .sequences = pass->batch->sequences,
+                                    .rules = pass->batch->rules,
+                                    .math = {.queries = expected_queries, .context = pass}};
+    if (pass->narrow) {
+        layer.sequences = forward->narrow_kv + pass->narrow_first;
+        layer.operation = operation_of(pass, forward->q, narrow_items(pass), pass->row_count);
+    } else {
+        layer.operation = operation_of(pass, forward->q, forward->items, pass->batch->item_count);
     }
-    if (forward->select != NULL && pass->batch->rules != NULL)
-        return select_attend(forward->select, forward->stream,
-                             &(struct choice_query){.layer_index = pass->layer_index,
-                                                    .operation = &operation,
-                                                    .rules = pass->batch->rules,
-                                                    .attends_next = true},
-                             pass->error);
-    dense_attend(forward->stream, forward->model->device, &operation);
-    if (forward->select == NULL) return STATUS_OK;
-    return select_watch_prefill(forward->select, forward->stream, pass->layer_index, &operation, pass->error);
+    layer.operation.window = config->attention == ATTENTION_SLIDING ? config->window : 0;
+    attention_attend(forward->attention, forward->stream, &layer);
 }
 
 /* A layer's rows of the replay, [row_count][size] from `rows` on, in the place of those computed. */
@@ -242,7 +217,7 @@ bool layer_attention(struct layer_pass *pass) {
     head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
     rotate(pass, forward->k, pass->row_count, config->kv_head_count);
     if (forward->replay != NULL) replay_keys_and_values(pass);
-    append(pass);
+    attention_append(forward->attention, forward->stream, &pass->rows);
     if (pass->narrow) {
         if (pass->batch->logit_row_count == 0) return false;
         narrow(pass);
@@ -252,7 +227,7 @@ bool layer_attention(struct layer_pass *pass) {
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");
-    pass->status = attend(pass);
+    attend(pass);
     layer_phase(pass, "output");
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,

@@ -10,8 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/select.h"
-#include "attention/tiered.h"
+#include "attention/attention.h"
 #include "base/arena.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
@@ -86,13 +85,17 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
 
-/* Buffers of a forward pass over batches of up to row_capacity rows, of which up to block_capacity go through a layer
- * at a time; allocated once.  Of the rows of a batch only the residual stream and the rope angles are kept, in memory
- * that is real where it was used. */
 struct forward;
-enum status forward_create(struct forward **forward, struct model *model, size_t row_capacity,
-                           size_t block_capacity, size_t logit_row_capacity, struct error *error)
-    STATUS_CHECKED;
+struct forward_options {
+    struct attention *attention; /* borrowed; the door that every layer goes through */
+    struct trace *trace; /* borrowed; shows steps, layers and their phases (platform/trace.h); NULL: none */
+    /* Batches of up to row_capacity rows, of which up to block_capacity go through a layer at a time. */
+    size_t row_capacity, block_capacity, logit_row_capacity;
+};
+/* Buffers of a forward pass, allocated once.  Of the rows of a batch only the residual stream and the rope angles are
+ * kept, in memory that is real where it was used. */
+enum status forward_create(struct forward **forward, struct model *model,
+                           const struct forward_options *options, struct error *error) STATUS_CHECKED;
 void forward_destroy(struct forward *forward);
 
 /* Called after each block of each layer but the last of the last: rows times layers done, and in all.  True: the run
@@ -114,7 +117,7 @@ struct forward_batch {
     size_t logit_row_count;
     /* forward_logits will be asked for more rows: the last layer is not narrowed to logit_rows */
     bool keep_rows;
-    /* [item_count]: what each sequence's rows attend to, by the selection that is set; NULL: everything (prefill) */
+    /* [item_count]: what each sequence's rows attend to, by attention's selection; NULL: everything (prefill) */
     const struct select_rule *const *rules;
     forward_progress *progress; /* may be NULL */
     void *progress_context;
@@ -125,37 +128,10 @@ struct forward_batch {
 typedef void forward_observer(void *context, size_t layer_index,
                               const float *hidden /* [row_count][hidden_size] */, size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
-/* The selection that appends metadata and that batches with rules attend by; borrowed, NULL: none. */
-void forward_set_select(struct forward *forward, struct select *select);
-/* Attention over a cache whose chunks come and go; the hooks below are to begin and end its layers.  Borrowed, NULL:
- * all of it is in memory. */
-void forward_set_tiered(struct forward *forward, struct tiered *tiered);
-
-/* A layer about to run over a block of a batch, or just run: for who brings K and V and takes them away.  A decode
- * step is one block of one row per sequence. */
-struct forward_layer {
-    size_t layer_index;
-    size_t block_index, block_count; /* of the batch */
-    /* [item_count]: the block's rows by sequence; `after` sees them with this layer's views */
-    struct kv_sequence *const *sequences;
-    const struct attend_item *items;
-    size_t item_count;
-    bool attends; /* false: K and V of the rows are stored and nothing is read: nobody wants their logits */
-};
-/* Called on the engine's thread; `after` when the layer's work is on the stream (done, on a device without a queue).
- * A status other than OK ends the run with it; `after` is called only where `before` gave OK. */
-struct forward_hooks {
-    enum status (*before)(void *context, const struct forward_layer *layer, struct error *error);
-    enum status (*after)(void *context, const struct forward_layer *layer, struct error *error);
-    void *context;
-};
-/* Steps, layers and their phases are shown in it (platform/trace.h); borrowed, NULL: no more. */
-void forward_set_trace(struct forward *forward, struct trace *trace);
-void forward_set_hooks(struct forward *forward, const struct forward_hooks *hooks); /* NULL: none */
 
 /* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,
  * valid during the call.  While an observer is set no pass is narrowed.  What a selection took of it is
- * select_set_observer's. */
+ * attention_set_observer's. */
 struct attention_event {
     size_t layer_index, row_count;
     const float *q;                  /* [row_count][head_count][k_dimension] */

@@ -92,15 +92,16 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
     return plan->context_size != 0 ? plan->context_size : config->context_length;
 }
 
-enum status plan_tiered_options(const struct plan *plan, const struct model_config *config,
-                                struct tiered_options *tiered, struct error *error) {
+enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
+                                   struct attention_options *attention, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
-    *tiered = (struct tiered_options){.kv_head_count = config->kv_head_count,
-                                      .sequence_capacity = plan->sequence_capacity,
-                                      .context_size = plan_context_size(plan, config),
-                                      .looks_ahead = plan->prefetches};
+    *attention = (struct attention_options){.kv_head_count = config->kv_head_count,
+                                            .sequence_capacity = plan->sequence_capacity,
+                                            .context_size = plan_context_size(plan, config),
+                                            .prefetches = plan->prefetches};
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
-    return select_options_kept_most(&plan->select, &shape, tiered->context_size, &tiered->kept_most, error);
+    return select_options_kept_most(&plan->select, &shape, attention->context_size, &attention->kept_most,
+                                    error);
 }
 
 static uint64_t buffer_bytes_of(const struct plan *plan) {
@@ -122,11 +123,11 @@ static enum status token_config(const struct plan *plan, const struct model_conf
 
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
                               struct kv_cache_config *cache, struct error *error) {
-    struct tiered_options lists;
+    struct attention_options lists;
     uint64_t context = plan_context_size(plan, config), per_sequence, bytes;
     size_t block = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
     TRY(token_config(plan, config, cache, error));
-    TRY(plan_tiered_options(plan, config, &lists, error));
+    TRY(plan_attention_options(plan, config, &lists, error));
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
     cache->q4_pages = plan->q4_pages;
@@ -134,7 +135,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
     cache->buffer_bytes = buffer_bytes_of(plan);
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
-    cache->scratch_bytes = tiered_bytes(&lists);
+    cache->scratch_bytes = attention_bytes(&lists);
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
         !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||

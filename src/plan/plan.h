@@ -13,8 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/select.h"
-#include "attention/tiered.h"
+#include "attention/attention.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
 #include "cache/page_shares.h"
@@ -98,9 +97,9 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
 
 struct select_shape plan_select_shape(const struct model_config *config);
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config);
-/* What attention over KV in tiers is made for. */
-enum status plan_tiered_options(const struct plan *plan, const struct model_config *config,
-                                struct tiered_options *tiered, struct error *error) STATUS_CHECKED;
+/* What attention is made for; whether over KV in tiers is added with the cache. */
+enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
+                                   struct attention_options *attention, struct error *error) STATUS_CHECKED;
 /* The cache, the selection's metadata included. */
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
                               struct kv_cache_config *cache, struct error *error) STATUS_CHECKED;

@@ -211,7 +211,7 @@ static void copies_fills_and_observers(void **state) {
         assert_ok(engine_copy(engine, sequence, source, 300, &rig.error), rig.error);
         assert_ok(engine_fill_random(engine, sequence, 400, 5, &rig.error), rig.error);
         assert_ok(recall_create(&recall, &shape, CONTEXT, &rig.error), rig.error);
-        select_set_observer(engine_select(engine), recall_add, &recall);
+        attention_set_observer(engine_attention(engine), recall_add, &recall);
         logits[side] = calloc(STEPS * rig.width, sizeof(float));
         decode(&rig, engine, sequence, logits[side]);
         cells[side] = *recall_get(&recall, 2, 1);

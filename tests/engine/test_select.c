@@ -122,7 +122,7 @@ static void everything_equals_full(void **state) {
             if (!(apart <= bound))
                 fail_msg("select=%s, round %zu: 100%% differs from full by %g, bound %g", methods[i]->name,
                          round, apart, bound);
-            struct select_statistics s = select_statistics(engine_select(rig.engine));
+            struct select_statistics s = attention_statistics(engine_attention(rig.engine));
             assert_true(s.visible > 0 && s.kept == s.visible);
             free(found);
             rig_close(&rig);
@@ -182,7 +182,7 @@ static void budgets_hold_at_every_edge(void **state) {
             struct watch watch = {&select, rig.model->config.kv_head_count, 0, keeps[k], 0};
             sequence_truncate(sequence, 252);
             assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
-            select_set_observer(engine_select(rig.engine), check_event, &watch);
+            attention_set_observer(engine_attention(rig.engine), check_event, &watch);
             for (size_t length = 252; length < 262; length++) {
                 const float *logits = step(&rig, sequence, length);
                 for (size_t i = 0; i < rig.width; i++) assert_true(isfinite(logits[i]));
@@ -237,11 +237,11 @@ static void heads_keep_by_importance(void **state) {
                                            rig.model->config.k_dimension};
         struct sequence *sequence = filled(&rig, LENGTH);
         struct watch watch = {&select, kv_heads, 0, KEEP, 0};
-        select_set_observer(engine_select(rig.engine), check_shares, &watch);
+        attention_set_observer(engine_attention(rig.engine), check_shares, &watch);
         for (size_t i = 0; i < STEPS; i++) step(&rig, sequence, LENGTH + i);
         assert_int_equal(watch.events, LAYERS * STEPS);
         assert_true(watch.kept <= watch.events * kv_heads * KEEP);
-        assert_int_equal(select_statistics(engine_select(rig.engine)).kept, watch.kept);
+        assert_int_equal(attention_statistics(engine_attention(rig.engine)).kept, watch.kept);
         uint64_t most;
         assert_ok(select_options_kept_most(&select, &shape, LENGTH + STEPS, &most, &rig.error), rig.error);
         if (methods[m] != &select_window)
@@ -391,7 +391,7 @@ static void h2o_learns_from_steps(void **state) {
     rig_open(&rig, cpu_features(), 2, small(&select_h2o, 60));
     struct sequence *sequence = filled(&rig, 20);
     for (size_t i = 20; i < 300; i++) step(&rig, sequence, i);
-    select_set_observer(engine_select(rig.engine), latest_heavy, &latest);
+    attention_set_observer(engine_attention(rig.engine), latest_heavy, &latest);
     step(&rig, sequence, 300);
     assert_true(latest > 50); /* 79; without what the steps gave it is 29, the end of the first tokens */
     sequence_destroy(sequence);
@@ -467,7 +467,7 @@ static void a_tree_of_pages_is_quest(void **state) {
     assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
     float *found = decode(&rig, FIRST, COUNT);
     assert_memory_equal(found, expected, COUNT * rig.width * sizeof *found);
-    struct tree_counts counts = select_statistics(engine_select(rig.engine)).tree;
+    struct tree_counts counts = attention_statistics(engine_attention(rig.engine)).tree;
     uint64_t opened = 0;
     for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) opened += counts.opened[level];
     assert_true(counts.searches > 0 && counts.leaves > 0 && opened > 0);
@@ -525,9 +525,9 @@ static void evaluations_are_counted(void **state) {
         select.leaf = 16;
         assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
         struct sequence *sequence = filled(&rig, 300);
-        select_reset_statistics(engine_select(rig.engine));
+        attention_reset_statistics(engine_attention(rig.engine));
         step(&rig, sequence, 300);
-        struct select_statistics found = select_statistics(engine_select(rig.engine));
+        struct select_statistics found = attention_statistics(engine_attention(rig.engine));
         assert_int_equal(found.visible % 301, 0);
         uint64_t heads = found.visible / 301;
         assert_in_range(found.evaluated, cases[i].least * heads, cases[i].most * heads);

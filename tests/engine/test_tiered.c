@@ -134,8 +134,7 @@ static bool has_bounds(const struct select_method *method) {
 }
 
 static struct certificates certificates_of(struct engine *engine) {
-    struct select *select = engine_select(engine);
-    return select != NULL ? select_statistics(select).certified : (struct certificates){0};
+    return attention_statistics(engine_attention(engine)).certified;
 }
 
 /* Heads come in another order, so their sum is another one. */
@@ -275,7 +274,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
 
 /* Where layers add nothing the next layer's queries are those that are taken for them, and so is its choice: what is
  * prefetched is used, to the last chunk.  How much is prefetched depends on the disk; that something is, in the first
- * steps (guess_gate.h), does not. */
+ * steps (prefetch_gate.h), does not. */
 static void what_is_certain_is_prefetched(void **state) {
     (void)state;
     const size_t lengths[] = {PROMPT};

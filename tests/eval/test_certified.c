@@ -67,7 +67,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
     assert_ok(engine_create(&engine, rig->model, &options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
-    select_set_observer(engine_select(engine), recall_add, &recall);
+    attention_set_observer(engine_attention(engine), recall_add, &recall);
     for (size_t i = 0; i < STEPS; i++) {
         const float *logits;
         assert_ok(engine_step(engine, &sequence, &rig->tokens[PROMPT + i], 1, &logits, &rig->error),
@@ -77,7 +77,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->head_count; head++)
             recall_cell_add(&outcome.caught, recall_get(&recall, layer, head));
-    outcome.certified = select_statistics(engine_select(engine)).certified;
+    outcome.certified = attention_statistics(engine_attention(engine)).certified;
     select_metadata_kind(engine_select(engine), outcome.kind);
     sequence_destroy(sequence);
     engine_destroy(engine);

@@ -67,7 +67,16 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
     assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
     assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MOST, &error), error);
     assert_ok(kv_sequence_reserve(sequence, count, &error), error);
-    assert_ok(forward_create(&forward, model, count, count, count, &error), error);
+    struct attention *attention;
+    const struct attention_options everything = {.cache = NULL};
+    assert_ok(attention_create(&attention, model->device, &everything, &error), error);
+    assert_ok(forward_create(&forward, model,
+                             &(struct forward_options){.attention = attention,
+                                                       .row_capacity = count,
+                                                       .block_capacity = count,
+                                                       .logit_row_capacity = count},
+                             &error),
+              error);
     uint64_t positions[TOKENS_MOST];
     uint32_t rows[TOKENS_MOST / LOGIT_STRIDE];
     for (size_t i = 0; i < count; i++) positions[i] = i;
@@ -90,6 +99,7 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
     for (size_t i = 0; i < count / LOGIT_STRIDE * config->vocabulary_size; i++)
         worst = fmax(worst, difference(logits[i], logits_expected[i]));
     forward_destroy(forward);
+    attention_destroy(attention);
     kv_sequence_destroy(sequence);
     kv_cache_destroy(cache);
     return worst;

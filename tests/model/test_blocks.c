@@ -29,6 +29,7 @@ struct rig {
     struct model *model;
     struct kv_cache *cache;
     struct forward *forward;
+    struct attention *attention;
     struct kv_sequence *sequences[2]; /* by one batch in blocks, and by a batch per block */
     struct kernels kernels;
     size_t prefix, row_count, block_rows, wanted_count;
@@ -75,6 +76,13 @@ static void choose_wanted(struct rig *rig) {
         }
 }
 
+static struct forward_options options_of(const struct rig *rig, size_t rows, size_t block, size_t wanted) {
+    return (struct forward_options){.attention = rig->attention,
+                                    .row_capacity = rows,
+                                    .block_capacity = block,
+                                    .logit_row_capacity = wanted};
+}
+
 static void rig_open(struct rig *rig, uint64_t seed) {
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
@@ -84,8 +92,10 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     tiny_model_load(&tiny, "blocks", &device, &rig->device, &rig->model);
     kernels_init(&rig->kernels, cpu_features());
     open_cache(rig);
-    assert_ok(forward_create(&rig->forward, rig->model, ROWS_MOST, BLOCK_MOST, WANTED_MOST, &rig->error),
-              rig->error);
+    const struct attention_options everything = {.cache = NULL};
+    assert_ok(attention_create(&rig->attention, rig->device, &everything, &rig->error), rig->error);
+    const struct forward_options options = options_of(rig, ROWS_MOST, BLOCK_MOST, WANTED_MOST);
+    assert_ok(forward_create(&rig->forward, rig->model, &options, &rig->error), rig->error);
     rig->prefix = random_between(&rig->random, 0, PREFIX_MOST);
     rig->row_count = random_between(&rig->random, 1, ROWS_MOST);
     rig->block_rows = random_between(&rig->random, 1, BLOCK_MOST);
@@ -101,6 +111,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
 
 static void rig_close(struct rig *rig) {
     forward_destroy(rig->forward);
+    attention_destroy(rig->attention);
     for (size_t i = 0; i < 2; i++) {
         kv_sequence_destroy(rig->sequences[i]);
         free(rig->logits[i]);
@@ -276,106 +287,63 @@ static void test_observers_see_the_same(void **state) {
     }
 }
 
-/* ---- hooks ---- */
+/* ---- layers and blocks in order ---- */
 
-struct hooked {
+struct order {
     struct rig *rig;
-    size_t count, fail_at;    /* calls; the one that fails, counted from 1; 0: none */
-    size_t layer, block, row; /* where the next call must be */
-    bool after;
+    size_t count;
+    size_t layer, row; /* where the next call must be */
 };
 
-static enum status hooked_call(struct hooked *hooked, const struct forward_layer *layer, bool after,
-                               struct error *error) {
-    const struct rig *rig = hooked->rig;
-    size_t rows = min_size(rig->row_count - hooked->row, rig->block_rows);
-    assert_int_equal(after, hooked->after);
-    assert_int_equal(layer->layer_index, hooked->layer);
-    assert_int_equal(layer->block_index, hooked->block);
-    assert_int_equal(layer->block_count, (rig->row_count + rig->block_rows - 1) / rig->block_rows);
-    assert_int_equal(layer->item_count, 1);
-    assert_ptr_equal(layer->sequences[0], rig->sequences[0]);
-    assert_int_equal(layer->items[0].row_first, 0);
-    assert_int_equal(layer->items[0].row_count, rows);
-    assert_int_equal(layer->items[0].position_first, rig->prefix + hooked->row);
-    if (after)
-        assert_ptr_equal(layer->items[0].view.chunks,
-                         kv_sequence_view(rig->sequences[0], hooked->layer).chunks);
-    size_t wanted = 0; /* of the block */
-    for (size_t i = 0; i < rig->wanted_count; i++)
-        wanted += rig->wanted[i] >= hooked->row && rig->wanted[i] < hooked->row + rows;
-    bool last = hooked->layer + 1 == rig->model->config.layer_count;
-    assert_int_equal(layer->attends, !last || rig->keep_rows || wanted > 0);
-    if (++hooked->count == hooked->fail_at)
-        return error_set(error, STATUS_IO, "call %zu fails", hooked->count);
-    hooked->after = !after;
-    if (!after) return STATUS_OK;
-    hooked->row += rows;
-    hooked->block++;
-    if (hooked->row < rig->row_count) return STATUS_OK;
-    hooked->layer++;
-    hooked->block = hooked->row = 0;
-    return STATUS_OK;
+/* Layer by layer, block by block, each with the views of its layer. */
+static void check_order(void *context, const struct attention_event *event) {
+    struct order *order = context;
+    const struct rig *rig = order->rig;
+    size_t rows = min_size(rig->row_count - order->row, rig->block_rows);
+    assert_int_equal(event->layer_index, order->layer);
+    assert_int_equal(event->item_count, 1);
+    assert_int_equal(event->row_count, rows);
+    assert_int_equal(event->items[0].row_first, 0);
+    assert_int_equal(event->items[0].row_count, rows);
+    assert_int_equal(event->items[0].position_first, rig->prefix + order->row);
+    assert_ptr_equal(event->items[0].view.chunks, kv_sequence_view(rig->sequences[0], order->layer).chunks);
+    order->count++;
+    order->row += rows;
+    if (order->row < rig->row_count) return;
+    order->layer++;
+    order->row = 0;
 }
 
-static enum status before(void *context, const struct forward_layer *layer, struct error *error) {
-    return hooked_call(context, layer, false, error);
-}
-static enum status after(void *context, const struct forward_layer *layer, struct error *error) {
-    return hooked_call(context, layer, true, error);
-}
-
-static void test_hooks(void **state) {
+static void test_blocks_come_layer_by_layer(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct rig rig;
-        struct attend_item item;
         rig_open(&rig, seed);
         run_prefix(&rig, 0);
-        struct hooked hooked = {.rig = &rig};
-        const struct forward_hooks hooks = {before, after, &hooked};
-        forward_set_hooks(rig.forward, &hooks);
+        struct order order = {.rig = &rig};
+        forward_set_attention_observer(rig.forward, check_order, &order);
         run_in_blocks(&rig);
         size_t blocks = (rig.row_count + rig.block_rows - 1) / rig.block_rows;
-        size_t calls = 2 * blocks * rig.model->config.layer_count;
-        assert_int_equal(hooked.count, calls);
-
-        size_t fail_at = random_between(&rig.random, 1, calls);
-        hooked = (struct hooked){.rig = &rig, .fail_at = fail_at};
-        struct forward_batch batch = whole_batch(&rig, &item);
-        assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_IO);
-        assert_int_equal(hooked.count, fail_at); /* nothing after it */
-        assert_non_null(strstr(rig.error.message, "fails"));
-
-        forward_set_hooks(rig.forward, NULL);
-        memcpy(rig.logits[1], rig.logits[0], ROWS_MOST * rig.width * sizeof(float));
-        run_in_blocks(&rig); /* as if nothing had been */
-        assert_memory_equal(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float));
+        assert_int_equal(order.count, blocks * rig.model->config.layer_count);
         rig_close(&rig);
     }
 }
 
 /* A step of two sequences is one block with two items. */
-static enum status before_step(void *context, const struct forward_layer *layer, struct error *error) {
+static void check_step(void *context, const struct attention_event *event) {
     size_t *calls = context;
-    (void)error;
-    assert_int_equal(layer->layer_index, (*calls)++);
-    assert_int_equal(layer->block_index, 0);
-    assert_int_equal(layer->block_count, 1);
-    assert_int_equal(layer->item_count, 2);
-    assert_true(layer->attends);
-    for (size_t i = 0; i < 2; i++) assert_int_equal(layer->items[i].row_first, i);
-    return STATUS_OK;
+    assert_int_equal(event->layer_index, (*calls)++);
+    assert_int_equal(event->item_count, 2);
+    for (size_t i = 0; i < 2; i++) assert_int_equal(event->items[i].row_first, i);
 }
 
-static void test_hooks_of_a_step(void **state) {
+static void test_a_step_is_one_block(void **state) {
     (void)state;
     struct rig rig;
     rig_open(&rig, 5);
     size_t calls = 0;
-    const struct forward_hooks hooks = {.before = before_step, .context = &calls};
     for (size_t i = 0; i < 2; i++) run_prefix(&rig, i);
-    forward_set_hooks(rig.forward, &hooks);
+    forward_set_attention_observer(rig.forward, check_step, &calls);
     uint64_t positions[2] = {rig.prefix, rig.prefix};
     struct attend_item items[2] = {{.row_count = 1, .position_first = rig.prefix},
                                    {.row_first = 1, .row_count = 1, .position_first = rig.prefix}};
@@ -398,9 +366,11 @@ static void test_sizes(void **state) {
     struct forward *forward;
     struct attend_item item;
     rig_open(&rig, 7);
-    assert_int_equal(forward_create(&forward, rig.model, 10, 20, 1, &rig.error), STATUS_USAGE);
-    assert_int_equal(forward_create(&forward, rig.model, (size_t)1 << 30, 20, 1, &rig.error), STATUS_USAGE);
-    assert_int_equal(forward_create(&forward, rig.model, 8192, 8192, 1, &rig.error), STATUS_USAGE);
+    const size_t refused[][2] = {{10, 20}, {(size_t)1 << 30, 20}, {8192, 8192}};
+    for (size_t i = 0; i < 3; i++) {
+        const struct forward_options options = options_of(&rig, refused[i][0], refused[i][1], 1);
+        assert_int_equal(forward_create(&forward, rig.model, &options, &rig.error), STATUS_USAGE);
+    }
     struct forward_batch batch = batch_of(&rig, 0, 0, ROWS_MOST, &item); /* as one block: too large */
     memset(rig.tokens, 0, sizeof rig.tokens);
     for (size_t i = 0; i < ROWS_MOST; i++) rig.positions[i] = i;
@@ -416,8 +386,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks_are_batches),
         cmocka_unit_test(test_observers_see_the_same),
-        cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_hooks_of_a_step),
+        cmocka_unit_test(test_blocks_come_layer_by_layer),
+        cmocka_unit_test(test_a_step_is_one_block),
         cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -239,7 +239,16 @@ static void test_observer(void **state) {
                                  .sequence_capacity = 1};
     for (size_t i = 0; i < ROWS; i++) tokens[i] = (int32_t)(i % config->vocabulary_size), positions[i] = i;
     assert_ok(kv_cache_create(&cache, device, &kv, &error), error);
-    assert_ok(forward_create(&forward, model, ROWS, ROWS, 1, &error), error);
+    struct attention *attention;
+    const struct attention_options everything = {.cache = NULL};
+    assert_ok(attention_create(&attention, device, &everything, &error), error);
+    assert_ok(forward_create(&forward, model,
+                             &(struct forward_options){.attention = attention,
+                                                       .row_capacity = ROWS,
+                                                       .block_capacity = ROWS,
+                                                       .logit_row_capacity = 1},
+                             &error),
+              error);
     for (size_t round = 0; round < 2; round++) {
         struct kv_sequence *sequence;
         const float *logits;
@@ -267,6 +276,7 @@ static void test_observer(void **state) {
     assert_true(largest > 0);
     free(seen.q);
     forward_destroy(forward);
+    attention_destroy(attention);
     kv_cache_destroy(cache);
 }
 

@@ -71,7 +71,16 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
     struct attend_item item = {.row_count = TOKENS};
     assert_ok(kv_sequence_create(&sequence, cache, 256, &error), error);
     assert_ok(kv_sequence_reserve(sequence, TOKENS, &error), error);
-    assert_ok(forward_create(&forward, model, TOKENS, TOKENS, TOKENS, &error), error);
+    struct attention *attention;
+    const struct attention_options everything = {.cache = NULL};
+    assert_ok(attention_create(&attention, model->device, &everything, &error), error);
+    assert_ok(forward_create(&forward, model,
+                             &(struct forward_options){.attention = attention,
+                                                       .row_capacity = TOKENS,
+                                                       .block_capacity = TOKENS,
+                                                       .logit_row_capacity = TOKENS},
+                             &error),
+              error);
     if (observed != NULL) forward_set_observer(forward, observe, observed);
     struct forward_batch batch = {.tokens = tokens,
                                   .positions = positions,
@@ -84,6 +93,7 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
     assert_ok(forward_run(forward, &batch, &found, &error), error);
     memcpy(logits, found, row_count * model->config.vocabulary_size * sizeof *logits);
     forward_destroy(forward);
+    attention_destroy(attention);
     kv_sequence_destroy(sequence);
     kv_cache_destroy(cache);
 }

@@ -1,0 +1,358 @@
+/* attention: a step's whole way through a layer, in the order in which it happens.
+ *
+ *   append     attention_append: K and V of the new rows are stored, and what selection reads in place of keys is built
+ *   choose     select.c: scores by that, and the best of the context into lists, one per row and KV head (choice.h)
+ *   fetch      fetch.c: where KV is in tiers, the chunks that the lists lie in come from the disk, head by head
+ *   prefetch   prefetch.c: meanwhile the next layer's choice is expected, and its chunks are read while heads attend
+ *   attend     select.c, the device's attend_rows: partials over the lists, in ranges that follow from lengths alone
+ *   release    fetch_release: a head that has attended lets its chunks go
+ *   write      attention_end_layer: chunks that are full go to the disk behind the computation
+ *
+ * Where all KV is in memory there is nothing to fetch, prefetch, release or write.  Rows whose context is short, layers
+ * below dense_layers, sliding windows and prompts attend to everything.  Several rows of a sequence that choose go in
+ * parts of a few rows, as many as there are lists for. */
+#include "attention/attention.h"
+
+#include <stdlib.h>
+
+#include "attention/tiered.h"
+#include "base/assert.h"
+#include "base/checked.h"
+#include "platform/clock.h"
+
+enum { PART_ROWS_MIN = 8, PART_ROWS_MAX = 64 }; /* all KV in memory */
+static const uint64_t PART_LIST_ROWS = 1 << 24;
+
+/* Rows that choose together, an item each. */
+struct part {
+    struct attend_item *items; /* owned; [capacity] */
+    struct kv_sequence **sequences;
+    const struct select_rule **rules;
+    size_t capacity, count;
+};
+
+struct attention {
+    struct device *device; /* borrowed */
+    struct select *select; /* borrowed; NULL: everything is attended to */
+    struct tiered *tiered; /* owned; NULL: all KV is in memory */
+    struct attention_options options;
+    struct choice choice; /* owned; of the layer that attends, or attended last */
+    struct part part;     /* owned */
+    select_observer *observer;
+    void *observer_context;
+    float *event_q; /* owned, [head_count][k_dimension]; for the observer; NULL until there was one */
+    bool failed;    /* since the step began */
+    struct error failure;
+};
+
+/* ---- life ---- */
+
+/* Rows of a part; and of all of its lists together, at most: 0: they grow with what is asked for. */
+static size_t part_rows(const struct attention_options *options) {
+    if (options->cache != NULL) return tiered_row_capacity(options);
+    uint64_t row = max_size(options->kv_head_count, 1) * (options->context_size + 1);
+    uint64_t rows = PART_LIST_ROWS / row;
+    return rows < PART_ROWS_MIN ? PART_ROWS_MIN : rows > PART_ROWS_MAX ? PART_ROWS_MAX : (size_t)rows;
+}
+
+static uint64_t list_rows(const struct attention_options *options, size_t rows) {
+    return options->cache != NULL ? rows * options->kv_head_count * options->kept_most : 0;
+}
+
+uint64_t attention_bytes(const struct attention_options *options) {
+    uint64_t rows = tiered_row_capacity(options);
+    uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
+    uint64_t choosing = rows + (options->prefetches ? options->sequence_capacity : 0);
+    uint64_t lists = choosing * options->kv_head_count * options->kept_most * sizeof(uint32_t);
+    return tiered_bytes(options) + part + lists;
+}
+
+enum status attention_create(struct attention **result, struct device *device,
+                             const struct attention_options *options, struct error *error) {
+    struct attention *attention = calloc(1, sizeof *attention);
+    *result = NULL;
+    if (attention == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
+    *attention = (struct attention){.device = device, .options = *options};
+    struct part *part = &attention->part;
+    part->capacity = part_rows(options);
+    part->items = calloc(part->capacity, sizeof *part->items);
+    part->sequences = calloc(part->capacity, sizeof(struct kv_sequence *));
+    part->rules = calloc(part->capacity, sizeof(const struct select_rule *));
+    enum status status = STATUS_OK;
+    if (part->items == NULL || part->sequences == NULL || part->rules == NULL)
+        status = error_set(error, STATUS_MEMORY, "attention: out of memory");
+    if (status == STATUS_OK && options->cache != NULL)
+        status = tiered_create(&attention->tiered, device, options, error);
+    if (status == STATUS_OK)
+        *result = attention;
+    else
+        attention_destroy(attention);
+    return status;
+}
+
+void attention_destroy(struct attention *attention) {
+    if (attention == NULL) return;
+    tiered_destroy(attention->tiered);
+    choice_deinit(&attention->choice);
+    free(attention->part.items);
+    free(attention->part.sequences);
+    free(attention->part.rules);
+    free(attention->event_q);
+    free(attention);
+}
+
+void attention_drop_select(struct attention *attention) {
+    attention->select = NULL;
+    attention->observer = NULL;
+    choice_deinit(&attention->choice);
+    if (attention->tiered != NULL) choice_deinit(&attention->tiered->prefetch.choice);
+}
+
+enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {
+    const struct attention_options *options = &attention->options;
+    struct choice_options own = {.kv_head_count = options->kv_head_count,
+                                 .row_capacity = attention->part.capacity,
+                                 .list_rows = list_rows(options, attention->part.capacity)};
+    attention_drop_select(attention);
+    if (select == NULL) return STATUS_OK;
+    own.tree_layers = select_tree_layers(select);
+    TRY(choice_init(&attention->choice, &own, error));
+    attention->select = select;
+    if (attention->tiered == NULL || !options->prefetches || options->kept_most == 0) return STATUS_OK;
+    own.row_capacity = options->sequence_capacity;
+    own.list_rows = list_rows(options, options->sequence_capacity);
+    return choice_init(&attention->tiered->prefetch.choice, &own, error);
+}
+
+bool attention_watches_prefill(const struct attention *attention) {
+    return attention->select != NULL && select_watches_prefill(attention->select);
+}
+
+/* ---- begin, append ---- */
+
+enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
+                                  struct error *error) {
+    return attention->tiered != NULL ? tiered_open_rows(attention->tiered, rows, error) : STATUS_OK;
+}
+
+void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
+    for (size_t i = 0; i < rows->item_count; i++) {
+        struct attend_item *item = &rows->items[i];
+        item->view = kv_sequence_view(rows->sequences[i], rows->layer_index);
+        ASSERT(item->position_first + item->row_count <= item->view.chunk_stride * KV_CHUNK_TOKENS);
+    }
+    attention->device->operations->append(stream,
+                                          &(struct append_operation){.k = rows->k,
+                                                                     .v = rows->v,
+                                                                     .k_stride = rows->k_stride,
+                                                                     .v_stride = rows->v_stride,
+                                                                     .kv_head_count = rows->kv_head_count,
+                                                                     .items = rows->items,
+                                                                     .item_count = rows->item_count});
+    if (attention->select != NULL)
+        select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count);
+}
+
+/* ---- attend ---- */
+
+static enum status attend_everything(struct attention *attention, struct stream *stream,
+                                     const struct attention_layer *layer, bool prefetches,
+                                     struct error *error) {
+    if (attention->tiered != NULL)
+        return tiered_attend_everything(attention->tiered, stream, layer, prefetches, error);
+    attention->device->operations->attend(stream, &layer->operation);
+    return STATUS_OK;
+}
+
+static enum status choose(struct attention *attention, struct stream *stream,
+                          const struct attention_layer *layer, struct error *error) {
+    struct choice *choice = &attention->choice;
+    struct trace *trace = attention->options.trace;
+    const struct choice_query query = {.layer_index = layer->index,
+                                       .operation = &layer->operation,
+                                       .rules = layer->rules,
+                                       .attends_next = attention->tiered == NULL};
+    uint64_t began = trace_clock(trace);
+    TRY(select_choose(attention->select, stream, &query, choice, error));
+    if (attention->tiered == NULL) return STATUS_OK;
+    /* The host reads the lists. */
+    if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
+    if (trace == NULL) return STATUS_OK;
+    trace_add(trace, &(struct trace_span){.name = "choose",
+                                          .begin_ns = began,
+                                          .end_ns = clock_ns(),
+                                          .track = TRACE_CHOICE,
+                                          .layer = (uint32_t)layer->index,
+                                          .kv_head = TRACE_NONE,
+                                          .chunk = TRACE_NONE,
+                                          .count = (uint32_t)choice->chosen_count});
+    return STATUS_OK;
+}
+
+/* The rows of a part that see everything. */
+static enum status attend_dense_rows(struct attention *attention, struct stream *stream,
+                                     const struct attention_layer *layer, struct error *error) {
+    const struct choice *choice = &attention->choice;
+    struct attention_layer dense = *layer;
+    if (choice->dense_count == 0) return STATUS_OK;
+    dense.operation.items = choice->dense;
+    dense.operation.item_count = choice->dense_count;
+    if (attention->tiered == NULL) return attend_everything(attention, stream, &dense, false, error);
+    dense.operation.item_count = 1;
+    for (size_t i = 0; i < choice->dense_count; i++) {
+        dense.operation.items = &choice->dense[i];
+        dense.sequences = &layer->sequences[choice->dense_items[i]];
+        TRY(attend_everything(attention, stream, &dense, false, error));
+    }
+    return STATUS_OK;
+}
+
+static enum status observe(struct attention *attention, struct stream *stream,
+                           const struct attention_layer *layer, struct error *error) {
+    const struct attend_operation *operation = &layer->operation;
+    const struct choice *choice = &attention->choice;
+    const double *shares = select_mass_bounds(attention->select);
+    for (size_t i = 0; i < choice->chosen_count && attention->observer != NULL; i++) {
+        const struct rows_item *item = &choice->chosen[i];
+        const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float);
+        if (attention->event_q == NULL) attention->event_q = malloc(q_bytes);
+        if (attention->event_q == NULL)
+            return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
+        TRY(device_read(attention->device, stream, attention->event_q,
+                        operation->q + item->row * operation->q_stride, q_bytes, error));
+        attention->observer(
+            attention->observer_context,
+            &(struct select_event){.layer_index = layer->index,
+                                   .row = item->row,
+                                   .position = item->position,
+                                   .q = attention->event_q,
+                                   .view = item->view,
+                                   .device = attention->device,
+                                   .stream = stream,
+                                   .lists = item->lists,
+                                   .certified = shares != NULL ? shares + i * operation->head_count : NULL});
+    }
+    return STATUS_OK;
+}
+
+/* Rows that choose, or see everything because their context is short. */
+static enum status attend_part(struct attention *attention, struct stream *stream,
+                               const struct attention_layer *layer, bool is_last, struct error *error) {
+    struct choice *choice = &attention->choice;
+    TRY(choose(attention, stream, layer, error));
+    uint64_t began = clock_ns();
+    TRY(attend_dense_rows(attention, stream, layer, error));
+    if (attention->tiered != NULL)
+        return tiered_attend_choice(attention->tiered, stream, attention->select, layer, choice, !is_last,
+                                    error);
+    if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
+    if (choice->chosen_count > 0)
+        TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
+    return observe(attention, stream, layer, error);
+}
+
+/* How many rows go together: one where a row's attention changes what the next one of its sequence chooses. */
+static size_t rows_together(const struct attention *attention, const struct attention_layer *layer,
+                            size_t *row_count) {
+    *row_count = 0;
+    for (size_t i = 0; i < layer->operation.item_count; i++)
+        *row_count += layer->operation.items[i].row_count;
+    bool is_step = *row_count == layer->operation.item_count;
+    return select_learns(attention->select) && !is_step ? 1 : attention->part.capacity;
+}
+
+static enum status attend_in_parts(struct attention *attention, struct stream *stream,
+                                   const struct attention_layer *layer, struct error *error) {
+    const struct attend_operation *operation = &layer->operation;
+    struct part *part = &attention->part;
+    size_t row_count, rows_max = rows_together(attention, layer, &row_count), done = 0;
+    if (row_count == operation->item_count && row_count <= rows_max)
+        return attend_part(attention, stream, layer, true, error);
+    struct attention_layer rows = *layer;
+    rows.operation.items = part->items;
+    rows.sequences = part->sequences;
+    rows.rules = part->rules;
+    rows.math.queries = NULL; /* of rows in parts none knows what the next layer wants first */
+    part->count = 0;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t row = 0; row < operation->items[i].row_count; row++) {
+            struct attend_item *item = &part->items[part->count];
+            *item = operation->items[i];
+            item->row_first += row;
+            item->position_first += row;
+            item->row_count = 1;
+            part->sequences[part->count] = layer->sequences[i];
+            part->rules[part->count++] = layer->rules[i];
+            done++;
+            if (part->count < rows_max && done < row_count) continue;
+            rows.operation.item_count = part->count;
+            TRY(attend_part(attention, stream, &rows, done == row_count, error));
+            part->count = 0;
+        }
+    return STATUS_OK;
+}
+
+static enum status attend(struct attention *attention, struct stream *stream,
+                          const struct attention_layer *layer, struct error *error) {
+    struct select *select = attention->select;
+    struct choice *choice = &attention->choice;
+    if (select == NULL || layer->rules == NULL) { /* a prompt, or nobody chooses */
+        TRY(attend_everything(attention, stream, layer, select == NULL, error));
+        if (select == NULL || attention->tiered != NULL) return STATUS_OK;
+        return select_watch_prefill(select, stream, layer->index, &layer->operation, choice, error);
+    }
+    if (layer->operation.window != 0 || !select_layer_chooses(select, layer->index)) {
+        uint64_t began = clock_ns();
+        TRY(choose(attention, stream, layer, error)); /* everything */
+        TRY(attend_everything(attention, stream, layer, false, error));
+        if (attention->tiered == NULL) choice->statistics.dense_ns += clock_ns() - began;
+        return STATUS_OK;
+    }
+    if (attention->tiered != NULL && select_scans(select))
+        return tiered_scan(attention->tiered, stream, select, layer, choice, error);
+    return attend_in_parts(attention, stream, layer, error);
+}
+
+void attention_attend(struct attention *attention, struct stream *stream,
+                      const struct attention_layer *layer) {
+    struct error error;
+    enum status status = attend(attention, stream, layer, &error);
+    if (status == STATUS_OK || attention->failed) return;
+    attention->failed = true;
+    attention->failure = error;
+}
+
+/* ---- end ---- */
+
+enum status attention_end_layer(struct attention *attention, struct stream *stream,
+                                const struct attention_rows *rows, struct error *error) {
+    if (attention->tiered != NULL) TRY(kv_tier_failure(attention->options.cache, error));
+    if (attention->failed) {
+        if (error != NULL) *error = attention->failure;
+        return attention->failure.status;
+    }
+    if (attention->tiered == NULL) return STATUS_OK;
+    /* The host reads the rows that were stored. */
+    TRY(attention->device->operations->stream_synchronize(stream, error));
+    return tiered_write_rows(attention->tiered, rows, error);
+}
+
+void attention_end_step(struct attention *attention) {
+    if (attention->tiered != NULL) tiered_end_step(attention->tiered);
+    attention->failed = false;
+}
+
+/* ---- what it did ---- */
+
+struct select_statistics attention_statistics(const struct attention *attention) {
+    return attention->choice.statistics;
+}
+
+void attention_reset_statistics(struct attention *attention) {
+    attention->choice.statistics = (struct select_statistics){0};
+}
+
+void attention_set_observer(struct attention *attention, select_observer *observer, void *context) {
+    attention->observer = observer;
+    attention->observer_context = context;
+}

@@ -1,0 +1,110 @@
+/* attention: what the layers of a step attend to, and over which memory; the one door to this folder's rooms.
+ *
+ * A layer goes through it once:
+ *
+ *   attention_begin_layer   chunks for the layer's new rows
+ *   attention_append        their K and V are stored, and what selection reads in place of keys is built
+ *   attention_attend        each row attends: to everything, or to what it chooses; attention.c shows the whole way
+ *   attention_end_layer     full chunks go to the disk behind the computation; what failed is said here
+ *
+ * and attention_end_step ends the step.  Everything is put on the stream; the rows of a layer must stay until it ends.
+ * The sequences' room must have been reserved up to their last new position; their lengths are the engine's to raise,
+ * after the last layer.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_ATTENTION_H
+#define LOAM_ATTENTION_ATTENTION_H
+
+#include "attention/select.h"
+#include "cache/kv_tier.h"
+#include "platform/trace.h"
+
+struct attention;
+
+struct attention_options {
+    size_t kv_head_count;     /* the rest is asked of who selects, or has KV in tiers */
+    size_t sequence_capacity; /* sequences of a step */
+    uint64_t context_size;    /* tokens of one */
+    uint64_t kept_most;       /* that a row chooses; 0: none does (select_options_kept_most) */
+    bool prefetches;          /* the next layer's choice; a selection that scans: all of its chunks */
+    struct kv_cache *cache;   /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
+    struct trace *trace;      /* borrowed; shows choices and waits; NULL: none */
+};
+/* What attention over KV in tiers holds of RAM for its lists, at most: counted in the cache's budget. */
+uint64_t attention_bytes(const struct attention_options *options);
+enum status attention_create(struct attention **attention, struct device *device,
+                             const struct attention_options *options, struct error *error) STATUS_CHECKED;
+void attention_destroy(struct attention *attention); /* NULL allowed */
+/* Who chooses, from now on; borrowed, NULL: everything is attended to.  The observer and the statistics start anew. */
+enum status attention_set_select(struct attention *attention, struct select *select, struct error *error)
+    STATUS_CHECKED;
+void attention_drop_select(struct attention *attention); /* everything is attended to again */
+/* Somebody needs the queries of a prompt, in the last layer as well. */
+bool attention_watches_prefill(const struct attention *attention);
+
+/* ---- a layer ---- */
+
+/* Its new rows. */
+struct attention_rows {
+    size_t layer_index, kv_head_count;
+    const float *k, *v; /* [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
+    size_t k_stride, v_stride;
+    struct kv_sequence *const *sequences; /* [item_count] */
+    struct attend_item
+        *items; /* [item_count]; rows and positions given, views filled in by attention_append */
+    size_t item_count;
+};
+
+/* What attention asks of the model's arithmetic.  (Here go keys and values from a layer's input, for rows that are
+ * computed again instead of read.) */
+struct layer_math {
+    /* Speculation: the queries of the layer that follows, by what this one was given.  *next is the operation that it
+     * is expected to be, with its items' views, of one row each, valid until the layer has attended.  Asked at most
+     * once a layer, in decode steps.  false: there is none. */
+    bool (*queries)(void *context, size_t layer_index, struct attend_operation *next);
+    void *context;
+};
+
+struct attention_layer {
+    size_t index;
+    struct kv_sequence *const *sequences; /* [operation.item_count] */
+    const struct select_rule *const
+        *rules; /* [operation.item_count]; NULL: everything is attended to (a prompt) */
+    struct attend_operation operation;
+    struct layer_math math; /* queries NULL: nothing is expected */
+};
+
+enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
+                                  struct error *error) STATUS_CHECKED;
+void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
+/* A failure (disk, checksum, no room) is returned by attention_end_layer; what was computed is not to be used. */
+void attention_attend(struct attention *attention, struct stream *stream,
+                      const struct attention_layer *layer);
+enum status attention_end_layer(struct attention *attention, struct stream *stream,
+                                const struct attention_rows *rows, struct error *error) STATUS_CHECKED;
+/* No chunk is pinned afterwards: to be called when a step has failed or is over. */
+void attention_end_step(struct attention *attention);
+
+/* ---- what it did ---- */
+
+struct select_statistics attention_statistics(const struct attention *attention);
+void attention_reset_statistics(struct attention *attention);
+
+/* What was chosen, for measuring: called after each row of each layer that chose, all KV in memory (the dense layers
+ * not).  Everything is valid during the call and host memory, but for what the view shows, which is the device's
+ * (device_read). */
+struct select_event {
+    size_t layer_index;
+    size_t row; /* of the batch */
+    uint64_t position;
+    const float *q; /* [head_count][k_dimension], post-RoPE */
+    struct kv_view view;
+    struct device *device; /* that the view is of */
+    struct stream *stream;
+    const struct row_list *lists; /* [kv_head_count]: the rows attended to */
+    const double *certified;      /* [head_count]: shares certainly caught; NULL: options.certify is off */
+};
+typedef void select_observer(void *context, const struct select_event *event);
+void attention_set_observer(struct attention *attention, select_observer *observer,
+                            void *context); /* or NULL */
+
+#endif

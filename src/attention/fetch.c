@@ -1,0 +1,147 @@
+#include "attention/fetch.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "platform/clock.h"
+
+uint64_t fetch_bytes(const struct fetch_options *options) {
+    return options->jobs * sizeof(struct fetch_job) + options->chunks * sizeof(uint32_t);
+}
+
+enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error) {
+    *fetch = (struct fetch){.capacity = options->jobs, .chunks_capacity = options->chunks};
+    fetch->jobs = calloc(options->jobs, sizeof *fetch->jobs);
+    fetch->chunks = calloc(max_size(options->chunks, 1), sizeof *fetch->chunks);
+    if (fetch->jobs != NULL && fetch->chunks != NULL) return STATUS_OK;
+    fetch_deinit(fetch);
+    return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
+}
+
+void fetch_deinit(struct fetch *fetch) {
+    fetch_drop(fetch);
+    free(fetch->jobs);
+    free(fetch->chunks);
+    *fetch = (struct fetch){0};
+}
+
+void fetch_drop(struct fetch *fetch) {
+    for (size_t i = fetch->done; i < fetch->count; i++) kv_bring_release(&fetch->jobs[i].bring);
+    fetch->count = fetch->begun = fetch->done = 0;
+    fetch->chunks_used = 0;
+}
+
+/* ---- what ---- */
+
+static struct kv_bring *add(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head) {
+    ASSERT(fetch->count < fetch->capacity);
+    struct fetch_job *job = &fetch->jobs[fetch->count++];
+    *job = (struct fetch_job){
+        .index = index,
+        .bring = {.sequence = sequence, .layer_index = fetch->layer_index, .kv_head = kv_head}};
+    return &job->bring;
+}
+
+void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
+                     uint64_t first, uint64_t end) {
+    struct kv_bring *bring = add(fetch, sequence, index, kv_head);
+    bring->chunk_first = first / KV_CHUNK_TOKENS;
+    bring->chunk_count = (size_t)(kv_chunks_of(end) - bring->chunk_first);
+    bring->scan = true;
+}
+
+/* The chunks that rows lie in, without repetition. */
+static void add_list(struct fetch *fetch, struct kv_bring *bring, const struct row_list *list) {
+    const uint32_t *rows = list->rows;
+    uint32_t *chunks = fetch->chunks + fetch->chunks_used;
+    size_t used = 0;
+    for (size_t i = 0; i < list->count;) {
+        uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
+        if (used == 0 || chunks[used - 1] != chunk) chunks[used++] = chunk;
+        bool whole =
+            i + KV_CHUNK_TOKENS <= list->count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
+        i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
+    }
+    bring->chunks = chunks;
+    bring->chunk_count = used;
+    fetch->chunks_used += used;
+}
+
+enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
+                             struct kv_sequence *const *sequences, bool stays, struct error *error) {
+    const size_t heads = choice->kv_head_count;
+    size_t entries = 0;
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        for (size_t head = 0; head < heads; head++)
+            entries +=
+                min_size(choice->chosen[i].lists[head].count, kv_chunks_of(choice->chosen[i].position + 1));
+    if (entries > fetch->chunks_capacity)
+        return error_set(error, STATUS_MEMORY, "fetch: lists of %zu chunks, there is memory for %zu", entries,
+                         fetch->chunks_capacity);
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        for (size_t head = 0; head < heads; head++) {
+            struct kv_bring *bring = add(fetch, sequences[choice->chosen_items[i]], i, head);
+            bring->packed = true;
+            bring->stays = stays;
+            add_list(fetch, bring, &choice->chosen[i].lists[head]);
+        }
+    return STATUS_OK;
+}
+
+/* ---- when ---- */
+
+/* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
+void fetch_begin(struct fetch *fetch, size_t chunks_max) {
+    size_t first = fetch->begun, flush = first, read = 0;
+    for (size_t i = 0; i < fetch->begun; i++) read += fetch->jobs[i].bring.missed;
+    while (fetch->begun < fetch->count && read < chunks_max &&
+           kv_bring_begin(&fetch->jobs[fetch->begun].bring)) {
+        read += fetch->jobs[fetch->begun].bring.missed;
+        if (fetch->begun++ == flush) { /* the disk begins at once, and is told of twice as much each time */
+            kv_bring_flush(&fetch->jobs[flush].bring);
+            flush = fetch->begun + (fetch->begun - first);
+        }
+    }
+    if (first < fetch->count) kv_bring_flush(&fetch->jobs[first].bring);
+}
+
+bool fetch_has_arrived(struct fetch *fetch) {
+    for (size_t i = fetch->done; i < fetch->count; i++)
+        if (i >= fetch->begun || !kv_bring_is_ready(&fetch->jobs[i].bring)) return false;
+    return true;
+}
+
+static enum status wait_traced(struct kv_bring *bring, struct trace *trace, struct error *error) {
+    if (trace == NULL || kv_bring_is_ready(bring)) return kv_bring_wait(bring, error);
+    struct trace_span span = {.name = "wait",
+                              .begin_ns = clock_ns(),
+                              .track = TRACE_WAITS,
+                              .layer = (uint32_t)bring->layer_index,
+                              .kv_head = (uint32_t)bring->kv_head,
+                              .chunk = TRACE_NONE,
+                              .count = (uint32_t)(bring->pinned - bring->arrived)};
+    enum status status = kv_bring_wait(bring, error);
+    span.end_ns = clock_ns();
+    trace_add(trace, &span);
+    return status;
+}
+
+enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error) {
+    const size_t first = fetch->done;
+    ASSERT(first < fetch->begun);
+    TRY(wait_traced(&fetch->jobs[first].bring, trace, error));
+    *end = first + 1;
+    while (*end < fetch->begun && fetch->jobs[*end].index == fetch->jobs[first].index &&
+           kv_bring_is_ready(&fetch->jobs[*end].bring))
+        ++*end;
+    return STATUS_OK;
+}
+
+void fetch_yield(struct fetch *fetch) {
+    for (size_t i = fetch->done + 1; i < fetch->count; i++) kv_bring_release(&fetch->jobs[i].bring);
+}
+
+void fetch_release(struct fetch *fetch, size_t end) {
+    for (; fetch->done < end; fetch->done++) kv_bring_release(&fetch->jobs[fetch->done].bring);
+}

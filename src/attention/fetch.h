@@ -1,0 +1,59 @@
+/* fetch: chunks of KV that a layer's heads wait for, head by head, over a cache whose chunks come and go
+ * (cache/kv_tier.h).
+ *
+ * A job is the chunks of one KV head of one row or item: they are begun in order, as early as there are slots, waited
+ * for, attended to, and released.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_FETCH_H
+#define LOAM_ATTENTION_FETCH_H
+
+#include "attention/choice.h"
+#include "cache/kv_tier.h"
+#include "platform/trace.h"
+
+struct fetch_job {
+    struct kv_bring bring;
+    size_t index; /* of the operation's item, or among the rows that chose */
+};
+
+struct fetch {
+    struct fetch_job *jobs; /* owned; [capacity] */
+    size_t capacity, count, begun, done;
+    size_t layer_index;
+    uint32_t *chunks; /* owned; [chunks_capacity]: what the jobs of a choice borrow */
+    size_t chunks_capacity, chunks_used;
+};
+
+struct fetch_options {
+    size_t jobs;   /* heads of all rows that are fetched for together */
+    size_t chunks; /* that their lists lie in, at most; all of a head's need no list */
+};
+uint64_t fetch_bytes(const struct fetch_options *options);
+enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error)
+    STATUS_CHECKED;
+void fetch_deinit(struct fetch *fetch); /* zeroed is allowed */
+
+/* Releases what is not done, and forgets it all. */
+void fetch_drop(struct fetch *fetch);
+/* All chunks that rows [first, end) lie in. */
+void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
+                     uint64_t first, uint64_t end);
+/* The chunks of every list of a choice; sequences: of the items that its rows are of.  stays: what is read is soon
+ * wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
+enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
+                             struct kv_sequence *const *sequences, bool stays, struct error *error)
+    STATUS_CHECKED;
+
+/* Begins what there are slots for; no more once so many chunks are being read. */
+void fetch_begin(struct fetch *fetch, size_t chunks_max);
+/* All of what is not done is in memory. */
+bool fetch_has_arrived(struct fetch *fetch);
+/* Waits for the oldest job.  *end: behind the jobs [fetch->done, *end) of its index that are in memory. */
+enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error)
+    STATUS_CHECKED;
+/* What was begun of jobs behind the oldest gives its slots back, to be begun again. */
+void fetch_yield(struct fetch *fetch);
+/* Jobs before `end` are done. */
+void fetch_release(struct fetch *fetch, size_t end);
+
+#endif

@@ -1,0 +1,160 @@
+#include "attention/prefetch.h"
+
+#include <stdlib.h>
+
+#include "attention/tiered.h"
+#include "base/assert.h"
+
+enum status prefetch_init(struct prefetch *prefetch, struct device *device,
+                          const struct attention_options *options, const struct fetch_options *lists,
+                          struct error *error) {
+    *prefetch = (struct prefetch){.device = device,
+                                  .trace = options->trace,
+                                  .layer_count = kv_cache_get_config(options->cache)->layer_count};
+    prefetch->gates = calloc(prefetch->layer_count, sizeof *prefetch->gates);
+    if (prefetch->gates == NULL) return error_set(error, STATUS_MEMORY, "prefetch: out of memory");
+    for (size_t i = 0; i < prefetch->layer_count; i++) prefetch_gate_init(&prefetch->gates[i]);
+    TRY(fetch_init(&prefetch->next, lists, error));
+    return fetch_init(&prefetch->held, lists, error);
+}
+
+void prefetch_deinit(struct prefetch *prefetch) {
+    choice_deinit(&prefetch->choice);
+    fetch_deinit(&prefetch->next);
+    fetch_deinit(&prefetch->held);
+    free(prefetch->gates);
+    *prefetch = (struct prefetch){.device = NULL};
+}
+
+void prefetch_drop(struct prefetch *prefetch) {
+    fetch_drop(&prefetch->next);
+    fetch_drop(&prefetch->held);
+}
+
+/* ---- what is certain ---- */
+
+/* The next layer's rows are not there yet: their chunk is in memory when it is attended to, and not before. */
+void prefetch_everything(struct prefetch *prefetch, const struct attention_layer *layer) {
+    const struct attend_operation *operation = &layer->operation;
+    if (layer->index + 1 >= prefetch->layer_count || prefetch->next.count > 0 || operation->window > 0)
+        return;
+    for (size_t i = 0; i < operation->item_count; i++)
+        /* later blocks of a prompt: the next layer has not come so far */
+        if (operation->items[i].row_count != 1 ||
+            operation->items[i].position_first != kv_sequence_length(layer->sequences[i]))
+            return;
+    struct attention_layer next = *layer;
+    next.index++;
+    prefetch->is_certain = true;
+    tiered_fetch_everything(&prefetch->next, &next);
+    for (size_t i = 0; i < prefetch->next.count; i++) {
+        struct fetch_job *job = &prefetch->next.jobs[i];
+        job->bring.chunk_count = (size_t)(operation->items[job->index].position_first / KV_CHUNK_TOKENS);
+    }
+}
+
+void prefetch_begin_certain(struct prefetch *prefetch) {
+    if (prefetch->next.count > 0 && prefetch->is_certain) fetch_begin(&prefetch->next, SIZE_MAX);
+}
+
+bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const struct attention_layer *layer) {
+    if (prefetch->next.count == 0 || prefetch->next.layer_index != layer->index) {
+        if (prefetch->next.layer_index <= layer->index) fetch_drop(&prefetch->next);
+        return false;
+    }
+    struct fetch finished = *now;
+    *now = prefetch->next;
+    prefetch->next = finished;
+    ASSERT(prefetch->is_certain && now->done == 0);
+    for (size_t i = 0; i < now->count; i++) {
+        const struct attend_item *item = &layer->operation.items[now->jobs[i].index];
+        now->jobs[i].bring.chunk_count = kv_chunks_of(item->position_first + item->row_count);
+    }
+    now->begun = 0; /* begun once more, for the last chunk */
+    return true;
+}
+
+/* ---- what is expected ---- */
+
+bool prefetch_expects(struct prefetch *prefetch, const struct attention_layer *layer) {
+    return prefetch->choice.row_capacity > 0 && layer->math.queries != NULL &&
+           layer->index + 1 < prefetch->layer_count &&
+           prefetch_gate_opens(&prefetch->gates[layer->index + 1]);
+}
+
+static void trace_choice(const struct prefetch *prefetch, size_t layer_index, uint64_t began_ns) {
+    if (prefetch->trace == NULL) return;
+    trace_add(prefetch->trace, &(struct trace_span){.name = "choose ahead",
+                                                    .begin_ns = began_ns,
+                                                    .end_ns = clock_ns(),
+                                                    .track = TRACE_CHOICE,
+                                                    .layer = (uint32_t)layer_index,
+                                                    .kv_head = TRACE_NONE,
+                                                    .chunk = TRACE_NONE,
+                                                    .count = (uint32_t)prefetch->choice.chosen_count});
+}
+
+/* Chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
+static void leave_out_growing(struct prefetch *prefetch) {
+    for (size_t i = 0; i < prefetch->next.count; i++) {
+        struct fetch_job *job = &prefetch->next.jobs[i];
+        uint64_t growing = prefetch->choice.chosen[job->index].position / KV_CHUNK_TOKENS;
+        job->bring.ahead = true;
+        while (job->bring.chunk_count > 0 && job->bring.chunks[job->bring.chunk_count - 1] >= growing)
+            job->bring.chunk_count--;
+    }
+}
+
+enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, const struct select *select,
+                            const struct attention_layer *layer, struct error *error) {
+    const struct device_operations *operations = prefetch->device->operations;
+    struct attend_operation operation;
+    const struct choice_query query = {
+        .layer_index = layer->index + 1, .operation = &operation, .rules = layer->rules};
+    if (!layer->math.queries(layer->math.context, query.layer_index, &operation))
+        return operations->stream_synchronize(stream, error);
+    uint64_t began = trace_clock(prefetch->trace);
+    TRY(select_choose(select, stream, &query, &prefetch->choice, error));
+    TRY(operations->stream_synchronize(stream, error));
+    trace_choice(prefetch, query.layer_index, began);
+    fetch_drop(&prefetch->next);
+    if (prefetch->choice.everything) return STATUS_OK;
+    prefetch->next.layer_index = query.layer_index;
+    prefetch->is_certain = false;
+    TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, false, error));
+    leave_out_growing(prefetch);
+    return STATUS_OK;
+}
+
+bool prefetch_waits(const struct prefetch *prefetch) {
+    return !prefetch->is_certain && prefetch->next.begun < prefetch->next.count;
+}
+
+void prefetch_begin_expected(struct prefetch *prefetch) {
+    fetch_begin(&prefetch->next, prefetch_gate_chunks(&prefetch->gates[prefetch->next.layer_index]));
+}
+
+void prefetch_hold(struct prefetch *prefetch, size_t layer_index) {
+    if (prefetch->next.count == 0 || prefetch->is_certain || prefetch->next.layer_index != layer_index)
+        return;
+    struct fetch expected = prefetch->next;
+    fetch_drop(&prefetch->held);
+    prefetch->next = prefetch->held;
+    prefetch->held = expected;
+}
+
+bool prefetch_is_late(struct prefetch *prefetch) {
+    for (size_t i = 0; i < prefetch->held.begun; i++)
+        if (!kv_bring_is_ready(&prefetch->held.jobs[i].bring)) return true;
+    return false;
+}
+
+void prefetch_settle(struct prefetch *prefetch, const struct fetch *now, bool late) {
+    struct prefetch_outcome outcome = {.late = late};
+    const struct fetch *held = &prefetch->held;
+    for (size_t i = 0; i < held->count; i++) outcome.read += held->jobs[i].bring.missed;
+    for (size_t i = 0; i < now->count; i++) outcome.used += now->jobs[i].bring.foreseen;
+    if (held->count > 0 && held->layer_index == now->layer_index)
+        prefetch_gate_add(&prefetch->gates[now->layer_index], &outcome);
+    fetch_drop(&prefetch->held);
+}

@@ -1,0 +1,54 @@
+/* prefetch: the next layer's chunks, read while this one computes.
+ *
+ * Two kinds.  What is certain: where every layer attends to everything, the next one's chunks (the layer-ahead prefetch
+ * of FlexGen).  What is expected: where layers choose, the choice that comes of the next layer's queries as this
+ * layer's input has them (InfiniGen's speculation as a prefetch; CLO section 4).  It is chosen while the disk has this
+ * layer's reads to do, and its reads begin when all that this layer waits for has come: some disks report
+ * completions only once their queue is empty.  It changes what is in memory when the next layer chooses, never what
+ * it chooses; whether it is worth its reads is a gate's to say, layer by layer (prefetch_gate.h).
+ */
+#ifndef LOAM_ATTENTION_PREFETCH_H
+#define LOAM_ATTENTION_PREFETCH_H
+
+#include "attention/attention.h"
+#include "attention/fetch.h"
+#include "attention/prefetch_gate.h"
+
+struct prefetch {
+    struct device *device; /* borrowed */
+    struct trace *trace;   /* borrowed; NULL: none */
+    size_t layer_count;
+    struct choice choice;        /* the expected one; zeroed: there is none */
+    struct fetch next;           /* of the next layer; count 0: nothing */
+    struct fetch held;           /* what was expected for this layer: kept in memory until it has attended */
+    bool is_certain;             /* next */
+    struct prefetch_gate *gates; /* owned; [layer_count], by the layer that is prefetched */
+};
+
+enum status prefetch_init(struct prefetch *prefetch, struct device *device,
+                          const struct attention_options *options, const struct fetch_options *lists,
+                          struct error *error) STATUS_CHECKED;
+void prefetch_deinit(struct prefetch *prefetch);
+void prefetch_drop(struct prefetch *prefetch); /* all of it */
+
+/* What is certain to be read for the layer after this one, of which only one row a sequence is attended to. */
+void prefetch_everything(struct prefetch *prefetch, const struct attention_layer *layer);
+void prefetch_begin_certain(struct prefetch *prefetch);
+/* What was certain becomes `now`, completed by the chunks of the new rows.  False: there is nothing for this layer. */
+bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const struct attention_layer *layer);
+
+/* Whether to expect something for the layer after this one. */
+bool prefetch_expects(struct prefetch *prefetch, const struct attention_layer *layer);
+/* Chooses what is expected, and plans its chunks. */
+enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, const struct select *select,
+                            const struct attention_layer *layer, struct error *error) STATUS_CHECKED;
+bool prefetch_waits(const struct prefetch *prefetch);    /* to begin what is expected */
+void prefetch_begin_expected(struct prefetch *prefetch); /* as many heads as the disk has time for */
+/* What is expected for this layer is held until it has attended; what was held before is not. */
+void prefetch_hold(struct prefetch *prefetch, size_t layer_index);
+/* Reads for this layer are still under way. */
+bool prefetch_is_late(struct prefetch *prefetch);
+/* The layer has attended to `now`: tells the gate what became of what was held for it, and lets it go. */
+void prefetch_settle(struct prefetch *prefetch, const struct fetch *now, bool late);
+
+#endif
