@@ -48,6 +48,7 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
 /* What is stored from position on, where the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
 
+struct replay_shape replay_shape_of(const struct engine *engine);
 /* The rows of a step of so many sequences, from the recordings; valid until the next call. */
 enum status replay_step(struct engine *engine, size_t count, struct forward_replay *replay,
                         struct error *error) STATUS_CHECKED;
