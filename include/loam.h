@@ -102,6 +102,25 @@ LOAM_API enum loam_status loam_chat_tokens(const struct loam_model *model, const
                                            int32_t *ids, size_t capacity, size_t *count,
                                            struct loam_error *error);
 
+struct loam_text {
+    const char *bytes; /* [length]; NULL: there is none */
+    size_t length;
+};
+
+/* Documents and a question about them, as `loam run -f a -f b -p QUESTION` asks it: in the model's chat template, or
+ * raw where the model has none.  The documents come first, so every question about them begins with the same tokens. */
+struct loam_question {
+    size_t size;
+    const struct loam_text *documents; /* [document_count] */
+    size_t document_count;
+    struct loam_text question, system;
+    const char *template_name; /* NULL: the model's, if it has one */
+    bool raw;                  /* no template: the text goes on */
+};
+LOAM_API enum loam_status loam_question_tokens(const struct loam_model *model,
+                                               const struct loam_question *question, int32_t *ids,
+                                               size_t capacity, size_t *count, struct loam_error *error);
+
 /* The bytes of one token, not zero-terminated: returns how many, writes at most capacity. */
 LOAM_API size_t loam_token_text(const struct loam_model *model, int32_t token, char *buffer, size_t capacity);
 LOAM_API bool loam_token_is_end(const struct loam_model *model, int32_t token); /* ends an answer */

@@ -1,11 +1,10 @@
-/* loam.h: models and text. */
+/* loam.h: models. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/api_internal.h"
 #include "base/checked.h"
-#include "token/chat_template.h"
 
 static enum loam_status status_public(enum status status) {
     switch (status) {
@@ -108,70 +107,4 @@ uint64_t loam_model_context_length(const struct loam_model *model) {
 }
 size_t loam_model_vocabulary_size(const struct loam_model *model) {
     return model->model->config.vocabulary_size;
-}
-
-enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
-                               unsigned flags, int32_t *ids, size_t capacity, size_t *count,
-                               struct loam_error *error) {
-    struct error reason = {0};
-    struct token_list list = {0};
-    const struct tokenize_options options = {.add_special = (flags & LOAM_TOKENIZE_BEGIN) != 0,
-                                             .parse_special = (flags & LOAM_TOKENIZE_CONTROL) != 0};
-    enum status status = tokenizer_encode(model->tokenizer, text, length, options, &list, &reason);
-    *count = status == STATUS_OK ? list.count : 0;
-    api_copy_ids(list.ids, *count, ids, capacity);
-    token_list_deinit(&list);
-    return api_report(status, &reason, error);
-}
-
-static enum status find_template(const struct loam_model *model, const char *name,
-                                 const struct chat_template **chat, struct error *error) {
-    if (name == NULL) return chat_template_of_model(&model->model->gguf, chat, error);
-    *chat = chat_template_find(name);
-    if (*chat != NULL) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "no chat template '%.40s'", name);
-}
-
-static enum status lay_out(const struct loam_model *model, const struct chat_template *chat,
-                           const struct loam_message *messages, size_t message_count, struct token_list *list,
-                           struct error *error) {
-    static const enum chat_role roles[] = {
-        [LOAM_SYSTEM] = CHAT_SYSTEM, [LOAM_USER] = CHAT_USER, [LOAM_ASSISTANT] = CHAT_ASSISTANT};
-    struct chat_message *laid = calloc(message_count + 1, sizeof *laid);
-    if (laid == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < message_count && status == STATUS_OK; i++) {
-        if ((size_t)messages[i].role >= sizeof roles / sizeof roles[0])
-            status = error_set(error, STATUS_USAGE, "message %zu: no role %d", i, (int)messages[i].role);
-        else
-            laid[i] = (struct chat_message){roles[messages[i].role], messages[i].text, messages[i].length};
-    }
-    if (status == STATUS_OK)
-        status = chat_template_apply(chat, model->tokenizer, laid, message_count, true, list, error);
-    free(laid);
-    return status;
-}
-
-enum loam_status loam_chat_tokens(const struct loam_model *model, const char *template_name,
-                                  const struct loam_message *messages, size_t message_count, int32_t *ids,
-                                  size_t capacity, size_t *count, struct loam_error *error) {
-    struct error reason = {0};
-    struct token_list list = {0};
-    const struct chat_template *chat;
-    enum status status = find_template(model, template_name, &chat, &reason);
-    if (status == STATUS_OK) status = lay_out(model, chat, messages, message_count, &list, &reason);
-    *count = status == STATUS_OK ? list.count : 0;
-    api_copy_ids(list.ids, *count, ids, capacity);
-    token_list_deinit(&list);
-    return api_report(status, &reason, error);
-}
-
-size_t loam_token_text(const struct loam_model *model, int32_t token, char *buffer, size_t capacity) {
-    if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return 0;
-    return tokenizer_piece(model->tokenizer, token, false, buffer, capacity);
-}
-
-bool loam_token_is_end(const struct loam_model *model, int32_t token) {
-    if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return false;
-    return tokenizer_is_end(model->tokenizer, token);
 }

@@ -479,6 +479,31 @@ static void conversations_are_laid_out(void **state) {
     assert_true(count == all && all > 3 && ids[3] == -9);
 }
 
+/* As the program asks: documents first, a line or an empty line between, raw where there is no template. */
+static void a_question_is_asked_as_the_program_asks(void **state) {
+    (void)state;
+    const struct loam_text documents[2] = {{"the path\n", 9}, {"a way", 5}};
+    struct loam_question question = {
+        .size = sizeof question, .documents = documents, .document_count = 2, .question = {"which?", 6}};
+    static const char raw[] = "the path\na way\nwhich?", turn[] = "the path\n\na way\n\nwhich?";
+    const struct loam_message message = {LOAM_USER, turn, sizeof turn - 1};
+    int32_t ids[128], expected[128];
+    size_t count, all;
+    OK(loam_question_tokens(model, &question, ids, 128, &count, &error));
+    OK(loam_tokenize(model, raw, sizeof raw - 1, LOAM_TOKENIZE_BEGIN, expected, 128, &all, &error));
+    assert_true(count == all && memcmp(ids, expected, all * sizeof *ids) == 0);
+    question.template_name = "mistral-v1";
+    OK(loam_question_tokens(model, &question, ids, 128, &count, &error));
+    OK(loam_chat_tokens(model, "mistral-v1", &message, 1, expected, 128, &all, &error));
+    assert_true(count == all && memcmp(ids, expected, all * sizeof *ids) == 0);
+    question.raw = true;
+    OK(loam_question_tokens(model, &question, ids, 128, &count, &error));
+    assert_true(count < all);
+    question.raw = false;
+    question.template_name = "nonsense";
+    assert_int_equal(loam_question_tokens(model, &question, ids, 128, &count, &error), LOAM_USAGE);
+}
+
 static int set_up(void **state) {
     (void)state;
     char command[512];
@@ -506,6 +531,7 @@ int main(void) {
         cmocka_unit_test(option_structs_may_grow),
         cmocka_unit_test(conversations_are_laid_out),
         cmocka_unit_test(a_session_tells_of_itself),
+        cmocka_unit_test(a_question_is_asked_as_the_program_asks),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
