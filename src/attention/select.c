@@ -323,6 +323,8 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
             rows += (size_t)select_item_kept(&choice->candidates[i], head);
+    /* The lists of a layer before may still be written. */
+    if (rows > choice->rows_capacity) TRY(select->device->operations->stream_synchronize(stream, error));
     TRY(choice_reserve(choice, rows, error));
     struct tree_counts counts = {0};
     struct choose_operation choose = {.q = operation->q,
@@ -348,6 +350,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     choose.tree_start = tree_density_start(density, leaf, query->layer_index);
     choose.tree_counts = &counts;
     select->device->operations->choose(stream, &choose);
+    TRY(select->device->operations->stream_synchronize(stream, error));
     if (counts.searches == 0) return STATUS_OK;
     tree_density_add(density, leaf, query->layer_index, choose.tree_start, &counts);
     tree_counts_add(&choice->statistics.tree, &counts);
@@ -436,7 +439,9 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
                                                .sums = rows->sums,
                                                .layout = &select->layout,
                                                .shares = select->shares});
-    certificates_add(certificates, select->shares, rows->item_count * rows->head_count);
+    /* A broken device says so to the step as well. */
+    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
+        certificates_add(certificates, select->shares, rows->item_count * rows->head_count);
 }
 
 static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {

@@ -13,7 +13,8 @@
  *                  way: after a stream_synchronize.
  * Host arrays that an operation names (items, tokens, picks, lists, the tables of a view) are read before the call
  * returns: the caller may change them then, and a device with a queue stages them per launch.  Results in host
- * arrays are there after the next stream_synchronize.
+ * arrays are there after the next stream_synchronize, and the arrays must last until then.  An operation that follows
+ * on the stream may be given them sooner (attend_rows the rows of choose): it reads what the device has of them.
  * Thread: one engine thread calls; flags may be raised and looked at by any.
  */
 #ifndef LOAM_DEVICE_DEVICE_H
@@ -334,7 +335,7 @@ struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
 
-    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
+    /* release waits for work under way.  Memory is zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
      * only where they are touched; the KV slab of a long context that nobody fills relies on it (kv_cache.h), and a
      * device that has not this must be given a context that fits.  release takes the same kind and size. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,

@@ -18,8 +18,17 @@ struct area {
     enum memory_kind kind;
 };
 
+/* Results for the host that have not come yet. */
+struct late {
+    uint8_t *target, *result; /* result: owned */
+    size_t bytes;
+    struct tree_counts *sum; /* the target is added to; NULL: it is written */
+};
+
 struct walled_device {
     struct device device; /* first */
+    struct late *late;    /* owned; [late_count] */
+    size_t late_count;
     struct device *inner; /* owned */
     struct device_operations operations;
     struct area areas[AREAS_MOST];
@@ -119,8 +128,44 @@ static void walled_stream_destroy(struct stream *stream) {
     free(stream);
 }
 
+/* Memory for a result, and what the host sees until it comes. */
+static void *late_result(struct walled_device *device, void *target, size_t bytes, struct tree_counts *sum) {
+    device->late = realloc(device->late, (device->late_count + 1) * sizeof *device->late);
+    uint8_t *result = calloc(1, max_size(bytes, 1));
+    assert_true(device->late != NULL && result != NULL);
+    device->late[device->late_count++] = (struct late){target, result, bytes, sum};
+    if (sum == NULL) memset(target, 0xff, bytes);
+    return result;
+}
+
+static void late_results_come(struct walled_device *device) {
+    for (size_t i = 0; i < device->late_count; i++) {
+        struct late *late = &device->late[i];
+        if (late->sum != NULL)
+            tree_counts_add(late->sum, (const struct tree_counts *)(const void *)late->result);
+        else
+            memcpy(late->target, late->result, late->bytes);
+        free(late->result);
+    }
+    device->late_count = 0;
+}
+
+/* The list as the device has it. */
+static struct row_list late_list(const struct walled_device *device, struct row_list list) {
+    const uint8_t *rows = (const uint8_t *)list.rows;
+    for (size_t i = device->late_count; i > 0; i--) { /* the latest one */
+        const struct late *late = &device->late[i - 1];
+        if (late->sum == NULL && rows >= late->target && rows < late->target + late->bytes) {
+            list.rows = (const uint32_t *)(const void *)(late->result + (rows - late->target));
+            break;
+        }
+    }
+    return list;
+}
+
 static enum status walled_stream_synchronize(struct stream *stream, struct error *error) {
     run_beside(stream->device);
+    late_results_come(stream->device);
     return inner_of(stream)->stream_synchronize(stream->inner, error);
 }
 
@@ -185,10 +230,75 @@ WALLED(activation)
 WALLED(append)
 WALLED(attend)
 WALLED(gather)
-WALLED(choose)
-WALLED(attend_rows)
-WALLED(add_mass)
-WALLED(mass_bound)
+
+static void walled_choose(struct stream *stream, const struct choose_operation *operation) {
+    struct choose_operation own = *operation;
+    struct row_list *lists = operation->lists;
+    size_t count = 0, list_count = operation->item_count * operation->kv_head_count;
+    for (size_t i = 0; i < list_count; i++)
+        count += (size_t)select_item_kept(&operation->items[i / operation->kv_head_count],
+                                          i % operation->kv_head_count);
+    run_beside(stream->device);
+    own.rows = late_result(stream->device, operation->rows, count * sizeof *own.rows, NULL);
+    if (operation->tree_counts != NULL)
+        own.tree_counts = late_result(stream->device, NULL, sizeof *own.tree_counts, operation->tree_counts);
+    enter(stream->device, false);
+    inner_of(stream)->choose(stream->inner, &own);
+    leave(stream->device);
+    for (size_t i = 0; i < list_count; i++) lists[i].rows = operation->rows + (lists[i].rows - own.rows);
+}
+
+/* Items whose lists are as the device has them; the caller frees both. */
+struct own_rows {
+    struct rows_item *items;
+    struct row_list *lists;
+};
+
+static struct own_rows own_rows(const struct walled_device *device, const struct rows_item *items,
+                                size_t item_count, size_t kv_head_count) {
+    struct own_rows own = {calloc(item_count + 1, sizeof *own.items),
+                           calloc(item_count * kv_head_count + 1, sizeof *own.lists)};
+    assert_true(own.items != NULL && own.lists != NULL);
+    for (size_t i = 0; i < item_count; i++) {
+        own.items[i] = items[i];
+        own.items[i].lists = own.lists + i * kv_head_count;
+        for (size_t head = 0; head < kv_head_count; head++)
+            own.lists[i * kv_head_count + head] = late_list(device, items[i].lists[head]);
+    }
+    return own;
+}
+
+#define WALLED_ROWS(name)                                                                                \
+    static void walled_##name(struct stream *stream, const struct name##_operation *operation) {         \
+        struct name##_operation call = *operation;                                                       \
+        run_beside(stream->device);                                                                      \
+        struct own_rows own =                                                                            \
+            own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count); \
+        call.items = own.items;                                                                          \
+        enter(stream->device, false);                                                                    \
+        inner_of(stream)->name(stream->inner, &call);                                                    \
+        leave(stream->device);                                                                           \
+        free(own.items);                                                                                 \
+        free(own.lists);                                                                                 \
+    }
+
+WALLED_ROWS(attend_rows)
+WALLED_ROWS(add_mass)
+
+static void walled_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
+    struct mass_bound_operation call = *operation;
+    run_beside(stream->device);
+    struct own_rows own =
+        own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
+    call.items = own.items;
+    call.shares = late_result(stream->device, operation->shares,
+                              operation->item_count * operation->head_count * sizeof *call.shares, NULL);
+    enter(stream->device, false);
+    inner_of(stream)->mass_bound(stream->inner, &call);
+    leave(stream->device);
+    free(own.items);
+    free(own.lists);
+}
 
 static void walled_metadata_build(struct stream *stream, const struct metadata_operation *operation) {
     enter(stream->device, false);
@@ -205,6 +315,8 @@ static struct pool *walled_pool(struct device *base) {
 static void walled_destroy(struct device *base) {
     struct walled_device *device = (struct walled_device *)base;
     assert_int_equal(device->area_count, 0); /* all was released */
+    assert_int_equal(device->late_count, 0); /* somebody waited for all results */
+    free(device->late);
     device_destroy(device->inner);
     free(device);
 }

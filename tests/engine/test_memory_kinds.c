@@ -140,6 +140,7 @@ static void kv_in_device_memory(void **state) {
     (void)state;
     for (size_t i = 0; i < METHOD_COUNT; i++) {
         struct plan options = options_of(METHODS[i]);
+        options.select.certify = METHODS[i] == &select_tree || METHODS[i] == &select_quest;
         same_logits("llama", options, false, WALLED);
         same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false, WALLED_APART);
     }
@@ -186,11 +187,13 @@ static void metadata_built_from_pages(void **state) {
     free(logits[1]);
 }
 
-/* A copy of another engine's KV, then made-up rows, then what was caught, measured from the stored keys. */
+/* A copy of another engine's KV, then made-up rows, then what was caught, measured from the stored keys and bounded by
+ * what is kept of them, and what the search counted. */
 static void copies_fills_and_observers(void **state) {
     (void)state;
     float *logits[2] = {NULL};
     struct recall_cell cells[2];
+    struct select_statistics did[2];
     size_t width = 0;
     for (size_t side = 0; side < 2; side++) {
         struct rig rig = {0};
@@ -199,7 +202,9 @@ static void copies_fills_and_observers(void **state) {
         struct recall recall;
         const struct prefill_request request = {.tokens = rig.tokens, .token_count = 300};
         rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
-        const struct plan plain = options_of(&select_all), options = options_of(&select_tree);
+        const struct plan plain = options_of(&select_all);
+        struct plan options = options_of(&select_tree);
+        options.select.certify = true;
         const struct model_config *config = &rig.model->config;
         const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
                                            config->k_dimension, config->attention_scale};
@@ -215,6 +220,7 @@ static void copies_fills_and_observers(void **state) {
         logits[side] = calloc(STEPS * rig.width, sizeof(float));
         decode(&rig, engine, sequence, logits[side]);
         cells[side] = *recall_get(&recall, 2, 1);
+        did[side] = select_statistics(engine_select(engine));
         recall_destroy(&recall);
         width = rig.width;
         sequence_destroy(source);
@@ -226,6 +232,10 @@ static void copies_fills_and_observers(void **state) {
     assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
     assert_int_equal(cells[0].count, STEPS);
     assert_true(cells[0].mass == cells[1].mass && cells[0].top == cells[1].top && cells[0].mass > 0);
+    assert_true(cells[0].certified == cells[1].certified && cells[0].certified_count == STEPS);
+    assert_true(did[0].certified.sum == did[1].certified.sum && did[0].certified.count > 0);
+    assert_memory_equal(&did[0].tree, &did[1].tree, sizeof did[0].tree);
+    assert_true(did[0].tree.searches > 0);
     free(logits[0]);
     free(logits[1]);
 }
