@@ -20,6 +20,7 @@ struct documents {
     char *name;
     bool is_read_only; /* the folder cannot be written: nothing is saved, and unwritable says why */
     bool is_told;      /* and somebody was told */
+    bool fixes_shares; /* only documents that were made with these shares are used */
     bool ignores;      /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
     documents_choose *choose; /* NULL: pages are of one form, or the shares are given */
@@ -124,6 +125,9 @@ enum status documents_open(struct documents **result, const struct plan *plan,
     if (plan->mixes_pages) { /* zeros are shares too, until they are chosen */
         backing->layout.shares = plan->shares;
         backing->layout.shares.layer_count = (uint16_t)model->config.layer_count;
+        documents->fixes_shares = plan->fixes_shares;
+        if (plan->fixes_shares)
+            memset(backing->layout.shares.sixteenths, plan->quantized_of_16, model->config.layer_count);
     }
     snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
@@ -183,7 +187,8 @@ static enum status find(struct documents *documents, const int32_t *tokens, uint
                         struct store_match *match, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
     struct store_match other;
-    TRY(store_find(documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
+    TRY((documents->fixes_shares ? store_find_same : store_find)(
+        documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
     if (match->prefix_tokens < token_count && backing->layout.tail_bytes == 0) {
         TRY(store_find_pages(documents->store, &backing->model, &backing->layout, tokens, token_count, &other,
                              error));

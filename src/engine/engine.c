@@ -229,7 +229,7 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                        engine->select, engine->kv.buffer_bytes, error));
     documents_build_with(engine->documents, build_rows, engine);
     engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
-    if (plan->mixes_pages && plan->shares.layer_count == 0)
+    if (plan->mixes_pages && plan->shares.layer_count == 0 && !plan->fixes_shares)
         documents_choose_with(engine->documents, choose_shares, engine);
     return STATUS_OK;
 }

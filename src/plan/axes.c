@@ -18,7 +18,8 @@ const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, s
     return buffer;
 }
 
-static const char resident_name[] = "resident"; /* the one that is not of the select axis */
+/* Those that are not of the select axis. */
+static const char resident_name[] = "resident", quantized_name[] = "quantized";
 
 const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
     const char *name, *words;
@@ -26,7 +27,8 @@ const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
     for (size_t i = 0; (name = select_setting_name(i, &words)) != NULL && used < buffer_bytes; i++)
         used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ",
                                  name, words);
-    if (used < buffer_bytes) snprintf(buffer + used, buffer_bytes - used, "%s", resident_name);
+    if (used < buffer_bytes)
+        snprintf(buffer + used, buffer_bytes - used, "%s, %s", resident_name, quantized_name);
     return buffer;
 }
 
@@ -48,14 +50,20 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
-    bool resident = strcmp(name, resident_name) == 0;
+    const bool resident = strcmp(name, resident_name) == 0, quantized = strcmp(name, quantized_name) == 0;
     struct select_options unused = plan->select;
-    if (!resident && !select_option_set(&unused, name, 0)) return STATUS_OK;
+    if (!resident && !quantized && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
-    if (resident)
+    if (quantized && value > PAGE_SHARE_WHOLE)
+        return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
+                         number, PAGE_SHARE_WHOLE);
+    if (quantized) {
+        plan->fixes_shares = true;
+        plan->quantized_of_16 = (uint8_t)value;
+    } else if (resident)
         plan->resident_layers = (size_t)value;
     else
         (void)select_option_set(&plan->select, name, value);
@@ -99,7 +107,7 @@ static enum status read_preset(struct plan *plan, const struct preset *preset, s
     plan->preset = preset->name;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
-    plan->q4_pages = plan->mixes_pages = false;
+    plan->q4_pages = plan->mixes_pages = plan->fixes_shares = false;
     plan->resident_layers = SIZE_MAX;
     if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
     if (preset->disk_settings != NULL && plan->disk_directory != NULL)
@@ -131,6 +139,10 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         plan->k_type = k_type;
         plan->v_type = v_type;
     }
+    if (plan->fixes_shares && !plan->mixes_pages)
+        return error_set(
+            error, STATUS_USAGE,
+            "--set quantized: a share of the pages in 4 bits is of codec=dynamic with --kv-disk");
     plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
     if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
     TRY(select_keep_parse(&plan->select.keep, keep, error));

@@ -47,6 +47,10 @@ struct plan {
      * first one is made, from what the machine is measured to do then (plan/quantized_pages.h). */
     bool mixes_pages;
     struct page_shares shares;
+    /* Instead: so many of every 16 pages in all layers, whatever machine and budget; a document that was made with
+     * other shares is then not used.  Answers are the same for any budget. */
+    bool fixes_shares;
+    uint8_t quantized_of_16;
     size_t
         resident_layers; /* where KV is on disk: the first layers, that stay in RAM if host_bytes holds them */
     bool prefetches;     /* where KV is on disk: what the next layer will choose, while this one computes */

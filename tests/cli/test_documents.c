@@ -227,6 +227,43 @@ static void pages_in_both_forms(void **state) {
     unlink(path);
 }
 
+/* A share that is given is no choice of the machine's: the same answer for any budget, by documents of this share. */
+static void a_fixed_share_is_the_same_for_any_budget(void **state) {
+    (void)state;
+    char path[160], store[160], hosts[3][30];
+    bool measured;
+    snprintf(path, sizeof path, "%s", scratch_path("long"));
+    snprintf(store, sizeof store, "%s", folder("fixed"));
+    write_text(path, 3 * TEXT_BYTES, "");
+#define FIXED(n, host, store)                                                                 \
+    RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "--set", \
+        "quantized=" n, "-c", "16K")
+    struct outcome all = FIXED("8", "256M", folder("fixed.all"));
+    expect_code(&all, 0, "pages in 4 bits: 0.50");
+    const uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
+    for (size_t i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "fixed.%zu", i);
+        snprintf(hosts[i], sizeof hosts[i], "%" PRIu64, bytes / (i + 1) + (3 << 20));
+        struct outcome tight = FIXED("8", hosts[i], folder(name));
+        expect_same(&tight, &all);
+        assert_true(share_of_run(&measured) == 0.5);
+        assert_false(measured);
+    }
+    struct outcome first = FIXED("4", hosts[2], store), other = FIXED("8", hosts[2], store),
+                   again = FIXED("8", hosts[2], store);
+    expect_code(&first, 0, "pages in 4 bits: 0.25");
+    expect_same(&other, &all);
+    assert_int_equal(other.reused, 0);
+    assert_int_equal(again.reused, again.prompt - 1);
+    struct outcome refused = RUN(deep_path, path, "--kv-disk", store, "--set", "quantized=8");
+    expect_code(&refused, 2, "--set quantized: a share of the pages in 4 bits is of codec=dynamic");
+    refused = FIXED("17", hosts[2], store);
+    expect_code(&refused, 2, "expected 0 to 16");
+    unlink(path);
+#undef FIXED
+}
+
 static void another_question_reuses_the_document(void **state) {
     (void)state;
     const char *store = folder("questions");
@@ -748,6 +785,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
         cmocka_unit_test(pages_in_both_forms),
+        cmocka_unit_test(a_fixed_share_is_the_same_for_any_budget),
         cmocka_unit_test(another_question_reuses_the_document),
         cmocka_unit_test(the_budget_holds),
         cmocka_unit_test(the_budget_holds_with_metadata),

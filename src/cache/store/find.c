@@ -45,11 +45,14 @@ static bool was_refused(const struct store *store, uint64_t id) {
     return false;
 }
 
+enum likeness { LIKE_PAGES, LIKE_PAGES_AND_METADATA, LIKE_ALL }; /* the second but for the shares */
+
 static enum status find(struct store *store, const struct store_model *model,
-                        const struct store_layout *layout, bool any_metadata, struct comparison ours,
+                        const struct store_layout *layout, enum likeness likeness, struct comparison ours,
                         struct store_match *match, struct error *error) {
     char text[STORE_TEXT_MOST];
-    bool exactly = !any_metadata && layout->shares.layer_count == 0; /* the layout as the catalog has it */
+    const bool any_metadata = likeness == LIKE_PAGES; /* exactly: the layout as the catalog has it */
+    const bool exactly = likeness == LIKE_ALL || (!any_metadata && layout->shares.layer_count == 0);
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
     layout_format(layout, text);
@@ -80,11 +83,18 @@ static enum status find(struct store *store, const struct store_model *model,
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) {
-    return find(store, model, layout, false, (struct comparison){tokens, token_count, 0}, match, error);
+    return find(store, model, layout, LIKE_PAGES_AND_METADATA, (struct comparison){tokens, token_count, 0},
+                match, error);
+}
+
+enum status store_find_same(struct store *store, const struct store_model *model,
+                            const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                            struct store_match *match, struct error *error) {
+    return find(store, model, layout, LIKE_ALL, (struct comparison){tokens, token_count, 0}, match, error);
 }
 
 enum status store_find_pages(struct store *store, const struct store_model *model,
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) {
-    return find(store, model, layout, true, (struct comparison){tokens, token_count, 0}, match, error);
+    return find(store, model, layout, LIKE_PAGES, (struct comparison){tokens, token_count, 0}, match, error);
 }

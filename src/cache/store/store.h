@@ -133,6 +133,11 @@ enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
 
+/* The same among documents of exactly this layout, shares and all. */
+enum status store_find_same(struct store *store, const struct store_model *model,
+                            const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                            struct store_match *match, struct error *error) STATUS_CHECKED;
+
 /* The same among documents whose pages look like that, whatever metadata they have. */
 enum status store_find_pages(struct store *store, const struct store_model *model,
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
