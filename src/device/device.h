@@ -335,9 +335,10 @@ struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
 
-    /* release waits for work under way.  Memory is zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
+    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
      * only where they are touched; the KV slab of a long context that nobody fills relies on it (kv_cache.h), and a
-     * device that has not this must be given a context that fits.  release takes the same kind and size. */
+     * device that has not this must be given a context that fits.  release takes the same kind and size, and waits
+     * for work under way. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                             struct error *error);
     void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
