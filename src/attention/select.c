@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "attention/choice.h"
-#include "attention/head_shares.h"
+#include "attention/head_budgets.h"
 #include "attention/select_internal.h"
 #include "platform/clock.h"
 
@@ -18,7 +18,7 @@ struct select {
     uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
     size_t layer_weights, weights_bytes;
     uint32_t weights_digest;
-    double *head_shares; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
+    double *head_budgets; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
     struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
@@ -75,8 +75,8 @@ static double kv_head_importance(const struct select_shape *shape, const float *
     return most;
 }
 
-static enum status load_shares(struct select *select, const struct select_calibration *calibration,
-                               struct error *error) {
+static enum status load_budgets(struct select *select, const struct select_calibration *calibration,
+                                struct error *error) {
     size_t heads = select->shape.kv_head_count, layers = select->shape.layer_count;
     size_t first = select->options.dense_layers;
     if (select->options.heads != SELECT_HEADS_IMPORTANCE || first >= layers) return STATUS_OK;
@@ -86,13 +86,13 @@ static enum status load_shares(struct select *select, const struct select_calibr
                 "heads=importance: no calibration of this model was found; every head keeps as much";
         return STATUS_OK;
     }
-    select->head_shares = calloc(layers * heads, sizeof *select->head_shares);
-    if (select->head_shares == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    select->head_budgets = calloc(layers * heads, sizeof *select->head_budgets);
+    if (select->head_budgets == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
     for (size_t layer = first; layer < layers; layer++)
         for (size_t head = 0; head < heads; head++)
-            select->head_shares[layer * heads + head] = kv_head_importance(
+            select->head_budgets[layer * heads + head] = kv_head_importance(
                 &select->shape, calibration->head_importance + layer * select->shape.head_count, head);
-    head_shares_divide(select->head_shares + first * heads, (layers - first) * heads);
+    head_budgets_divide(select->head_budgets + first * heads, (layers - first) * heads);
     return STATUS_OK;
 }
 
@@ -100,7 +100,7 @@ static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
-    TRY(load_shares(select, calibration, error));
+    TRY(load_budgets(select, calibration, error));
     select->row_capacity = row_capacity;
     select->certifies = select->options.certify && select->layout.has_bounds;
     const size_t heads = row_capacity * select->shape.head_count;
@@ -145,7 +145,7 @@ void select_destroy(struct select *select) {
     if (select->scores != NULL)
         select->device->operations->release(select->device, MEMORY_DEVICE, select->scores,
                                             select->scores_bytes);
-    free(select->head_shares);
+    free(select->head_budgets);
     free(select->shares);
     free(select);
 }
@@ -237,9 +237,9 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
     item->picks = picks;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         picks[head] = even;
-        if (select->head_shares == NULL || rule->window_only || keep >= visible) continue;
+        if (select->head_budgets == NULL || rule->window_only || keep >= visible) continue;
         size_t lane = query->layer_index * select->shape.kv_head_count + query->kv_head_first + head;
-        uint64_t own = head_share_keep(keep, visible, select->head_shares[lane]);
+        uint64_t own = head_budget_keep(keep, visible, select->head_budgets[lane]);
         picks[head] = own > window ? (own - window) / unit * unit : window == 0 ? unit : 0;
     }
     return true;

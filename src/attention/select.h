@@ -79,7 +79,7 @@ static inline struct select_keep select_keep_all(void) { return (struct select_k
 enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) STATUS_CHECKED;
 const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes);
 
-/* How keep is divided among the KV heads of all layers that choose: head_shares.h. */
+/* How keep is divided among the KV heads of all layers that choose: head_budgets.h. */
 enum select_heads { SELECT_HEADS_EVEN, SELECT_HEADS_IMPORTANCE };
 
 /* Defaults: select_options_default.  On the command line all but method and keep are --set NAME=NUMBER. */

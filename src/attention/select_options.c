@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "attention/head_shares.h"
+#include "attention/head_budgets.h"
 #include "attention/select_internal.h"
 
 /* ---- methods ---- */
@@ -222,7 +222,7 @@ enum status select_options_kept_most(const struct select_options *options, const
                                       : (uint64_t)(options->method->recent_share * (double)keep);
     uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
-        keep = head_share_keep(keep, context_size, HEAD_SHARE_MOST) + unit;
+        keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
     if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
