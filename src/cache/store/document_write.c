@@ -1,7 +1,10 @@
 /* Making and extending a document: the engine's side of the writing. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -100,6 +103,68 @@ enum status document_create(struct document **result, struct store *store,
     return STATUS_OK;
 }
 
+struct same_tokens {
+    const int32_t *tokens; /* [count] */
+    uint64_t count, seen;
+    bool differ;
+};
+
+static bool compare_tokens(void *context, const int32_t *tokens, uint64_t count) {
+    struct same_tokens *same = context;
+    same->differ = count > same->count - same->seen ||
+                   memcmp(tokens, same->tokens + same->seen, (size_t)count * sizeof *tokens) != 0;
+    same->seen += count;
+    return !same->differ;
+}
+
+/* Whether that document has the same tokens in the same layout, and files as long as they must be. */
+static enum status is_same(const struct document *document, const struct document_row *ours, uint64_t id,
+                           bool *same) {
+    struct store *store = document->store;
+    struct document_row row;
+    bool found;
+    *same = false;
+    TRY(catalog_find(&store->catalog, id, &row, &found, NULL));
+    if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != ours->token_count)
+        return STATUS_OK;
+    struct same_tokens compared = {.tokens = document->tokens, .count = ours->token_count};
+    TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, &compared, NULL));
+    if (compared.differ || compared.seen != compared.count) return STATUS_OK;
+    static const char *const suffixes[] = {"pages", "metadata"};
+    const uint64_t ends[] = {pages_end(&document->geometry, row.token_count, row.generation),
+                             metadata_end(&document->geometry, row.token_count)};
+    for (size_t i = 0; i < 2; i++) {
+        char name[40];
+        struct stat info;
+        document_file_name(name, id, suffixes[i]);
+        if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode) ||
+            (uint64_t)info.st_size < ends[i])
+            return STATUS_OK;
+    }
+    *same = true;
+    return STATUS_OK;
+}
+
+/* Processes that begin at once with one prompt each find nothing saved, and each saves it: those that close later see
+ * the first one's, whole, and take theirs back.  Inside the transaction, so never both; not one that was there before,
+ * and not one that somebody reads. */
+static enum status is_copy(struct document *document, const struct document_row *ours, bool *copy) {
+    struct store *store = document->store;
+    uint64_t *ids;
+    size_t count;
+    *copy = false;
+    if (document->opened_generation > 0 || ours->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
+    TRY(catalog_candidates(&store->catalog, ours->fingerprint, ours->layout, ours->prefix, &ids, &count,
+                           NULL));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count && !*copy; i++)
+        if (ids[i] != ours->id) status = is_same(document, ours, ids[i], copy);
+    free(ids);
+    if (*copy && io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) != STATUS_OK)
+        *copy = false;
+    return status;
+}
+
 /* What the catalog says now, not what we remember: a commit that failed may have happened all the same (the last
  * flush of SQLite's journal comes after the point of no return). */
 static enum status give_back(struct document *document, bool *forget) {
@@ -110,7 +175,10 @@ static enum status give_back(struct document *document, bool *forget) {
     if (!found || !row.intact) return STATUS_OK;
     if (row.generation < document->row.generation)
         return STATUS_OK; /* a commit was lost: nothing is cut off */
-    *forget = row.generation == 0;
+    bool copy = false;
+    if (row.generation > 0) TRY(is_copy(document, &row, &copy));
+    *forget = row.generation == 0 || copy;
+    if (copy) return catalog_remove(&store->catalog, row.id, NULL);
     return document_give_back(store, &row, &document->geometry, &document->pages, &document->metadata, NULL);
 }
 

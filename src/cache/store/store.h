@@ -210,7 +210,8 @@ enum status document_open(struct document **document, struct store *store, uint6
                           enum document_mode mode, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 
-/* Waits for what is being written and gives back what was not committed.  Reads must have finished. */
+/* Waits for what is being written and gives back what was not committed; all of a new document that has become a copy
+ * of another (the same tokens, model and layout) and that nobody else has open.  Reads must have finished. */
 void document_close(struct document *document); /* NULL is allowed */
 
 /* Bytes that a document of token_capacity keeps in memory while it is open, at most: its tokens, and checksums and
