@@ -220,7 +220,7 @@ static void copies_fills_and_observers(void **state) {
         logits[side] = calloc(STEPS * rig.width, sizeof(float));
         decode(&rig, engine, sequence, logits[side]);
         cells[side] = *recall_get(&recall, 2, 1);
-        did[side] = select_statistics(engine_select(engine));
+        did[side] = attention_statistics(engine_attention(engine));
         recall_destroy(&recall);
         width = rig.width;
         sequence_destroy(source);
