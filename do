@@ -114,7 +114,7 @@ case "${1:-help}" in
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
   fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
   model) fetch_model ;;
-  demo)  need; build release loam; sh tools/demo.sh build/release/loam ;;
+  demo)  need; build release loam; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   clean) rm -rf build ;;
   help|*)

@@ -3,9 +3,16 @@
 set -eu
 loam=$1
 model=models/loam-nano.gguf
+real=models/SmolLM2-135M-Instruct.Q4_1.gguf
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 title() { printf '\n== %s\n' "$*"; }
+
+if [ -r "$real" ]; then
+  sh tools/demo_model.sh "$loam" "$real" "$place"
+else
+  title "Without a real language model (./do model brings one): what follows needs no network"
+fi
 
 title "The bundled model: loam inspect $model"
 "$loam" inspect -m "$model" | head -n 12

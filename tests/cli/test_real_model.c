@@ -1,0 +1,75 @@
+/* The main job on a real language model: a chapter of a book is read once, and questions about it are answered. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/process.h"
+#include "real_model.h"
+
+enum { CHAPTER_TOKENS_MIN = 4600 };
+
+static char chapter_path[200], json_path[200], folder[200];
+
+/* "A Scandal in Bohemia", I, out of the committed text. */
+static int write_chapter(void **state) {
+    (void)state;
+    snprintf(chapter_path, sizeof chapter_path, "%s", scratch_path("chapter.txt"));
+    snprintf(json_path, sizeof json_path, "%s", scratch_path("run.json"));
+    snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
+    FILE *from = fopen(LOAM_SOURCE_DIR "/tests/data/a-scandal-in-bohemia.txt", "r"),
+         *to = fopen(chapter_path, "w");
+    char *line = NULL;
+    size_t capacity = 0;
+    bool is_in = false;
+    if (from == NULL || to == NULL) return -1;
+    while (getline(&line, &capacity, from) > 0 && strcmp(line, "II\n") != 0) {
+        if (is_in) fputs(line, to);
+        is_in = is_in || strcmp(line, "I\n") == 0;
+    }
+    free(line);
+    fclose(from);
+    return fclose(to);
+}
+
+/* Its answer must begin so and say that: words at which the likeliest token is ahead of the next by half a nat, on
+ * AVX2 as on AVX-512.  Others come out one way or the other by the order of sums ("wears", "is wearing"). */
+static json_t *ask(const char *question, const char *begins, const char *says) {
+    struct process_result r = process_run(&(struct process_request){
+        .arguments =
+            (const char *const[]){"run", "-q", "-m", REAL_MODEL, "-f", chapter_path, "-p", question, "--temp",
+                                  "0", "-n", "12", "--json", json_path, "--kv-disk", folder, NULL}});
+    if (r.code != 0 || strncmp(r.output, begins, strlen(begins)) != 0 || strstr(r.output, says) == NULL)
+        fail_msg("exit %d: '%s' %s", r.code, r.output, r.complaints);
+    process_deinit(&r);
+    json_error_t why;
+    json_t *root = json_load_file(json_path, 0, &why);
+    if (root == NULL) fail_msg("%s", why.text);
+    return root;
+}
+
+static json_int_t prefill_figure(json_t *root, const char *name) {
+    return json_integer_value(json_object_get(json_object_get(root, "prefill"), name));
+}
+
+static void a_chapter_is_read_once_and_asked(void **state) {
+    (void)state;
+    json_t *first = ask("Why does the King wear a mask?", "The King ", " a mask to conceal his ");
+    assert_int_equal(prefill_figure(first, "reused_tokens"), 0);
+    assert_true(prefill_figure(first, "tokens") > CHAPTER_TOKENS_MIN);
+    json_t *second =
+        ask("Describe Sherlock Holmes in one sentence.", "Sherlock Holmes is a ", "brilliant and ");
+    assert_true(prefill_figure(second, "tokens") <= 64);
+    assert_true(prefill_figure(second, "reused_tokens") > CHAPTER_TOKENS_MIN);
+    json_decref(first);
+    json_decref(second);
+}
+
+int main(void) {
+    if (real_model_missing() != 0) return 77;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_chapter_is_read_once_and_asked)};
+    return cmocka_run_group_tests(tests, write_chapter, NULL);
+}
