@@ -114,6 +114,22 @@ static enum status write_keys(struct sidecar *s, const struct model *model, stru
     return gguf_writer_add_float(s->writer, CALIBRATION_KEY "lambda", (float)r->options.lambda, error);
 }
 
+static size_t entry_bytes(const struct entry *entry) {
+    uint64_t elements = entry->dimensions[0] * entry->dimensions[1];
+    if (entry->dimensions[2] > 0) elements *= entry->dimensions[2];
+    return (size_t)elements * (entry->type == TENSOR_F16 ? 2 : 4);
+}
+
+static enum status write_digest(struct sidecar *s, struct error *error) {
+    char text[CALIBRATION_FINGERPRINT_BYTES];
+    uint64_t digest = CALIBRATION_DIGEST_BEGIN;
+    for (size_t i = 0; i < s->count; i++)
+        digest = calibration_digest(digest, s->entries[i].name, strlen(s->entries[i].name),
+                                    s->entries[i].data, entry_bytes(&s->entries[i]));
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
+    return write_text(s, CALIBRATION_KEY "digest", text, error);
+}
+
 static enum status write_tensors(struct sidecar *s, struct error *error) {
     for (size_t i = 0; i < s->count; i++) {
         const struct entry *entry = &s->entries[i];
@@ -124,9 +140,7 @@ static enum status write_tensors(struct sidecar *s, struct error *error) {
     TRY(gguf_writer_begin_data(s->writer, error));
     for (size_t i = 0; i < s->count; i++) {
         const struct entry *entry = &s->entries[i];
-        uint64_t elements = entry->dimensions[0] * entry->dimensions[1];
-        if (entry->dimensions[2] > 0) elements *= entry->dimensions[2];
-        TRY(gguf_writer_write(s->writer, entry->data, elements * (entry->type == TENSOR_F16 ? 2 : 4), error));
+        TRY(gguf_writer_write(s->writer, entry->data, entry_bytes(entry), error));
     }
     return gguf_writer_commit(s->writer, error);
 }
@@ -146,6 +160,7 @@ enum status calibration_write(const struct calibration_result *result, const str
         add_layers(&s);
         add_scores(&s);
         status = write_keys(&s, model, error);
+        if (status == STATUS_OK) status = write_digest(&s, error);
     }
     if (status == STATUS_OK) status = write_tensors(&s, error);
     gguf_writer_destroy(s.writer);

@@ -74,6 +74,11 @@ void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FI
     snprintf(text, CALIBRATION_FINGERPRINT_BYTES, "%016llx", (unsigned long long)hash);
 }
 
+uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
+                            size_t bytes) {
+    return mix(mix(digest, name, name_bytes), data, bytes);
+}
+
 enum status calibration_path(const char *model_path, char **path, struct error *error) {
     static const char ending[] = ".gguf", added[] = ".calib.gguf";
     size_t length = strlen(model_path), cut = length;
@@ -198,6 +203,21 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
     return check_scores(c, "query_similarity", -1, 1, error);
 }
 
+/* Whether its matrices are those that were written.  Files of before there was a digest have none. */
+static enum status check_digest(struct calibration *c, struct error *error) {
+    char text[CALIBRATION_FINGERPRINT_BYTES];
+    uint64_t digest = CALIBRATION_DIGEST_BEGIN;
+    if (gguf_find(&c->gguf, CALIBRATION_KEY "digest") == NULL) return STATUS_OK;
+    for (uint64_t i = 0; i < c->gguf.tensor_count; i++) {
+        const struct gguf_tensor *tensor = &c->gguf.tensors[i];
+        digest = calibration_digest(digest, tensor->name.text, (size_t)tensor->name.length, tensor->data,
+                                    (size_t)tensor->size_bytes);
+    }
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
+    return check_text(c, CALIBRATION_KEY "digest", text,
+                      "the file is damaged; `loam calibrate` makes it anew", error);
+}
+
 static enum status check_file(struct calibration *c, const struct model *model, struct error *error) {
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
     TRY(check_text(c, "general.architecture", CALIBRATION_ARCHITECTURE, "this is no calibration", error));
@@ -209,6 +229,7 @@ static enum status check_file(struct calibration *c, const struct model *model, 
     calibration_fingerprint(model, fingerprint);
     TRY(check_text(c, CALIBRATION_KEY "fingerprint", fingerprint,
                    "it was made for another model file; `loam calibrate` makes one for this", error));
+    TRY(check_digest(c, error));
     return check_tensors(c, error);
 }
 

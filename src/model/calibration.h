@@ -21,6 +21,11 @@ enum { CALIBRATION_VERSION = 1, CALIBRATION_FINGERPRINT_BYTES = 17 /* 16 hexadec
 /* Reads some 1,000 bytes of every tensor. */
 void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FINGERPRINT_BYTES]);
 
+/* Over the names and bytes of a calibration's tensors, one after another; begins as CALIBRATION_DIGEST_BEGIN. */
+#define CALIBRATION_DIGEST_BEGIN UINT64_C(0xcbf29ce484222325)
+uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
+                            size_t bytes);
+
 /* MODEL.calib.gguf for MODEL.gguf (of a split model, of its first file); newly allocated. */
 enum status calibration_path(const char *model_path, char **path, struct error *error) STATUS_CHECKED;
 

@@ -1,0 +1,59 @@
+/* A calibration of which any byte of a matrix has changed is refused. */
+#include "testing.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "model/calibration.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
+
+static void a_changed_byte_is_refused(void **state) {
+    (void)state;
+    struct device *device;
+    struct model *model;
+    struct calibration *calibration;
+    struct gguf gguf;
+    struct error error;
+    char model_file[200];
+    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 1}, &error), error);
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny_model_write(&tiny, tiny_model_path("digest.gguf", model_file, sizeof model_file));
+    assert_ok(model_load(&model, model_file, device, &error), error);
+    char *path = tiny_calibration_write(model);
+    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    calibration_close(calibration);
+    assert_ok(gguf_open(&gguf, path, &error), error);
+    size_t cases = 0;
+    for (uint64_t i = 0; i < gguf.tensor_count; i++)
+        for (int end = 0; end < 2; end++, cases++) {
+            const struct gguf_tensor *tensor = &gguf.tensors[i];
+            const off_t at =
+                (off_t)(tensor->data - gguf.maps[0].data) + (end ? (off_t)tensor->size_bytes - 2 : 0);
+            uint8_t byte;
+            int file = open(path, O_RDWR | O_CLOEXEC);
+            assert_int_equal(pread(file, &byte, 1, at), 1);
+            byte ^= 1; /* the lowest bit of a number, which is one still */
+            assert_int_equal(pwrite(file, &byte, 1, at), 1);
+            assert_int_equal(calibration_open(&calibration, model, NULL, &error), STATUS_MODEL);
+            if (strstr(error.message, "digest") == NULL) fail_msg("%s", error.message);
+            byte ^= 1;
+            assert_int_equal(pwrite(file, &byte, 1, at), 1);
+            close(file);
+        }
+    assert_true(cases > 4);
+    gguf_close(&gguf);
+    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    calibration_close(calibration);
+    model_destroy(model);
+    device_destroy(device);
+    unlink(path), unlink(model_file);
+    free(path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_changed_byte_is_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
