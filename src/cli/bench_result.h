@@ -47,7 +47,8 @@ struct bench_statistics {
 
 struct bench_statistics bench_statistics(const struct bench_test *test);
 double bench_sample_rate(const struct bench_test *test, size_t index);
-bool bench_measures_floor(const struct bench_test *test); /* decodes only: what prefill needs is no matter of memory */
+bool bench_measures_floor(
+    const struct bench_test *test); /* decodes only: what prefill needs is no matter of memory */
 /* Bytes that a decode step must read: the weights once and, of every sequence at mid test, the KV that is attended
  * to and the metadata that are scored; per step. */
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test);

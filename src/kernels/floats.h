@@ -153,8 +153,14 @@ FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(floats_fold(x)); }
 FLOATS_INLINE float floats_greatest(floats x) {
     return floats8_greatest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
+/* In the order of floats_sum16. */
 FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
-    return floats8_sum4(floats_fold(a), floats_fold(b), floats_fold(c), floats_fold(d));
+    floats ab =
+        _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); /* each 128 bits: a b a b */
+    floats cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    __m256 half =
+        floats_fold(_mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee)));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 /* Lane i: the sum of x[i]. */
@@ -301,9 +307,9 @@ FLOATS_INLINE floats floats_exp(floats x) {
     return floats_if_less(x, lowest, floats_set(0.0f), p);
 }
 
-/* exp(x) of x <= 0, bit for bit as floats_exp has it. */
-FLOATS_INLINE floats floats_exp_below(floats x) {
-    const floats lowest = floats_set(-86.6f);
+/* exp(x) of x <= 0, bit for bit as floats_exp has it, but zero below `least`, -86.6 or more. */
+FLOATS_INLINE floats floats_exp_below(floats x, float least) {
+    const floats lowest = floats_set(least);
     floats clamped = floats_max(lowest, x); /* in this order NaN passes */
     floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
     floats p = floats_exp_rest(clamped, n);

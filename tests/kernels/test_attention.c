@@ -420,7 +420,36 @@ static void prefill_run(const struct attention_kernels *kernels, const struct ro
     guarded_destroy(&scratch);
 }
 
-/* The same bounds as for decode, divided by s.  Also: two blocks give what one gives. */
+/* Fails unless the query's output is, bit for bit, what decode, merge and finish make of its ranges. */
+static void decode_is_equal(const struct level *level, const struct rows *rows, const struct prefill_case *c,
+                            uint64_t position, const float *q, const float *got) {
+    const struct attention_kernels *kernels = &level->kernels;
+    const size_t group = c->group, dimension = c->dimension;
+    const struct decode_case decode = {
+        .group = group, .scale = 1.0f / sqrtf((float)dimension), .softcap = c->softcap};
+    const uint64_t begin = c->window == 0 || c->window > position ? 0 : position + 1 - c->window;
+    const uint64_t range_rows = attention_range_rows(position + 1 - begin);
+    static float o[2][HEADS_MOST * DIMENSION_MOST], out[HEADS_MOST * DIMENSION_MOST];
+    struct partial merged = {.o = o[0], .o_stride = dimension}, next = {.o = o[1], .o_stride = dimension};
+    for (uint64_t from = begin, to; from <= position; from = to) {
+        to = from / range_rows * range_rows + range_rows;
+        if (to > position + 1) to = position + 1;
+        decode_run(kernels, rows, from, to, q, dimension, &decode, from == begin ? &merged : &next);
+        if (from != begin)
+            kernels->merge(group, dimension, merged.m, merged.s, merged.o, dimension, next.m, next.s, next.o,
+                           dimension);
+    }
+    kernels->finish(group, dimension, merged.s, merged.o, dimension, out, dimension);
+    for (size_t i = 0; i < group * dimension; i++)
+        if (memcmp(out + i, got + i, sizeof *got) != 0)
+            fail_msg(
+                "%s: d %zu type %d group %zu position %zu window %zu: element %zu of prefill %.9g, of decode "
+                "%.9g",
+                level->name, dimension, (int)c->k_type, group, (size_t)position, (size_t)c->window, i,
+                (double)got[i], (double)out[i]);
+}
+
+/* The same bounds as for decode, divided by s.  Also: two blocks give what one gives, and decode the same bits. */
 static void prefill_check(const struct level *levels, size_t level_count, const struct prefill_case *c,
                           struct random *random) {
     struct rows rows;
@@ -460,6 +489,10 @@ static void prefill_check(const struct level *levels, size_t level_count, const 
                         level->name, c->dimension, (int)c->k_type, c->group, (size_t)c->position_first, n,
                         head, (size_t)c->window, cut);
             }
+        for (size_t n = 0; n < c->query_count && level->rounding == 0;
+             n += c->query_count > 10 ? 1 + c->query_count / 9 : 1)
+            decode_is_equal(level, &rows, c, c->position_first + n, (float *)q.data + n * q_stride,
+                            (float *)out.data + n * out_stride);
     }
     guarded_destroy(&q);
     guarded_destroy(&out);

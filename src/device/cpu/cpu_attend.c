@@ -1,8 +1,8 @@
 /* append and attend on the cpu.
  *
  * One row of a sequence (decoding) is bound by reading its K and V, and must keep every thread busy even
- * for one sequence with few KV heads.  Its rows are cut into ranges whose length depends only on how many
- * rows there are; a unit is one range of one KV head, drawn as a ticket; it leaves a partial (m, s, o).
+ * for one sequence with few KV heads.  Its rows are cut into ranges that follow from its position
+ * (attention_range_rows); a unit is one range of one KV head, drawn as a ticket; it leaves a partial (m, s, o).
  * After a barrier the partials of a head are merged in the order of the ranges: the same sums for any
  * thread count, and for a sequence alone or in a batch.
  *
@@ -15,9 +15,7 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
-    RANGE_ROWS_LEAST = 256, /* at 64 elements in f16: 64 KiB of K and V, a few us */
-    RANGES_MOST = 32, /* 8 KV heads: 256 units; longer ranges begin and are merged less often */
-    DECODE_ROWS_MOST = 1,   /* items of more rows go to the prefill kernel */
+    DECODE_ROWS_MOST = 1, /* items of more rows go to the prefill kernel */
     APPEND_ELEMENTS_ALONE = 8192,
 };
 
@@ -62,8 +60,7 @@ static uint64_t window_begin(const struct attend_operation *operation, uint64_t 
 }
 
 struct cpu_ranges cpu_ranges_of(uint64_t row_count) {
-    struct cpu_ranges ranges = {.rows = RANGE_ROWS_LEAST};
-    while ((row_count + ranges.rows - 1) / ranges.rows > RANGES_MOST) ranges.rows *= 2;
+    struct cpu_ranges ranges = {.rows = attention_range_rows(row_count)};
     ranges.count = (size_t)((row_count + ranges.rows - 1) / ranges.rows);
     return ranges;
 }
@@ -73,9 +70,8 @@ static void plan_decode_row(struct attend_run *run, const struct attend_item *it
     uint64_t position = item->position_first + index;
     row.row_begin = window_begin(run->operation, position);
     row.row_end = position + 1;
-    struct cpu_ranges ranges = cpu_ranges_of(row.row_end - row.row_begin);
-    row.range_rows = ranges.rows;
-    row.range_count = ranges.count;
+    row.range_rows = attention_range_rows(row.row_end - row.row_begin);
+    row.range_count = (size_t)(position / row.range_rows - row.row_begin / row.range_rows) + 1;
     row.unit_first = run->decode_units;
     run->decode_units += row.range_count * run->operation->kv_head_count;
     run->merges = run->merges || row.range_count > 1;
@@ -135,8 +131,10 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
     }
     const struct decode_row *row = &run->rows[low];
     struct decode_part part = {.row = row, .kv_head = (unit - row->unit_first) / row->range_count};
-    part.begin = row->row_begin + (unit - row->unit_first) % row->range_count * row->range_rows;
-    part.end = part.begin + row->range_rows < row->row_end ? part.begin + row->range_rows : row->row_end;
+    uint64_t first =
+        (row->row_begin / row->range_rows + (unit - row->unit_first) % row->range_count) * row->range_rows;
+    part.begin = first > row->row_begin ? first : row->row_begin;
+    part.end = first + row->range_rows < row->row_end ? first + row->range_rows : row->row_end;
     return part;
 }
 
@@ -243,8 +241,8 @@ static size_t partial_floats(const struct attend_operation *operation, size_t gr
         const struct attend_item *item = &operation->items[i];
         if (item->row_count > DECODE_ROWS_MOST) continue;
         uint64_t last = item->position_first + item->row_count;
-        uint64_t ranges = (last + RANGE_ROWS_LEAST - 1) / RANGE_ROWS_LEAST;
-        units += item->row_count * operation->kv_head_count * min_size((size_t)ranges, RANGES_MOST);
+        uint64_t ranges = (last + ATTENTION_RANGE_ROWS - 1) / ATTENTION_RANGE_ROWS;
+        units += item->row_count * operation->kv_head_count * min_size((size_t)ranges, ATTENTION_RANGES + 1);
     }
     *decode_units = (size_t)units;
     return align_up(group * (2 + v_dimension), 16); /* partials of two threads never share a cache line */

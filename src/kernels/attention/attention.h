@@ -14,6 +14,20 @@
 #include "kernels/attention/kv_layout.h"
 #include "platform/cpu.h"
 
+/* A query's rows are attended in ranges that begin at multiples of attention_range_rows; the partials are merged in
+ * their order.  So a row's output follows from its position alone, not from who attends a range, nor beside what. */
+enum {
+    ATTENTION_RANGE_ROWS = 512 /* at least: at 64 elements in f16, 128 KiB of K and V, 10 us */,
+    ATTENTION_RANGES = 32 /* at most, and one more in a window that begins within a range */
+};
+
+/* For a query that sees row_count rows. */
+static inline uint64_t attention_range_rows(uint64_t row_count) {
+    uint64_t rows = ATTENTION_RANGE_ROWS;
+    while ((row_count + rows - 1) / rows > ATTENTION_RANGES) rows *= 2;
+    return rows;
+}
+
 /* Decode: all query heads of one group over rows [row_begin, row_end) of one KV head; K and V are
  * read once for the group. */
 struct attention_decode_args {
@@ -62,7 +76,8 @@ struct attention_gather_args {
 
 /* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,
  * causal, within one KV head.  Query i is at absolute position position_first + i and sees rows
- * (position - window, position], or all rows up to its own when window is 0.  Writes normalised output. */
+ * (position - window, position], or all rows up to its own when window is 0.  Writes normalised output: bit for bit
+ * what decode, merge and finish over its ranges give (but for AMX, which multiplies in bf16). */
 struct attention_prefill_args {
     const struct kv_layout *layout;
     const void *const *chunks;

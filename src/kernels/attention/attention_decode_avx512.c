@@ -11,4 +11,5 @@ static void decode(const struct attention_decode_args *args) {
 void attention_decode_avx512_install(struct attention_kernels *kernels) {
     kernels->decode = decode;
     kernels->decode_scratch_bytes = decode_scratch_bytes;
+    kernels->merge = merge_floats;
 }

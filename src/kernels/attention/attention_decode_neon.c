@@ -3,4 +3,5 @@
 void attention_decode_neon_install(struct attention_kernels *kernels) {
     kernels->decode = decode_floats;
     kernels->decode_scratch_bytes = decode_scratch_bytes;
+    kernels->merge = merge_floats;
 }

@@ -20,7 +20,9 @@ void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_neon_install(struct attention_kernels *kernels);
 
-/* What the wider decode and gather fall back on where rows are no multiple of its registers. */
+/* What the wider decode, prefill and gather fall back on where rows are no multiple of their registers. */
+void attention_prefill_avx2(const struct attention_prefill_args *args);
+size_t attention_prefill_avx2_scratch_bytes(size_t group, const struct kv_layout *layout);
 void attention_decode_avx2(const struct attention_decode_args *args);
 void attention_gather_avx2(const struct attention_gather_args *args);
 void attention_gather_q4_avx2(const struct attention_gather_args *args);

@@ -115,7 +115,7 @@ static void attend(const struct kv_layout *layout, const void *const *chunks, st
 
 static size_t scratch_bytes(size_t group, const struct kv_layout *layout) {
     (void)group;
-    return layout->v_dimension * (sizeof(double) + sizeof(float)) + layout->k_dimension * sizeof(float);
+    return layout->v_dimension * (sizeof(double) + 3 * sizeof(float)) + layout->k_dimension * sizeof(float);
 }
 
 static struct row_sum sum_in(void *scratch, const struct kv_layout *layout) {
@@ -157,21 +157,6 @@ static void gather_rows(const struct attention_gather_args *args, bool q4) {
 static void gather(const struct attention_gather_args *args) { gather_rows(args, false); }
 static void gather_q4(const struct attention_gather_args *args) { gather_rows(args, true); }
 
-static void prefill(const struct attention_prefill_args *args) {
-    const struct kv_layout *layout = args->layout;
-    struct row_sum sum = sum_in(args->scratch, layout);
-    for (size_t i = 0; i < args->query_count; i++)
-        for (size_t head = 0; head < args->group; head++) {
-            uint64_t position = args->position_first + i;
-            struct row_set seen = {NULL, prefill_row_begin(position, args->window), position + 1, false};
-            attend(layout, args->chunks, seen, args->q + i * args->q_stride + head * layout->k_dimension,
-                   args->scale, args->softcap, &sum, NULL);
-            float *out = args->out + i * args->out_stride + head * layout->v_dimension;
-            for (size_t d = 0; d < layout->v_dimension; d++)
-                out[d] = sum.s == 0 ? 0.0f : (float)(sum.o[d] / sum.s);
-        }
-}
-
 static void merge(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
                   size_t target_stride, const float *source_m, const float *source_s, const float *source_o,
                   size_t source_stride) {
@@ -193,6 +178,41 @@ static void finish(size_t heads, size_t dimension, const float *s, const float *
     for (size_t head = 0; head < heads; head++)
         for (size_t d = 0; d < dimension; d++)
             out[head * out_stride + d] = s[head] == 0 ? 0.0f : o[head * o_stride + d] / s[head];
+}
+
+/* One query of one head over its ranges. */
+static void prefill_head(const struct attention_prefill_args *args, uint64_t position, const float *q,
+                         struct row_sum *sum, float *merged, float *part, float *out) {
+    const struct kv_layout *layout = args->layout;
+    const size_t dimension = layout->v_dimension;
+    const uint64_t begin = prefill_row_begin(position, args->window), end = position + 1;
+    const uint64_t rows = attention_range_rows(end - begin);
+    float m = -INFINITY, s = 0;
+    for (uint64_t from = begin; from < end;) {
+        uint64_t to = from / rows * rows + rows < end ? from / rows * rows + rows : end;
+        float part_m, part_s;
+        attend(layout, args->chunks, (struct row_set){NULL, from, to, false}, q, args->scale, args->softcap,
+               sum, NULL);
+        if (from == begin) {
+            sum_store(sum, dimension, &m, &s, merged);
+        } else {
+            sum_store(sum, dimension, &part_m, &part_s, part);
+            merge(1, dimension, &m, &s, merged, dimension, &part_m, &part_s, part, dimension);
+        }
+        from = to;
+    }
+    finish(1, dimension, &s, merged, dimension, out, dimension);
+}
+
+static void prefill(const struct attention_prefill_args *args) {
+    const struct kv_layout *layout = args->layout;
+    struct row_sum sum = sum_in(args->scratch, layout);
+    float *merged = sum.v + layout->v_dimension, *part = merged + layout->v_dimension;
+    for (size_t i = 0; i < args->query_count; i++)
+        for (size_t head = 0; head < args->group; head++)
+            prefill_head(args, args->position_first + i,
+                         args->q + i * args->q_stride + head * layout->k_dimension, &sum, merged, part,
+                         args->out + i * args->out_stride + head * layout->v_dimension);
 }
 
 void attention_ref_install(struct attention_kernels *kernels) {

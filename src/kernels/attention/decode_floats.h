@@ -28,9 +28,8 @@
 
 enum {
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
-    DECODE_ROWS = 32,           /* of a step; AVX-512 takes up to DECODE_ROWS_MOST: decode_step_rows */
-    DECODE_ROWS_MOST = DECODE_WIDE ? 64 : 32,
-    DECODE_STEP_BYTES = 16 << 10,
+    DECODE_ROWS = SOFTMAX_ROWS, /* of a step; AVX-512 takes up to DECODE_ROWS_MOST: softmax_step_rows */
+    DECODE_ROWS_MOST = SOFTMAX_ROWS_MOST,
     LINE_BYTES = 64,
     DECODE_CHUNKS_AHEAD = 4
 };
@@ -262,11 +261,9 @@ FLOATS_INLINE size_t decode_row_bytes(const enum kv_type type, const size_t dime
     return type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
 }
 
-/* 16 KiB ahead is what Zen 5 wants; steps of 64 rows of 512 bytes would push each other out of L1. */
 FLOATS_INLINE size_t decode_step_rows(const struct decode_shape shape) {
-    const size_t row_bytes =
-        decode_row_bytes(shape.k_type, shape.k_dimension) + decode_row_bytes(shape.v_type, shape.v_dimension);
-    return row_bytes * DECODE_ROWS_MOST <= DECODE_STEP_BYTES ? DECODE_ROWS_MOST : DECODE_ROWS;
+    return softmax_step_rows(decode_row_bytes(shape.k_type, shape.k_dimension) +
+                             decode_row_bytes(shape.v_type, shape.v_dimension));
 }
 
 /* Rows [row_begin, row_end) of the decode_step_rows that start at `block`; those of the next step are at `next`. */
@@ -359,4 +356,18 @@ static void decode_floats(const struct attention_decode_args *args) {
         (args->layout->v_type == KV_F16 ? decode_f16 : decode_f16_q8)(args);
     else
         (args->layout->v_type == KV_F16 ? decode_q8_f16 : decode_q8)(args);
+}
+
+static void merge_floats(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
+                         size_t target_stride, const float *source_m, const float *source_s,
+                         const float *source_o, size_t source_stride) {
+    for (size_t head = 0; head < heads; head++) {
+        float m[FLOATS] = {target_m[head]}, beside[FLOATS] = {source_m[head]}, keep[FLOATS], take[FLOATS];
+        softmax_shares(m, beside, keep, take);
+        target_m[head] = m[0];
+        floats part = floats_multiply(floats_set(take[0]), floats_set(source_s[head]));
+        target_s[head] = floats_first(floats_fma(floats_set(keep[0]), floats_set(target_s[head]), part));
+        softmax_outputs_add(dimension, floats_set(keep[0]), floats_set(take[0]),
+                            target_o + head * target_stride, source_o + head * source_stride);
+    }
 }

@@ -7,14 +7,12 @@
  * with the online softmax between.  Only tiles on the diagonal and at the window's edge are masked, and
  * work outside them is cut at tile edges.  Rows go head by head, so that those of a tile are neighbours.
  *
- * What float would drop is not computed: where all scores of a tile of rows for a register of tokens lie so far
- * below the rows' maxima that their weights do not count, exp and P V leave these tokens out.  Each tile has
- * SPARE = 2^-24 to spare over the whole prompt.  The tokens of a register, of which no weight is above
- * 2^e relative to a row's maximum so far (hence to its final one), take FLOATS 2^e of it, and only where that is at
- * most 1 / 64 of what is left.  So for every row, whatever the length, what is left out is at most 2^-24 of s >= 1
- * (one rounding of s) and at most 2^-24 max|v| of each output.  What a tile leaves out depends on the rows of
- * the tile, which follow from position_first, query_count and group alone.  A NaN among the scores is never left out;
- * one in the V of a token that nobody heeds is.
+ * Every row is computed as decode computes it, to the bit: scores in the lanes and the tree of a register
+ * (scores_multiply), the maximum by steps of softmax_step_rows, ranges (attention_range_rows) merged in their order.
+ *
+ * What does not count is not computed: where the weights of a tile of rows for a register of tokens are all zero
+ * (softmax_floats.h), exp and P V leave these tokens out.  A NaN among the scores is never left out; one in the V of a
+ * token that nobody heeds is.
  *
  * Flops: 2 * group * (k_dimension + v_dimension) per (query, row) pair; of the second term what counts.
  * Bound: compute.  Per block and chunk, packing is 1 / (rows of the block) of the multiplications.
@@ -23,11 +21,13 @@
  * of its parts (bench/lab/attention-left-out.md).
  */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/attention/kv_pack.h"
+#include "kernels/attention/leaves.h"
 #include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
 
@@ -35,14 +35,11 @@ enum {
     TILE_ROWS = FLOATS == 16 ? 12 : 6, /* rows x 2 accumulators leave registers for the operands */
     PANEL = 2 * FLOATS,
     BLOCK_ROWS = 192,
-    TOKENS = KV_CHUNK_TOKENS,
-    PARTS = TOKENS / FLOATS, /* registers of a row's scores */
-    PARTS_ALL = (1 << PARTS) - 1
+    TOKENS = KV_CHUNK_TOKENS
 };
 
-static const float SPARE = 0x1p-24f;
-/* A weight above exp(this) always counts: FLOATS 2^-34 is at least 1 / 64 of SPARE. */
-static const float COUNTS_ABOVE = -23.0f;
+/* Just below WEIGHT_LEAST: what is greater counts. */
+static const float COUNTS_ABOVE = -30.000002f;
 
 /* The scratch of one thread. */
 struct prefill_block {
@@ -57,8 +54,10 @@ struct prefill_block {
     float *o;                        /* [rows][v_padded] */
     float *m;                        /* [rows] */
     float *s;                        /* [rows][FLOATS], to be summed */
-    float *spare;                    /* [row tiles]: what may still be left out */
     uint32_t *parts;                 /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
+    uint64_t range_rows;
+    float *merged_o;            /* [rows][v_padded]: of the ranges before this one */
+    float *merged_m, *merged_s; /* [rows] */
 };
 
 /* The chunk that is attended. */
@@ -69,12 +68,13 @@ struct prefill_step {
 
 static size_t queries_per_block(size_t group) { return group >= BLOCK_ROWS ? 1 : BLOCK_ROWS / group; }
 
-static size_t block_rows(size_t group) { return align_up(queries_per_block(group) * group, TILE_ROWS); }
+/* A multiple of FLOATS too: 12 and 16, 6 and 8 divide 48. */
+static size_t block_rows(size_t group) { return align_up(queries_per_block(group) * group, 48); }
 
 static size_t prefill_scratch_bytes(size_t group, const struct kv_layout *layout) {
     size_t rows = block_rows(group), v_padded = align_up(layout->v_dimension, PANEL);
-    size_t count = rows * (layout->k_dimension + TOKENS + v_padded + 1 + FLOATS) +
-                   TOKENS * (layout->k_dimension + v_padded) + rows / TILE_ROWS * 2;
+    size_t count = rows * (layout->k_dimension + TOKENS + 2 * v_padded + 3 + FLOATS) +
+                   TOKENS * (layout->k_dimension + v_padded) + rows / TILE_ROWS;
     return count * sizeof(float) + 64;
 }
 
@@ -89,12 +89,14 @@ static struct prefill_block block_in(const struct attention_prefill_args *args) 
     block.q = block.o + rows * block.v_padded;
     block.s = block.q + rows * layout->k_dimension;
     block.m = block.s + rows * FLOATS;
-    block.spare = block.m + rows;
-    block.parts = (uint32_t *)(block.spare + rows / TILE_ROWS);
+    block.merged_o = block.m + rows;
+    block.merged_m = block.merged_o + rows * block.v_padded;
+    block.merged_s = block.merged_m + rows;
+    block.parts = (uint32_t *)(void *)(block.merged_s + rows);
     return block;
 }
 
-/* The queries of the block, scaled and packed by tiles of rows; rows past the end are zeros. */
+/* The queries of the block, packed by tiles of rows; rows past the end are zeros. */
 static void queries_pack(const struct prefill_block *block) {
     const struct attention_prefill_args *args = block->args;
     size_t dimension = args->layout->k_dimension;
@@ -102,8 +104,7 @@ static void queries_pack(const struct prefill_block *block) {
         float *target = block->q + row / TILE_ROWS * TILE_ROWS * dimension + row % TILE_ROWS;
         const float *q = args->q + (block->query_begin + row % block->query_count) * args->q_stride +
                          row / block->query_count * dimension;
-        for (size_t d = 0; d < dimension; d++)
-            target[d * TILE_ROWS] = row < block->row_count ? q[d] * args->scale : 0.0f;
+        for (size_t d = 0; d < dimension; d++) target[d * TILE_ROWS] = row < block->row_count ? q[d] : 0.0f;
     }
 }
 
@@ -192,109 +193,123 @@ static struct seen tile_sees(const struct prefill_block *block, size_t tile_row,
     return (struct seen){query_sees(block, low, step.first).begin, query_sees(block, high, step.first).end};
 }
 
+/* A tile of scaled scores, [TILE_ROWS][PANEL], of queries q [dimension][TILE_ROWS] and keys k [dimension][PANEL]:
+ * elements d and d + FLOATS add to one lane, and the lanes in the order of floats_leaves; sums of 1, 2, 4 and 8 lanes
+ * wait for their neighbours. */
+FLOATS_INLINE void scores_multiply(size_t dimension, float scale, const float *q, const float *k, float *c) {
+    struct tile_sum waiting[FLOATS == 16 ? 4 : 3];
+    for (size_t leaf = 0; leaf < FLOATS; leaf++) {
+        struct tile_sum sum;
+        size_t d = floats_leaves[leaf];
+        const floats first0 = floats_load(k + d * PANEL), first1 = floats_load(k + d * PANEL + FLOATS);
+        FLOATS_UNROLL
+        for (size_t row = 0; row < TILE_ROWS; row++) {
+            floats x = floats_set(q[d * TILE_ROWS + row]);
+            sum.of[row][0] = floats_multiply(x, first0);
+            sum.of[row][1] = floats_multiply(x, first1);
+        }
+        for (d += FLOATS; d < dimension; d += FLOATS) {
+            floats k0 = floats_load(k + d * PANEL), k1 = floats_load(k + d * PANEL + FLOATS);
+            FLOATS_UNROLL
+            for (size_t row = 0; row < TILE_ROWS; row++) {
+                floats x = floats_set(q[d * TILE_ROWS + row]);
+                sum.of[row][0] = floats_fma(x, k0, sum.of[row][0]);
+                sum.of[row][1] = floats_fma(x, k1, sum.of[row][1]);
+            }
+        }
+        size_t level = 0;
+        for (; leaf >> level & 1; level++) {
+            FLOATS_UNROLL
+            for (size_t i = 0; i < TILE_ROWS; i++) {
+                sum.of[i][0] = floats_add(waiting[level].of[i][0], sum.of[i][0]);
+                sum.of[i][1] = floats_add(waiting[level].of[i][1], sum.of[i][1]);
+            }
+        }
+        if (leaf + 1 < FLOATS) {
+            waiting[level] = sum;
+            continue;
+        }
+        FLOATS_UNROLL
+        for (size_t i = 0; i < TILE_ROWS; i++) {
+            sum.of[i][0] = floats_multiply(sum.of[i][0], floats_set(scale));
+            sum.of[i][1] = floats_multiply(sum.of[i][1], floats_set(scale));
+        }
+        tile_store(&sum, c, TOKENS);
+    }
+}
+
 static void scores_compute(const struct prefill_block *block, struct prefill_step step) {
     size_t dimension = block->args->layout->k_dimension;
     for (size_t token = 0; token < TOKENS; token += PANEL)
         for (size_t row = 0; row < block->row_count; row += TILE_ROWS) {
             struct seen seen = tile_sees(block, row, step);
             if (token >= seen.end || token + PANEL <= seen.begin) continue;
-            struct tile_sum sum;
-            FLOATS_UNROLL
-            for (size_t i = 0; i < TILE_ROWS; i++) sum.of[i][0] = sum.of[i][1] = floats_set(0);
-            tile_multiply(&sum, dimension, block->q + row * dimension, 1, TILE_ROWS,
-                          block->k + token * dimension);
-            tile_store(&sum, block->scores + row * TOKENS + token, TOKENS);
+            scores_multiply(dimension, block->args->scale, block->q + row * dimension,
+                            block->k + token * dimension, block->scores + row * TOKENS + token);
         }
 }
 
-/* The scores of a row as the softmax sees them, -INFINITY for what it does not see, and its maximum so far, to which s
- * and o shrink. */
-FLOATS_INLINE void row_raise(const struct prefill_block *block, size_t row, struct prefill_step step) {
-    float *scores = block->scores + row * TOKENS, *s = block->s + row * FLOATS;
+/* The scores of the chunk as the softmax sees them, -INFINITY for what a row does not see. */
+FLOATS_INLINE void row_mask(const struct prefill_block *block, size_t row, struct prefill_step step) {
+    float *scores = block->scores + row * TOKENS;
     const float softcap = block->args->softcap;
-    floats top = floats_set(-INFINITY);
     if (softcap != 0)
         for (size_t i = 0; i < TOKENS; i += FLOATS)
             floats_store(scores + i, floats_softcap(floats_load(scores + i), softcap));
-    if (!step.whole) {
-        const struct seen seen = query_sees(block, row % block->query_count, step.first);
-        const floats begin = floats_set((float)seen.begin), end = floats_set((float)seen.end);
-        for (size_t i = 0; i < TOKENS; i += FLOATS) {
-            floats lane = floats_add(floats_index(), floats_set((float)i)), no = floats_set(-INFINITY);
-            floats x = floats_if_less(lane, begin, no, floats_load(scores + i));
-            floats_store(scores + i, floats_if_less(lane, end, x, no));
-        }
+    if (step.whole) return;
+    const struct seen seen = query_sees(block, row % block->query_count, step.first);
+    const floats begin = floats_set((float)seen.begin), end = floats_set((float)seen.end);
+    for (size_t i = 0; i < TOKENS; i += FLOATS) {
+        floats lane = floats_add(floats_index(), floats_set((float)i)), no = floats_set(-INFINITY);
+        floats x = floats_if_less(lane, begin, no, floats_load(scores + i));
+        floats_store(scores + i, floats_if_less(lane, end, x, no));
     }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < PARTS; i++) top = floats_max(floats_load(scores + i * FLOATS), top);
+}
+
+/* The maximum so far, to which s and o shrink, with the parts [begin, end) of the row's scores. */
+FLOATS_INLINE void row_raise(const struct prefill_block *block, size_t row, size_t begin, size_t end) {
+    const float *scores = block->scores + row * TOKENS;
+    float *s = block->s + row * FLOATS;
+    floats top = floats_set(-INFINITY);
+    for (size_t i = begin; i < end; i++) top = floats_max(floats_load(scores + i * FLOATS), top);
     if (!floats_any_greater(top, floats_set(block->m[row]))) return;
     floats shrink = softmax_raise(floats_greatest(top), &block->m[row], block->o + row * block->v_padded,
                                   block->v_padded);
     floats_store(s, floats_multiply(floats_load(s), shrink));
 }
 
-/* Whether the tokens of a register count, of which no weight is above exp(most); if not, *spare shrinks. */
-FLOATS_INLINE int part_counts(floats most, float *spare) {
-    float greatest = floats_greatest(most);
-    greatest = greatest > -80.0f ? greatest : -80.0f;
-    int32_t exponent = (int32_t)(greatest * 0x1.715476p0f) + 127; /* towards zero: upwards */
-    float weight;
-    uint32_t bits = (uint32_t)exponent << 23;
-    memcpy(&weight, &bits, sizeof weight);
-    float taken = weight * (float)FLOATS;
-    if (taken * 64 > *spare) return 1;
-    *spare -= taken;
-    return 0;
-}
-
-/* The parts of the chunk that count for `rows` rows of scores; bases: their maxima. */
-FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float *bases, float *spare) {
+/* Of the parts [begin, end) of the chunk those that count for `rows` rows of scores; bases: their maxima. */
+FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float *bases, size_t begin,
+                                  size_t end) {
     const floats counts = floats_set(COUNTS_ABOVE);
-    floats most[PARTS];
     uint32_t parts = 0;
-    FLOATS_UNROLL
-    for (size_t i = 0; i < PARTS; i++) {
-        most[i] = floats_subtract(floats_load(scores + i * FLOATS), floats_set(bases[0]));
-        parts |= (uint32_t)floats_any_greater(most[i], counts) << i;
-    }
-    if (parts == PARTS_ALL) return parts; /* for one row all of it: the usual case where attention is flat */
-    for (size_t row = 1; row < rows; row++) {
-        const floats base = floats_set(bases[row]);
-        FLOATS_UNROLL
-        for (size_t i = 0; i < PARTS; i++)
-            most[i] =
-                floats_max(floats_subtract(floats_load(scores + row * TOKENS + i * FLOATS), base), most[i]);
-    }
-    FLOATS_UNROLL
-    for (size_t i = 0; i < PARTS; i++) {
-        parts |= (uint32_t)floats_any_greater(most[i], counts) << i;
-        if (parts >> i & 1) continue;
-        floats nan = floats_set(0); /* which `most` may have lost */
-        for (size_t row = 0; row < rows; row++)
-            nan = floats_max(floats_if_less(floats_load(scores + row * TOKENS + i * FLOATS),
-                                            floats_set(INFINITY), nan, floats_set(1)),
-                             nan);
-        if (floats_any_greater(nan, floats_set(0)) || part_counts(most[i], spare)) parts |= (uint32_t)1 << i;
-    }
+    for (size_t i = begin; i < end; i++)
+        for (size_t row = 0; row < rows; row++) {
+            floats x = floats_load(scores + row * TOKENS + i * FLOATS);
+            floats over = floats_subtract(x, floats_set(bases[row]));
+            floats nan = floats_if_less(x, floats_set(INFINITY), floats_set(0), floats_set(1));
+            if (!floats_any_greater(over, counts) && !floats_any_greater(nan, floats_set(0))) continue;
+            parts |= (uint32_t)1 << i;
+            break;
+        }
     return parts;
 }
 
-/* The online softmax of a tile of rows: weights of the parts that count. */
-static void tile_soften(const struct prefill_block *block, size_t tile_row, struct prefill_step step) {
+/* The online softmax of a tile of rows over the parts [begin, end) of the chunk: weights of those that count. */
+static void tile_soften(const struct prefill_block *block, size_t tile_row, size_t begin, size_t end) {
     const size_t rows = min_size(TILE_ROWS, block->row_count - tile_row);
     float *scores = block->scores + tile_row * TOKENS, *s = block->s + tile_row * FLOATS, bases[TILE_ROWS];
     for (size_t row = 0; row < rows; row++) {
-        row_raise(block, tile_row + row, step);
+        row_raise(block, tile_row + row, begin, end);
         float m = block->m[tile_row + row];
         bases[row] = m == -INFINITY ? 0 : m; /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
     }
-    const size_t tile = tile_row / TILE_ROWS;
-    const uint32_t parts = block->parts[tile] = tile_parts(scores, rows, bases, &block->spare[tile]);
+    const uint32_t parts = block->parts[tile_row / TILE_ROWS] = tile_parts(scores, rows, bases, begin, end);
     for (uint32_t left = parts; left != 0; left &= left - 1) {
         float *part = scores + (size_t)__builtin_ctz(left) * FLOATS;
         for (size_t row = 0; row < rows; row++) {
             floats weight =
-                floats_exp_below(floats_subtract(floats_load(part + row * TOKENS), floats_set(bases[row])));
+                softmax_weight(floats_subtract(floats_load(part + row * TOKENS), floats_set(bases[row])));
             floats_store(part + row * TOKENS, weight);
             floats_store(s + row * FLOATS, floats_add(floats_load(s + row * FLOATS), weight));
         }
@@ -320,56 +335,104 @@ static void values_add(const struct prefill_block *block) {
         }
 }
 
+/* The range ends: its partials join those of the ranges before, and the next one begins. */
+static void range_finish(struct prefill_block *block) {
+    const size_t width = block->v_padded;
+    for (size_t first = 0; first < block->row_count; first += FLOATS) {
+        const size_t rows = min_size(FLOATS, block->row_count - first);
+        float *target_m = block->merged_m + first, *target_s = block->merged_s + first, s[FLOATS] = {0};
+        float keep[FLOATS], take[FLOATS];
+        for (size_t i = 0; i < rows; i++) s[i] = floats_sum(floats_load(block->s + (first + i) * FLOATS));
+        softmax_shares(target_m, block->m + first, keep, take);
+        floats sums = floats_multiply(floats_load(take), floats_load(s));
+        floats_store(target_s, floats_fma(floats_load(keep), floats_load(target_s), sums));
+        for (size_t i = 0; i < rows; i++)
+            softmax_outputs_add(width, floats_set(keep[i]), floats_set(take[i]),
+                                block->merged_o + (first + i) * width, block->o + (first + i) * width);
+    }
+}
+
 static void block_finish(const struct prefill_block *block) {
     const struct attention_prefill_args *args = block->args;
     size_t dimension = args->layout->v_dimension;
     for (size_t row = 0; row < block->row_count; row++) {
-        const float *o = block->o + row * block->v_padded;
+        const float *o = block->merged_o + row * block->v_padded, s = block->merged_s[row];
         float *out = args->out + (block->query_begin + row % block->query_count) * args->out_stride +
                      row / block->query_count * dimension;
-        float s = floats_sum(floats_load(block->s + row * FLOATS));
-        float inverse = s == 0 ? 0.0f : 1.0f / s;
-        for (size_t d = 0; d < dimension; d++) out[d] = o[d] * inverse;
+        for (size_t d = 0; d < dimension; d++) out[d] = s == 0 ? 0.0f : o[d] / s;
     }
 }
 
-static void block_start(const struct prefill_block *block) {
+static void range_start(const struct prefill_block *block) {
     size_t rows = align_up(block->row_count, TILE_ROWS);
-    queries_pack(block);
     memset(block->o, 0, rows * block->v_padded * sizeof(float));
-    memset(block->scores, 0,
-           rows * TOKENS * sizeof(float)); /* those past the end are not weights, but no NaN */
     memset(block->s, 0, rows * FLOATS * sizeof(float));
-    for (size_t row = 0; row < rows; row++) block->m[row] = -INFINITY;
-    for (size_t tile = 0; tile < rows / TILE_ROWS; tile++) block->spare[tile] = SPARE;
+    for (size_t row = 0; row < block_rows(block->args->group); row++) block->m[row] = -INFINITY;
 }
 
-static void block_run(const struct prefill_block *block) {
+static void block_start(struct prefill_block *block) {
+    queries_pack(block);
+    const size_t rows = block_rows(block->args->group);
+    for (size_t row = 0; row < rows; row++) block->merged_m[row] = -INFINITY, block->merged_s[row] = 0;
+    memset(block->merged_o, 0, block->row_count * block->v_padded * sizeof(float));
+    memset(block->scores, 0, /* those past the end are not weights, but no NaN */
+           align_up(block->row_count, TILE_ROWS) * TOKENS * sizeof(float));
+}
+
+static void chunk_run(const struct prefill_block *block, struct prefill_step step, size_t step_rows) {
+    scores_compute(block, step);
+    if (!step.whole || block->args->softcap != 0)
+        for (size_t row = 0; row < block->row_count; row++) row_mask(block, row, step);
+    for (size_t token = 0; token < TOKENS; token += step_rows) {
+        for (size_t row = 0; row < block->row_count; row += TILE_ROWS)
+            tile_soften(block, row, token / FLOATS, (token + step_rows) / FLOATS);
+        values_add(block);
+    }
+}
+
+static void block_run(struct prefill_block *block, size_t step_rows) {
     const struct attention_prefill_args *args = block->args;
     uint64_t position = args->position_first + block->query_begin, end = position + block->query_count;
     uint64_t begin = prefill_row_begin(position, args->window),
              last_begin = prefill_row_begin(end - 1, args->window);
     block_start(block);
+    range_start(block);
     for (uint64_t first = begin / TOKENS * TOKENS; first < end; first += TOKENS) {
         const struct prefill_step step = {first, last_begin <= first && position + 1 >= first + TOKENS};
         const void *chunk = args->chunks[first / TOKENS];
+        if (first > begin && first % block->range_rows == 0) {
+            range_finish(block);
+            range_start(block);
+        }
         keys_pack(args->layout, chunk, block->k);
         values_pack(block, chunk, begin > first ? (size_t)(begin - first) : 0,
                     (size_t)(end - first < TOKENS ? end - first : TOKENS));
-        scores_compute(block, step);
-        for (size_t row = 0; row < block->row_count; row += TILE_ROWS) tile_soften(block, row, step);
-        values_add(block);
+        chunk_run(block, step, step_rows);
     }
+    range_finish(block);
     block_finish(block);
+}
+
+/* How many queries from `query` on have ranges of one length, at most `most`. */
+static size_t queries_alike(const struct attention_prefill_args *args, size_t query, size_t most,
+                            uint64_t *range_rows) {
+    const uint64_t end = args->position_first + query + 1, begin = prefill_row_begin(end - 1, args->window);
+    *range_rows = attention_range_rows(end - begin);
+    if (begin > 0) return most; /* the window is full */
+    const uint64_t more = *range_rows * ATTENTION_RANGES - end;
+    return more + 1 < most ? (size_t)more + 1 : most;
 }
 
 static void prefill_floats(const struct attention_prefill_args *args) {
     struct prefill_block block = block_in(args);
+    const struct kv_layout *layout = args->layout;
+    const size_t step_rows = softmax_step_rows(layout->k_row_bytes + layout->v_row_bytes);
     size_t most = queries_per_block(args->group);
-    for (size_t query = 0; query < args->query_count; query += most) {
+    for (size_t query = 0; query < args->query_count; query += block.query_count) {
         block.query_begin = query;
-        block.query_count = min_size(most, args->query_count - query);
+        block.query_count =
+            queries_alike(args, query, min_size(most, args->query_count - query), &block.range_rows);
         block.row_count = block.query_count * args->group;
-        block_run(&block);
+        block_run(&block, step_rows);
     }
 }

@@ -1,6 +1,10 @@
 /* The online softmax over `floats`, of decode, gather and prefill: m is the greatest score so far, s the sum of
  * exp(score - m) and o that of exp(score - m) v.
  *
+ * A weight below exp(WEIGHT_LEAST) relative to the maximum so far, hence to the final one, is zero: prefill then leaves
+ * out what is zero for all rows of a tile, and a row has the same bits whatever rows are beside it.  Of n rows what is
+ * dropped is below n exp(WEIGHT_LEAST) of s >= 1: one rounding of s (2^-24) at 636,000 rows.
+ *
  * A rise of the maximum is rare after the first rows and stays out of line: within each of the callers' shapes it cost
  * gather 2 to 3% (all rows, group 4). */
 #ifndef LOAM_KERNELS_SOFTMAX_FLOATS_H
@@ -9,6 +13,19 @@
 #include <math.h>
 
 #include "kernels/floats.h"
+
+#define WEIGHT_LEAST (-30.0f)
+
+/* Rows of a step of decode and prefill, which begins at a multiple of it: the maximum rises between steps only.  16 KiB
+ * ahead is what Zen 5 wants of decode; there steps of 64 rows of 512 bytes would push each other out of L1. */
+enum { SOFTMAX_ROWS = 32, SOFTMAX_ROWS_MOST = FLOATS == 16 ? 64 : 32, SOFTMAX_STEP_BYTES = 16 << 10 };
+
+/* row_bytes: of K and V, without scales. */
+FLOATS_INLINE size_t softmax_step_rows(const size_t row_bytes) {
+    return row_bytes * SOFTMAX_ROWS_MOST <= SOFTMAX_STEP_BYTES ? SOFTMAX_ROWS_MOST : SOFTMAX_ROWS;
+}
+
+FLOATS_INLINE floats softmax_weight(floats x) { return floats_exp_below(x, WEIGHT_LEAST); }
 
 /* *m rises to `greatest`, unless that is lower or NaN (the sum will say it), and o [dimension, a multiple of FLOATS]
  * shrinks to it.  Returns what s has to shrink by, in every place. */
@@ -38,11 +55,35 @@ FLOATS_INLINE void softmax_step(const floats *x, const size_t count, int rises, 
     floats sum = floats_load(s);
     FLOATS_UNROLL
     for (size_t i = 0; i < count; i++) {
-        floats weight = floats_exp_below(floats_subtract(x[i], base));
+        floats weight = softmax_weight(floats_subtract(x[i], base));
         floats_store(weights + i * FLOATS, weight);
         sum = floats_add(sum, weight);
     }
     floats_store(s, sum);
+}
+
+/* The merge of partials (attention.h) of FLOATS heads or rows: *target_m rises to the greater maximum; target = keep
+ * target + take source.  An empty partial leaves the other as it is. */
+FLOATS_INLINE void softmax_shares(float *target_m, const float *source_m, float *keep, float *take) {
+    const floats target = floats_load(target_m), source = floats_load(source_m);
+    const floats empty = floats_set(-INFINITY), none = floats_set(0);
+    const floats most = floats_if_less(target, source, source, target);
+    floats_store(keep, floats_if_less(empty, target, floats_exp(floats_subtract(target, most)), none));
+    floats_store(take, floats_if_less(empty, source, floats_exp(floats_subtract(source, most)), none));
+    floats_store(target_m, most);
+}
+
+FLOATS_INLINE void softmax_outputs_add(size_t dimension, floats keep, floats take, float *target,
+                                       const float *source) {
+    size_t d = 0;
+    for (; d + FLOATS <= dimension; d += FLOATS) {
+        floats part = floats_multiply(take, floats_load(source + d));
+        floats_store(target + d, floats_fma(keep, floats_load(target + d), part));
+    }
+    for (; d < dimension; d++) {
+        floats part = floats_multiply(take, floats_set(source[d]));
+        target[d] = floats_first(floats_fma(keep, floats_set(target[d]), part));
+    }
 }
 
 #endif
