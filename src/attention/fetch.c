@@ -145,3 +145,19 @@ void fetch_yield(struct fetch *fetch) {
 void fetch_release(struct fetch *fetch, size_t end) {
     for (; fetch->done < end; fetch->done++) kv_bring_release(&fetch->jobs[fetch->done].bring);
 }
+
+static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {
+    uint64_t position = item->position_first;
+    return operation->window > 0 && position + 1 > operation->window ? position + 1 - operation->window : 0;
+}
+
+void fetch_add_everything(struct fetch *fetch, const struct attention_layer *layer) {
+    const struct attend_operation *operation = &layer->operation;
+    fetch->layer_index = layer->index;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t head = 0; head < operation->kv_head_count; head++) {
+            const struct attend_item *item = &operation->items[i];
+            fetch_add_range(fetch, layer->sequences[i], i, head, first_row(operation, item),
+                            item->position_first + item->row_count);
+        }
+}

@@ -7,6 +7,7 @@
 #ifndef LOAM_ATTENTION_FETCH_H
 #define LOAM_ATTENTION_FETCH_H
 
+#include "attention/attention.h"
 #include "attention/choice.h"
 #include "cache/kv_tier.h"
 #include "platform/trace.h"
@@ -55,5 +56,8 @@ enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, st
 void fetch_yield(struct fetch *fetch);
 /* Jobs before `end` are done. */
 void fetch_release(struct fetch *fetch, size_t end);
+
+/* Plans every chunk that the layer's items see, head by head. */
+void fetch_add_everything(struct fetch *fetch, const struct attention_layer *layer);
 
 #endif

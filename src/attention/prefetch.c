@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "attention/tiered.h"
 #include "base/assert.h"
 
 enum status prefetch_init(struct prefetch *prefetch, struct device *device,
@@ -46,7 +45,7 @@ void prefetch_everything(struct prefetch *prefetch, const struct attention_layer
     struct attention_layer next = *layer;
     next.index++;
     prefetch->is_certain = true;
-    tiered_fetch_everything(&prefetch->next, &next);
+    fetch_add_everything(&prefetch->next, &next);
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
         job->bring.chunk_count = (size_t)(operation->items[job->index].position_first / KV_CHUNK_TOKENS);

@@ -104,22 +104,6 @@ static enum status next_heads(struct tiered *tiered, size_t *end, struct error *
 
 /* ---- everything ---- */
 
-static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {
-    uint64_t position = item->position_first;
-    return operation->window > 0 && position + 1 > operation->window ? position + 1 - operation->window : 0;
-}
-
-void tiered_fetch_everything(struct fetch *fetch, const struct attention_layer *layer) {
-    const struct attend_operation *operation = &layer->operation;
-    fetch->layer_index = layer->index;
-    for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t head = 0; head < operation->kv_head_count; head++) {
-            const struct attend_item *item = &operation->items[i];
-            fetch_add_range(fetch, layer->sequences[i], i, head, first_row(operation, item),
-                            item->position_first + item->row_count);
-        }
-}
-
 /* One item of an operation, some of its KV heads: an operation of its own. */
 struct heads_operation {
     struct attend_operation operation; /* whose item is: */
@@ -179,7 +163,7 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
                               const struct attention_layer *layer, bool prefetches, struct error *error) {
     struct fetch *now = &tiered->now;
     fetch_drop(now);
-    if (!prefetch_take_over(&tiered->prefetch, now, layer)) tiered_fetch_everything(now, layer);
+    if (!prefetch_take_over(&tiered->prefetch, now, layer)) fetch_add_everything(now, layer);
     if (prefetches) prefetch_everything(&tiered->prefetch, layer);
     for (size_t end; now->done < now->count; fetch_release(now, end)) {
         TRY(next_heads(tiered, &end, error));

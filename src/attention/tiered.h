@@ -39,8 +39,6 @@ enum status tiered_write_rows(struct tiered *tiered, const struct attention_rows
     STATUS_CHECKED;
 void tiered_end_step(struct tiered *tiered);
 
-/* Plans every chunk that the layer's items see, head by head. */
-void tiered_fetch_everything(struct fetch *fetch, const struct attention_layer *layer);
 /* Attention to everything; prefetches: the next layer is certain to do so too. */
 enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
                                      const struct attention_layer *layer, bool prefetches,

@@ -194,7 +194,11 @@ enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_optio
                              bool pairs, struct error *error) {
     ruler_draft_deinit(draft);
     uint64_t series = mix(mix(options->seed, (uint64_t)task), length);
-    *draft = (struct ruler_draft){.options = options, .task = task, .length = length, .pairs = pairs};
+    *draft = (struct ruler_draft){.options = options,
+                                  .task = task,
+                                  .is_needle = tasks[task].is_needle,
+                                  .length = length,
+                                  .pairs = pairs};
     struct random first;
     random_init(&first, series);
     const double golden = 0.6180339887498949;

@@ -73,6 +73,7 @@ struct needle {
 struct ruler_draft {
     const struct ruler_options *options;
     enum ruler_task task;
+    bool is_needle; /* ruler_task_is_needle */
     uint64_t length;
     struct random random; /* for writing; copied each time */
     double depth;         /* of the asked needle */

@@ -202,7 +202,7 @@ void ruler_niah_question(const struct ruler_draft *draft, struct ruler_page *pag
         for (size_t i = 0; i < draft->needle_count; i++) ruler_page_answer(page, in_order[i].value);
     else
         for (size_t i = 0; i < shape->asked_count; i++) ruler_page_answer(page, draft->needles[i].value);
-    page->depth = ruler_task_is_needle(draft->task) ? draft->depth : -1;
+    page->depth = draft->is_needle ? draft->depth : -1;
 }
 
 void ruler_niah_write(struct ruler_draft *draft, size_t unit_count, struct ruler_page *page) {

@@ -1,0 +1,46 @@
+/* What methods share: layouts of metadata, and what a calibration has. */
+#include "attention/select_internal.h"
+
+enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+                               const struct select_options *options, struct error *error) {
+    (void)layout, (void)shape, (void)options, (void)error;
+    return STATUS_OK;
+}
+
+enum { PAGE_DEFAULT = 16 }; /* of methods that rank pages */
+
+static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
+    if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
+                     options->method->name, page);
+}
+
+enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+                                 struct error *error) {
+    layout->unit_tokens = options->page > 1 ? options->page : 1;
+    return options->page > 1 ? check_page(options, options->page, error) : STATUS_OK;
+}
+
+enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+                                const struct select_options *options, enum abstract_kind kind,
+                                struct error *error) {
+    size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
+    TRY(check_page(options, page, error));
+    layout->kind = METADATA_ABSTRACT;
+    layout->abstract_kind = kind;
+    layout->aggregate = SCORE_MAX;
+    layout->unit_tokens = page;
+    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->certify;
+    layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
+    abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,
+                         kind == ABSTRACT_MEAN_DEVIATION);
+    layout->bounds_offset = layout->abstract.offset[ABSTRACT_MIN_MAX];
+    layout->bytes = layout->abstract.bytes;
+    return STATUS_OK;
+}
+
+const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
+                                        size_t layer_index, size_t *columns) {
+    if (calibration == NULL || calibration->find == NULL) return NULL;
+    return calibration->find(calibration->context, kind, layer_index, columns);
+}
