@@ -19,7 +19,7 @@
             "--samples", "1", "--shared-text", "niah", "-q", "-o", "jsonl", __VA_ARGS__, NULL          \
     }
 
-enum { ANSWERS = 4, LENGTH = 4608, LAYERS = 9 };
+enum { PRESETS = 3, ANSWERS = 2 * PRESETS /* tasks */, LENGTH = 4608, LAYERS = 9 };
 
 struct answer {
     char preset[40], task[40], text[300];
@@ -48,6 +48,7 @@ static json_int_t number(const json_t *object, const char *key) {
     return json_integer_value(json_object_get(object, key));
 }
 
+/* The last preset keeps everything, and answers as full attention does, which chooses nothing and has it all in RAM. */
 static void an_eighth_in_ram_answers_the_same(void **state) {
     (void)state;
     struct answer in_ram[ANSWERS], in_tiers[ANSWERS];
@@ -55,9 +56,9 @@ static void an_eighth_in_ram_answers_the_same(void **state) {
     snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
     snprintf(json, sizeof json, "%s", scratch_path("tiers.json"));
     mkdir(folder, 0700);
-    take_answers((const char *const[])RULER("--preset", "leoam:dense=0:leaf=64:5%,hata:300"), in_ram);
-    take_answers((const char *const[])RULER("--preset", "leoam:5%:codec=f16,hata:300", "--kv-host", "1/8",
-                                            "--kv-disk", folder, "--json", json),
+    take_answers((const char *const[])RULER("--preset", "leoam:dense=0:leaf=64:5%,hata:300,full"), in_ram);
+    take_answers((const char *const[])RULER("--preset", "leoam:5%:codec=f16,hata:300,leoam:100%:codec=f16",
+                                            "--kv-host", "1/8", "--kv-disk", folder, "--json", json),
                  in_tiers);
     for (size_t i = 0; i < ANSWERS; i++) {
         assert_string_equal(in_tiers[i].task, in_ram[i].task);
@@ -67,7 +68,7 @@ static void an_eighth_in_ram_answers_the_same(void **state) {
     assert_string_equal(in_tiers[0].preset, "leoam:5%:codec=f16");
     json_t *root = json_load_file(json, 0, NULL), *tiers = json_object_get(root, "tiers"), *row;
     const char *preset;
-    assert_int_equal(json_object_size(tiers), 2);
+    assert_int_equal(json_object_size(tiers), PRESETS);
     json_object_foreach(tiers, preset, row) {
         const json_int_t kv = LENGTH * LAYERS * 2 * 2 * 64 * 2; /* heads, K and V, dimension, bytes */
         assert_in_range(number(row, "budget_bytes"), kv / 8 + 1, kv / 8 + LAYERS * (512 << 10));
