@@ -18,7 +18,7 @@
 #include "platform/clock.h"
 #include "seed.h"
 
-enum { SEED = 20261121, POINTS_LEAST = 100, STRIDE = 5, MOMENTS = 25 };
+enum { SEED = 20261121, POINTS_LEAST = 100, STRIDE = 4, MOMENTS = 25 };
 #define NEVER UINT64_MAX
 
 /* Never returns. */

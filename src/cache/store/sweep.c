@@ -139,6 +139,11 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
     if (!sweep->sound) return STATUS_OK;
     enum status status = document_give_back(sweep->store, row, &geometry, pages, metadata, &why);
     if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
+    if (status == STATUS_IO &&
+        !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
+        warn(sweep->store, "%s", why.message);
+        return STATUS_OK;
+    }
     if (status != STATUS_OK && error != NULL) *error = why;
     return status;
 }
