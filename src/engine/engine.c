@@ -1,8 +1,7 @@
 /* engine: keeps the KV of its sequences and turns requests into batches for the forward pass.
  *
- * A sequence's length changes only after all layers have stored the rows of a whole batch (a segment, or a step), so
- * that an interrupted or failed prefill leaves a usable prefix.  Nothing is allocated after engine_create but what
- * filling needs while it runs (fill.c).
+ * A sequence's length changes only after all layers have stored the rows of a whole batch (a segment or a step).  So
+ * an interrupted or failed prefill leaves a usable prefix.  After engine_create only fill.c allocates, while it runs.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -151,7 +150,7 @@ struct layer_timing {
     struct kv_sequence *kv; /* empty, and afterwards too */
 };
 
-/* One token's way through a layer, the second time, when nothing is cold; 0: it cannot be said. */
+/* Seconds of one token through one layer, measured on the second run, with warm caches; 0: not measured. */
 static double layer_seconds(void *context) {
     const struct layer_timing *timing = context;
     struct engine *engine = timing->engine;
@@ -179,7 +178,7 @@ static double layer_seconds(void *context) {
     return status == STATUS_OK ? (double)took * 1e-9 / (double)engine->kv.layer_count : 0;
 }
 
-/* What 4 bits cost each layer, as loam calibrate found it; false: it is not known. */
+/* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */
 static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_SHARES_LAYERS_MOST]) {
     struct calibration *file = NULL;
     bool known = calibration_open(&file, engine->model, NULL, NULL) == STATUS_OK && file != NULL &&
@@ -221,7 +220,7 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
 
-/* Where chunks of KV go to and come from. */
+/* Opens the folder of saved documents, if the plan has one. */
 static enum status open_documents(struct engine *engine, const struct plan *plan,
                                   const struct engine_options *options, struct error *error) {
     if (plan->disk_directory == NULL) return STATUS_OK;
@@ -262,7 +261,8 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
 static enum status engine_init(struct engine *engine, const struct plan *plan,
                                const struct engine_options *options, struct error *error) {
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
-    /* A budget that is too small is refused with what all of it needs; without one metadata come with the selection. */
+    /* The cache rejects a budget that is too small, and names what everything together needs.  So the key index counts
+     * here if there is a budget; without one it is allocated with the selection. */
     if (plan->host_bytes == 0) engine->kv.metadata_bytes = engine->kv.metadata_layer_first = 0;
     TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, engine->model->device,
                                                                        &engine->kv, error));
@@ -282,7 +282,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     return set_trace(engine, options->trace, error);
 }
 
-/* Whole blocks, so that blocks are cut where they would be without segments. */
+/* Rounds down to whole blocks: segments must not move the boundaries of blocks. */
 static size_t segment_size_of(const struct engine *engine, const struct plan *plan) {
     size_t block = engine->batch_size, size = plan->segment_size;
     if (size == 0)
@@ -409,7 +409,7 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
 
 /* ---- tiers and documents ---- */
 
-/* A pass over KV that may be partly on disk: after a failure nothing of it is left. */
+/* Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
 static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error) {
     enum status status = forward_run(engine->forward, batch, logits, error);
@@ -423,7 +423,7 @@ void sequence_note_tokens(struct sequence *sequence, uint64_t position, const in
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
-/* The rows behind the last full chunk have their metadata built again: those are not saved. */
+/* Rebuilds the key index of the rows behind the last full chunk: documents hold it only for full chunks. */
 static enum status build_tail_metadata(struct engine *engine, struct sequence *sequence,
                                        struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
@@ -433,12 +433,12 @@ static enum status build_tail_metadata(struct engine *engine, struct sequence *s
     return STATUS_OK;
 }
 
-/* The first prefill of a sequence: what a saved document has of it is not computed. */
+/* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
 static enum status attach(struct engine *engine, struct sequence *sequence,
                           const struct prefill_request *request, struct error *error) {
     if (engine->documents == NULL || sequence->attached || sequence_length(sequence) > 0) return STATUS_OK;
     sequence->attached = true;
-    if (request->each != NULL || request->selects) /* every row is wanted: nothing may be left out */
+    if (request->each != NULL || request->selects) /* every row must be computed: no prefix is reused */
         return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
     TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
                          engine->context_size, &sequence->reused, &sequence->notice, error));
@@ -450,15 +450,16 @@ enum status engine_check_weights(const struct engine *engine, struct error *erro
     return model_check_numbers(engine->model, error);
 }
 
-/* A prompt becomes durable segment by segment: whether one ends here. */
+/* Whether a segment ends here: prompts become durable segment by segment. */
 static bool is_saved(const struct engine *engine, const struct sequence *sequence, uint64_t length_before,
                      uint64_t length, bool last) {
     uint64_t segment = engine->segment_size;
     return sequence->tokens != NULL && (last || length / segment != length_before / segment);
 }
 
-/* What a model with broken weights computes is not for others to find: the last row has attended to all before it, so
- * its logits tell.  logits: NULL where every row's are wanted, and nothing is saved. */
+/* Saves the new KV, unless the logits are NaN: KV of a model with broken weights must not be reused.  The last row
+ * attends to all rows before it, so its logits suffice.  logits NULL: the logits of every row are wanted, and nothing
+ * is saved. */
 static enum status save(const struct engine *engine, struct sequence *sequence, const float *logits,
                         struct error *error) {
     for (size_t i = 0; logits != NULL && i < engine->model->config.vocabulary_size; i++) {
@@ -470,7 +471,7 @@ static enum status save(const struct engine *engine, struct sequence *sequence, 
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }
 
-/* Whether the last token_count tokens of a prompt, the others of which came from a document, select. */
+/* Whether the suffix of a prompt, its last token_count tokens, selects.  The tokens before it came from a document. */
 static bool suffix_selects(const struct engine *engine, const struct sequence *sequence,
                            uint64_t token_count) {
     if (engine->select == NULL || sequence->rule.dense || engine->suffix == SUFFIX_DENSE) return false;
@@ -494,7 +495,7 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
 
 /* ---- work ---- */
 
-/* A segment on its way, for progress. */
+/* The segment that is running, for progress. */
 struct prefill_segment {
     const struct prefill_request *request;
     size_t first, count; /* tokens of the request */
@@ -507,8 +508,8 @@ static bool segment_progress(void *context, uint64_t done, uint64_t total) {
     return request->progress(request->progress_context, tokens, request->token_count);
 }
 
-/* What is chosen or seen row by row comes in the rows' order, and h2o must not count queries of rows that an
- * interruption drops: block by block then, and no stop within one. */
+/* Whether the prefill runs block by block through all layers, without a stop within a block.  Selection and observers
+ * need rows in order, and h2o must not count queries of rows that an interruption drops. */
 static bool goes_by_blocks(const struct engine *engine, const struct prefill_request *request) {
     return request->selects || engine->watched ||
            (engine->select != NULL && select_watches_prefill(engine->select));
@@ -571,7 +572,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     if (engine->wanted_tokens > after)
         after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
     enum status holds = kv_sequence_holds(sequence->kv, after, error);
-    if (holds != STATUS_OK) sequence->notice.message[0] = '\0'; /* said now */
+    if (holds != STATUS_OK) sequence->notice.message[0] = '\0'; /* the error says it */
     TRY(holds);
     struct prefill_request selecting = *request;
     if (reused > 0 && suffix_selects(engine, sequence, request->token_count - reused)) {

@@ -2,7 +2,8 @@
  *
  *   engine_create -> sequence_create -> engine_prefill(prompt) -> sampler_pick -> engine_step ...
  *
- * A step takes any mix of sequences: up to 64 that decode together share each weight read.  Thread: one.
+ * A step takes any mix of sequences.  Up to 64 sequences that decode together share each read of the weights.
+ * Thread: one.
  */
 #ifndef LOAM_ENGINE_ENGINE_H
 #define LOAM_ENGINE_ENGINE_H
@@ -20,54 +21,56 @@ enum { ENGINE_SEQUENCES_MOST = PLAN_SEQUENCES_MAX };
 struct engine;
 struct sequence;
 
-/* What is no part of a plan.  Zeros: none of it. */
+/* Options outside of the plan.  Zeros are the defaults. */
 struct engine_options {
-    struct trace *trace; /* borrowed until the engine is destroyed: a timeline of its work */
-    bool found_damage; /* by an engine before: where that cannot be flagged, nothing that is saved is used */
-    const struct io_faults *io_faults; /* tests: what fails of the directory's files (platform/io_file.h) */
-    const char *sqlite_vfs;            /* tests: the file system of its catalog; NULL: SQLite's own */
+    struct trace *trace; /* borrowed until the engine is destroyed; records a timeline; NULL: none */
+    /* An earlier engine found damage.  In a read-only folder, where damage cannot be flagged, saved documents are
+     * then not used. */
+    bool found_damage;
+    const struct io_faults
+        *io_faults;         /* tests: injected failures of the folder's files (platform/io_file.h) */
+    const char *sqlite_vfs; /* tests: the catalog's file system; NULL: SQLite's default */
 };
 
-/* A calibration for the plan's selection is looked for beside the model (model/calibration.h).  options NULL: zeros. */
+/* Looks for a calibration beside the model (model/calibration.h).  options NULL: zeros. */
 enum status engine_create(struct engine **engine, struct model *model, const struct plan *plan,
                           const struct engine_options *options, struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);
-/* What is wrong in the folder of saved documents and was left alone, a line for the user; NULL: nothing. */
+/* A problem in the folder of saved documents that was not repaired, as a line for the user; NULL: none. */
 const char *engine_documents_warning(const struct engine *engine);
 
 enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error)
     STATUS_CHECKED;
 void sequence_destroy(struct sequence *sequence);
 uint64_t sequence_length(const struct sequence *sequence);
-/* Forgets tokens from token_count on (a shorter prefix is kept). */
+/* Keeps the first token_count tokens and drops the rest. */
 void sequence_truncate(struct sequence *sequence, uint64_t token_count);
 
-/* How the sequence's decode steps select; from the start, as the engine's plan says.  STATUS_USAGE: a method that
- * the engine has no metadata for (all and window need none). */
+/* Sets the selection of the sequence's decode steps; initially the plan's.  STATUS_USAGE: the method needs a key index
+ * that the engine does not have (all and window need none). */
 enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
                                 struct select_keep keep, struct error *error) STATUS_CHECKED;
 
-/* Another method, or other parameters: metadata of the sequences that live are built from their stored KV and their
- * rules become the new one's, so one prefill serves several methods.  A method with watches_prefill (h2o) starts from
- * nothing: prefill again.  When it fails the engine selects everything. */
+/* Switches to another method or other parameters.  The key index of every live sequence is rebuilt from its stored KV
+ * and its rule is replaced, so one prefill serves several methods.  A method with watches_prefill (h2o) starts empty:
+ * prefill again.  On failure the engine attends to everything. */
 enum status engine_set_select(struct engine *engine, const struct select_options *options,
                               struct error *error) STATUS_CHECKED;
-/* NULL: everything is attended to.  For observers, statistics and the fallback notice. */
+/* The selection, for observers, statistics and the fallback notice; NULL: attention is full. */
 struct select *engine_select(struct engine *engine);
-/* Its statistics, and an observer of what is chosen. */
+/* The attention, for its statistics and its observer of chosen tokens. */
 struct attention *engine_attention(struct engine *engine);
-/* Post-RoPE q, k, v and outputs of every layer of every batch; NULL: none. */
+/* The observer sees post-RoPE q, k, v and the outputs of every layer of every batch; NULL: none. */
 void engine_set_attention_observer(struct engine *engine, attention_observer *observer, void *context);
 
-/* Called during a long prefill, after each block of each layer, with the work done expressed in tokens: it never
- * falls and ends at total.  Returning true stops the prefill with STATUS_INTERRUPTED: the sequence holds the segments
- * that are complete, and a prefill of the rest gives what would have come. */
+/* Called during a long prefill, after each block of each layer.  done is the finished work in tokens: it never
+ * decreases and ends at total.  Returning true stops the prefill with STATUS_INTERRUPTED.  The sequence then holds the
+ * complete segments, and a prefill of the rest gives the same result as one without the stop. */
 typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
 
 enum logits_wanted { LOGITS_LAST, LOGITS_ALL };
 
-/* Appends tokens to the sequence in segments, each layer by layer.  *logits: the last token's [vocabulary_size].  With
- * LOGITS_ALL `each` is called for every token instead, in order, with its logits. */
+/* Called for every token of a prefill, in order, with its logits [vocabulary_size]. */
 typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits,
                                        struct error *error);
 struct prefill_request {
@@ -77,67 +80,69 @@ struct prefill_request {
     void *progress_context;
     engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
     void *each_context;
-    /* Every token attends as it would in an engine_step of its own, by the sequence's selection: for evaluation. */
+    /* For evaluation: every token attends as in an engine_step of its own, by the sequence's selection. */
     bool selects;
 };
+/* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].
+ * With `each` the logits of every token go to it instead. */
 enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                            const struct prefill_request *request, const float **logits, struct error *error)
     STATUS_CHECKED;
 
-/* One token for each of several sequences; *logits: [count][vocabulary_size], valid until the next call. */
+/* Appends one token to each of count sequences.  *logits: [count][vocabulary_size], valid until the next call. */
 enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;
 
-/* Adds rows of made-up KV (seeded normal values) without computing them: for benchmarks at depths where
- * prefill would take too long.  Says so in its name. */
+/* Appends random KV (normal values from the seed) without computing it.  For benchmarks at depths where a prefill
+ * takes too long. */
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 
-/* Fills an empty sequence to a replay's depth with rows of a recording (recording.h).  STATUS_USAGE: the recording's
- * heads have other dimensions. */
+/* Fills an empty sequence to the replay's depth with rows of a recording (recording.h).  STATUS_USAGE: the dimensions
+ * of the recording's heads differ from the model's. */
 struct replay;
 enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
                                struct error *error) STATUS_CHECKED;
-/* From here on a step's sequence number i attends with the rows of replays[i], which is at its depth or behind it;
- * borrowed, NULL: with what the model computes. */
+/* In later steps sequence i attends with the rows of replays[i], whose depth is at most the sequence's length.
+ * Borrowed.  NULL: the model's own rows. */
 void engine_set_replay(struct engine *engine, const struct replay *const *replays);
 
-/* The same as engine_fill_random for an empty sequence of an engine with documents, saved as the KV of these tokens:
- * for benchmarks of opening.  Whoever asks for the tokens in this folder later gets the made-up rows. */
+/* engine_fill_random for an empty sequence of an engine with documents, saved as the KV of these tokens.  For
+ * benchmarks of opening.  A later prompt with these tokens in this folder gets the random KV. */
 enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                                  uint64_t token_count, uint64_t seed, struct error *error) STATUS_CHECKED;
 
-/* Puts the KV of the first token_count tokens of a sequence of another engine over the same model into an empty one:
- * for comparing, in one run, what several engines do after the same prompt.  It may go to the disk and is not saved.
- * The source's KV is all in memory, f16 as the target's.  STATUS_UNSUPPORTED: it is not, or the target's selection
- * watches prompts. */
+/* Copies the KV of the first token_count tokens of source into an empty sequence.  source belongs to another engine
+ * over the same model.  So one run compares several engines after the same prompt.  The copy may spill to disk and is
+ * not saved.  Source and target must be f16, and the source's KV all in memory.  STATUS_UNSUPPORTED: they are not, or
+ * the target's selection watches prompts. */
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
                         uint64_t token_count, struct error *error) STATUS_CHECKED;
 
-/* Of the first prefill: tokens whose KV came from a saved document.  Less than 64 in common is nothing. */
+/* Tokens of the first prefill whose KV came from a saved document.  A common prefix below 64 tokens counts as none. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
-/* Of these tokens' successors in that prefill: how many selected (struct plan.suffix). */
+/* Tokens of that prefill's suffix, behind the reused tokens, that selected (struct plan.suffix). */
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
-/* Why a saved document was not used, or nothing is saved; "" when there is nothing to say. */
+/* Why a saved document was not used, or why nothing is saved; "": no notice. */
 const char *sequence_notice(const struct sequence *sequence);
-/* By which its chunks are in 4 bits or not (cache/page_shares.h), once its first prefill has begun; NULL: they are all
- * of one form. */
+/* The shares of quantized chunks by layer (cache/page_shares.h), known once the first prefill has begun; NULL: all
+ * chunks have one form. */
 const struct page_shares *sequence_shares(const struct sequence *sequence);
-/* Waits until what a prefill saved is durable.  A failure names the file: from that write on nothing more of the
- * sequence was saved, and it lives on in RAM. */
+/* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
+ * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
-/* What the shares of new documents were chosen by (plan/quantized_pages.h); NULL: nothing was measured. */
+/* The measured costs behind the shares of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
 struct page_costs;
 const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
-uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* metadata included */
-/* KV and metadata that a decode step of a sequence so long must read, by the engine's selection. */
+uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* with the key index */
+/* Bytes of KV and key index that a decode step at this length must read, by the engine's selection. */
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length);
 const struct model_config *engine_config(const struct engine *engine);
-/* Where logits are no numbers: STATUS_MODEL if the model's weights are none (model_check_numbers). */
+/* Explains logits that are NaN: STATUS_MODEL if a weight of the model is not finite (model_check_numbers). */
 enum status engine_check_weights(const struct engine *engine, struct error *error) STATUS_CHECKED;
 uint64_t engine_context_size(const struct engine *engine);
 

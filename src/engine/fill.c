@@ -1,5 +1,5 @@
-/* fill: KV that is not computed here: made-up or recorded rows for benchmarks at depths where a prefill would take too
- * long, and rows of another engine's sequence. */
+/* fill: fills sequences with KV that is not computed: random or recorded rows, for benchmarks at depths where a prefill
+ * takes too long, and copied rows of another engine's sequence. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,13 +19,13 @@ struct fill {
     struct stream *stream;
     void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
     size_t bytes;
-    void *chunk; /* owned; of the source, in host memory */
+    void *chunk; /* owned; host memory; a chunk of the source */
     struct random random;
     const struct sequence *source; /* whose rows are copied; NULL: none */
-    const struct replay *replay;   /* of which they are; NULL and no source: they are made up */
+    const struct replay *replay;   /* whose recorded rows are used; NULL and no source: rows are random */
 };
 
-/* Sums of four uniform numbers, mean 0 and variance 1: near enough to normal, one generator call each. */
+/* Approximately normal values: sums of four uniform numbers, mean 0 and variance 1, one generator call each. */
 static void fill_values(struct random *random, float *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
         uint64_t bits = random_next(random);
@@ -42,7 +42,7 @@ static void read_halves(const uint8_t *row, size_t count, float *values) {
     }
 }
 
-/* Rows [position, position + count) of a layer of the source, which become the same halves again. */
+/* Reads rows [position, position + count) of a source layer as floats.  Storing them gives the same halves again. */
 static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
                              struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
@@ -63,7 +63,7 @@ static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position,
     return STATUS_OK;
 }
 
-/* The same of the recording. */
+/* Reads the same rows from the recording. */
 static void recorded_rows(struct fill *fill, size_t layer, uint64_t position, size_t count) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct replay_shape shape = replay_shape_of(fill->engine);
@@ -73,7 +73,7 @@ static void recorded_rows(struct fill *fill, size_t layer, uint64_t position, si
         replay_keys_values(fill->replay, &shape, layer, position + i, k + i * k_size, v + i * v_size);
 }
 
-/* Made up, all layers get the same rows: attention's time does not depend on them, and making them would. */
+/* Random rows are the same in all layers: attention's time does not depend on them, and generating them takes long. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
     const struct device_operations *operations = fill->engine->model->device->operations;

@@ -1,4 +1,4 @@
-/* replay_step: the rows that a step attends with in place of its own, from recordings (recording.h). */
+/* replay_step: replaces a step's queries, keys and values by recorded ones (recording.h). */
 #include <stdlib.h>
 
 #include "engine/engine_internal.h"
