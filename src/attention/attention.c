@@ -47,7 +47,7 @@ struct attention {
 
 /* ---- life ---- */
 
-/* Rows of a part; and of all of its lists together, at most: 0: they grow with what is asked for. */
+/* Rows of a part. */
 static size_t part_rows(const struct attention_options *options) {
     if (options->cache != NULL) return tiered_row_capacity(options);
     uint64_t row = max_size(options->kv_head_count, 1) * (options->context_size + 1);
@@ -55,6 +55,7 @@ static size_t part_rows(const struct attention_options *options) {
     return rows < PART_ROWS_MIN ? PART_ROWS_MIN : rows > PART_ROWS_MAX ? PART_ROWS_MAX : (size_t)rows;
 }
 
+/* Of all lists of so many rows together, at most; 0: they grow with what is asked for. */
 static uint64_t list_rows(const struct attention_options *options, size_t rows) {
     return options->cache != NULL ? rows * options->kv_head_count * options->kept_most : 0;
 }

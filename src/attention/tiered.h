@@ -25,7 +25,7 @@ struct tiered {
     struct prefetch prefetch;
 };
 
-/* Rows that are attended to together, at most; of a choice: rows_max of its lists together. */
+/* Rows or items that are attended to together, at most. */
 size_t tiered_row_capacity(const struct attention_options *options);
 uint64_t tiered_bytes(const struct attention_options *options);
 enum status tiered_create(struct tiered **tiered, struct device *device,
