@@ -39,7 +39,7 @@ enum {
 };
 
 /* Just below WEIGHT_LEAST: what is greater counts. */
-static const float COUNTS_ABOVE = -30.000002f;
+static const float COUNTS_ABOVE = -23.000002f;
 
 /* The scratch of one thread. */
 struct prefill_block {

@@ -3,7 +3,7 @@
  *
  * A weight below exp(WEIGHT_LEAST) relative to the maximum so far, hence to the final one, is zero: prefill then leaves
  * out what is zero for all rows of a tile, and a row has the same bits whatever rows are beside it.  Of n rows what is
- * dropped is below n exp(WEIGHT_LEAST) of s >= 1: one rounding of s (2^-24) at 636,000 rows.
+ * dropped is below n 2^-33 of s >= 1, where the roundings of s itself may come to n 2^-24.
  *
  * A rise of the maximum is rare after the first rows and stays out of line: within each of the callers' shapes it cost
  * gather 2 to 3% (all rows, group 4). */
@@ -14,7 +14,7 @@
 
 #include "kernels/floats.h"
 
-#define WEIGHT_LEAST (-30.0f)
+#define WEIGHT_LEAST (-23.0f)
 
 /* Rows of a step of decode and prefill, which begins at a multiple of it: the maximum rises between steps only.  16 KiB
  * ahead is what Zen 5 wants of decode; there steps of 64 rows of 512 bytes would push each other out of L1. */

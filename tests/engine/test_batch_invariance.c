@@ -1,0 +1,222 @@
+/* The same logits, bit for bit, however a prompt is split, batched or threaded, and reopened or not: for every weight
+ * type and every level of instructions that this processor has but AMX, which multiplies many rows in bf16. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "document_rig.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "real_model.h"
+
+enum { PROMPT = 70, PROMPT_LONG = 610, SEQUENCES = 8, STEPS = 3 };
+
+struct engine_rig {
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct error error;
+    size_t width;
+    int32_t tokens[PROMPT_LONG + STEPS];
+};
+
+static void engine_rig_open(struct engine_rig *rig, const struct tiny_model *tiny, cpu_mask mask,
+                            size_t threads, size_t batch, size_t segment) {
+    const struct device_options device = {.thread_count = threads, .mask = mask};
+    const struct plan plan = {.context_size = PROMPT_LONG + STEPS + 6,
+                              .sequence_capacity = SEQUENCES,
+                              .batch_size = batch,
+                              .segment_size = segment};
+    struct random random;
+    memset(rig, 0, sizeof *rig);
+    tiny_model_load(tiny, "invariance", &device, &rig->device, &rig->model);
+    assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    rig->width = rig->model->config.vocabulary_size;
+    random_init(&random, 99);
+    tiny_model_tokens(tiny, &random, rig->tokens, PROMPT_LONG + STEPS);
+}
+
+static void engine_rig_close(struct engine_rig *rig) {
+    engine_destroy(rig->engine);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+/* The logits of the prompt's last token and of the steps after it, [1 + STEPS][width], of the last of `count` sequences
+ * that step together; their prompts are read in pieces of `piece` tokens. */
+static void answer(struct engine_rig *rig, size_t prompt, size_t piece, size_t count, float *logits) {
+    struct sequence *sequences[SEQUENCES];
+    int32_t tokens[SEQUENCES];
+    const float *row = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const size_t length = i + 1 == count ? prompt : 1 + i * 5; /* the others are elsewhere */
+        assert_ok(sequence_create(&sequences[i], rig->engine, &rig->error), rig->error);
+        for (size_t done = 0; done < length; done += min_size(piece, length - done)) {
+            struct prefill_request request = {.tokens = rig->tokens + done,
+                                              .token_count = min_size(piece, length - done)};
+            assert_ok(engine_prefill(rig->engine, sequences[i], &request, &row, &rig->error), rig->error);
+        }
+    }
+    memcpy(logits, row, rig->width * sizeof *row);
+    for (size_t step = 0; step < STEPS; step++) {
+        for (size_t i = 0; i < count; i++) tokens[i] = rig->tokens[prompt + step];
+        assert_ok(engine_step(rig->engine, sequences, tokens, count, &row, &rig->error), rig->error);
+        memcpy(logits + (step + 1) * rig->width, row + (count - 1) * rig->width, rig->width * sizeof *row);
+    }
+    for (size_t i = 0; i < count; i++) sequence_destroy(sequences[i]);
+}
+
+struct way {
+    size_t threads, batch, segment, piece, sequences;
+};
+
+/* The first is what the others are compared with.  A piece is what a caller hands over at once, a batch a pass. */
+static const struct way ways[] = {
+    {1, 512, 0, PROMPT_LONG, 1},
+    {2, 1, 0, PROMPT_LONG, 1},
+    {1, 7, 0, PROMPT_LONG, 3},
+    {1, 8, 0, PROMPT_LONG, 8},
+    {2, 64, 128, PROMPT_LONG, 1},
+    {3, 512, 64, PROMPT_LONG, 8},
+    {1, 32, 0, 9, 3},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static void compare_ways(const struct tiny_model *tiny, cpu_mask mask, size_t prompt) {
+    float *want = NULL, *got = NULL;
+    for (size_t w = 0; w < WAYS; w++) {
+        struct engine_rig rig;
+        engine_rig_open(&rig, tiny, mask, ways[w].threads, ways[w].batch, ways[w].segment);
+        const size_t bytes = (1 + STEPS) * rig.width * sizeof(float);
+        got = calloc(1, bytes);
+        answer(&rig, prompt, ways[w].piece, ways[w].sequences, got);
+        if (w == 0) {
+            want = got;
+        } else {
+            if (memcmp(got, want, bytes) != 0) {
+                size_t at = 0;
+                while (memcmp(got + at, want + at, sizeof *got) == 0) at++;
+                fail_msg("%s mask %x, %s, way %zu: logit %zu of row %zu is %.9g, not %.9g", tiny->family,
+                         (unsigned)mask, tensor_type_info(tiny->type)->name, w, at % rig.width,
+                         at / rig.width, (double)got[at], (double)want[at]);
+            }
+            free(got);
+        }
+        engine_rig_close(&rig);
+    }
+    free(want);
+}
+
+static size_t masks_known(cpu_mask masks[3]) {
+    const cpu_mask have = cpu_features();
+    size_t count = 0;
+    masks[count++] = 0;
+    if (have & (CPU_AVX2 | CPU_NEON)) masks[count++] = have & (CPU_AVX2 | CPU_NEON);
+    if (have & CPU_AVX512) masks[count++] = have & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8);
+    return count;
+}
+
+/* NEON's matmul multiplies floats where its matvec multiplies int8. */
+static bool is_promised(cpu_mask mask, enum tensor_type type) {
+    return (mask & CPU_NEON) == 0 || type == TENSOR_F32;
+}
+
+static void every_weight_type(void **state) {
+    (void)state;
+    static const enum tensor_type types[] = {
+        TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
+        TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
+        TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+    };
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t m = 0; m < mask_count; m++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            if (!is_promised(masks[m], types[t])) continue;
+            struct tiny_model tiny = tiny_model_default("llama");
+            tiny.type = types[t];
+            tiny.hidden_size = 256, tiny.ffn_size = 512, tiny.layer_count = 1;
+            tiny.head_count = 4, tiny.kv_head_count = 2, tiny.head_dimension = 64;
+            compare_ways(&tiny, masks[m], masks[m] == 0 ? 9 : PROMPT);
+        }
+}
+
+/* More rows than a range of attention has, a window that begins within one, and the other families. */
+static void every_family(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t m = 1; m < mask_count; m++)
+        for (size_t f = 0; f < 4; f++) {
+            struct tiny_model tiny = tiny_model_default(families[f]);
+            if (f == 0) tiny.window = 530, tiny.window_period = 2;
+            if (f == 3) continue; /* 512 learned positions */
+            compare_ways(&tiny, masks[m], PROMPT_LONG);
+        }
+}
+
+/* A prompt that was saved as a whole: its last token alone is computed again. */
+static void reopened_document(void **state) {
+    (void)state;
+    if ((cpu_features() & (CPU_AMX | CPU_NEON)) != 0) skip();
+    struct document_rig rig;
+    document_rig_open(&rig, &select_all, RIG_ROWS);
+    for (size_t p = 0; p < RIG_PROMPTS; p++)
+        assert_memory_equal(rig.expected[p], rig.repeated[p], (1 + RIG_STEPS) * RIG_WIDTH * sizeof(float));
+    document_rig_close(&rig);
+}
+
+/* 300 tokens of a real model in 512 at once and one thread, against blocks of 7 with two threads and steps. */
+static void real_model(void **state) {
+    (void)state;
+    if (real_model_missing() != 0) skip();
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t m = 1; m < mask_count && (masks[m] & CPU_NEON) == 0; m++) {
+        enum { TOKENS = 300, STEPPED = 8 };
+        float *logits[2] = {NULL};
+        size_t bytes = 0;
+        for (size_t w = 0; w < 2; w++) {
+            struct engine_rig rig = {0};
+            struct sequence *sequence;
+            const float *row;
+            const struct device_options device = {.thread_count = 1 + w, .mask = masks[m]};
+            const struct plan plan = {
+                .context_size = TOKENS, .sequence_capacity = 1, .batch_size = w == 0 ? 512 : 7};
+            assert_ok(device_cpu_create(&rig.device, &device, &rig.error), rig.error);
+            assert_ok(model_load(&rig.model, REAL_MODEL, rig.device, &rig.error), rig.error);
+            assert_ok(engine_create(&rig.engine, rig.model, &plan, NULL, &rig.error), rig.error);
+            assert_ok(sequence_create(&sequence, rig.engine, &rig.error), rig.error);
+            int32_t tokens[TOKENS];
+            struct random random;
+            random_init(&random, 5);
+            for (size_t i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(1000 + random_below(&random, 20000));
+            struct prefill_request request = {.tokens = tokens, .token_count = TOKENS - w * STEPPED};
+            assert_ok(engine_prefill(rig.engine, sequence, &request, &row, &rig.error), rig.error);
+            for (size_t i = TOKENS - w * STEPPED; i < TOKENS; i++)
+                assert_ok(engine_step(rig.engine, &sequence, tokens + i, 1, &row, &rig.error), rig.error);
+            bytes = rig.model->config.vocabulary_size * sizeof *row;
+            logits[w] = malloc(bytes);
+            memcpy(logits[w], row, bytes);
+            sequence_destroy(sequence);
+            engine_rig_close(&rig);
+        }
+        assert_memory_equal(logits[0], logits[1], bytes);
+        free(logits[0]), free(logits[1]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_type),
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(reopened_document),
+        cmocka_unit_test(real_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
