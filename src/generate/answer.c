@@ -1,4 +1,4 @@
-/* answer: one sequence, its sampler, and the text that leaves it. */
+/* answer: one sequence with its sampler and its output text. */
 #include <stdlib.h>
 
 #include "base/checked.h"

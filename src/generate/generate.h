@@ -1,11 +1,11 @@
-/* generate: from prompts to answers: the command line's run and chat, and loam.h.
+/* generate: turns prompts into answers, for the command line's run and chat and for loam.h.
  *
  *   answer_create -> generation_run (prefill, then one step for all answers until each has stopped) -> answer_destroy
  *
- * An answer notes what its sequence holds and how that came to be.  When a saved document turns out to be damaged,
- * everything is computed once more that way, and the answer goes on: damage costs time, not the answer.
+ * An answer records the tokens of its sequence and how the KV of each was computed.  If a saved document turns out to
+ * be damaged, the KV is recomputed in the same way and the answer continues.  Damage costs time, not the answer.
  *
- * Nothing is printed: text goes to the answer's sink, everything else to the listener.  Thread: the engine's.
+ * Nothing is printed.  Text goes to the answer's sink, everything else to the listener.  Thread: the engine's.
  */
 #ifndef LOAM_GENERATE_GENERATE_H
 #define LOAM_GENERATE_GENERATE_H
@@ -20,7 +20,7 @@
 enum stop_reason {
     STOP_NONE,        /* not yet */
     STOP_END,         /* the model ended its answer */
-    STOP_LENGTH,      /* as many tokens as were asked for */
+    STOP_LENGTH,      /* token_max was reached */
     STOP_CONTEXT,     /* the context is full */
     STOP_INTERRUPTED, /* the listener stopped it */
     STOP_FAILED,
@@ -28,18 +28,18 @@ enum stop_reason {
 
 const char *stop_reason_name(enum stop_reason reason);
 
-/* What its owner hears of a generation, on the thread that runs it.  Each member may be NULL. */
+/* The owner's callbacks, called on the thread that runs the generation.  Each may be NULL. */
 struct generation_listener {
     void *context;
-    /* Around every prefill. */
+    /* Called before and after every prefill. */
     void (*prefill_begins)(void *context);
     void (*prefill_ends)(void *context);
-    /* How far the prefill is, in tokens; true stops it. */
+    /* The prefill's progress in tokens; true stops it. */
     engine_progress *progress;
-    /* Asked after a prefill and before every step; true stops the generation. */
+    /* Called after a prefill and before every step; true stops the generation. */
     bool (*stops)(void *context);
-    /* A line for the user: why a saved document was not used, or nothing is saved.  amid_answer: after some of its
-     * text. */
+    /* A line for the user: why a saved document was not used, or why nothing is saved.  amid_answer: some of the
+     * answer's text is already out. */
     void (*note)(void *context, const char *line, bool amid_answer);
 };
 
@@ -49,38 +49,38 @@ struct generation_figures {
     double prefill_seconds, decode_seconds;
 };
 
-/* Destroys *engine (its sequences are gone) and puts a new one there, or NULL when it fails. */
+/* Destroys *engine, whose sequences are gone, and creates a new one; *engine is NULL on failure. */
 typedef enum status engine_maker(void *context, struct engine **engine, struct error *error);
 
 struct generation {
     struct engine *engine;             /* borrowed */
-    const struct tokenizer *tokenizer; /* borrowed; NULL: no text, and no token ends an answer */
+    const struct tokenizer *tokenizer; /* borrowed; NULL: there is no text and no end token */
     struct generation_listener listener;
-    engine_maker *make_engine; /* when a saved document is damaged; NULL: that is STATUS_DOCUMENT */
+    engine_maker *make_engine; /* recovers from a damaged document; NULL: damage is STATUS_DOCUMENT */
     void *make_engine_context;
     int64_t token_max; /* per answer; -1: no limit */
     bool ignore_end;
-    size_t top_count; /* likeliest tokens noted beside each one, at most GENERATION_TOP_MAX */
+    size_t top_count; /* likeliest tokens recorded for each sampled one, max GENERATION_TOP_MAX */
     struct generation_figures figures;
 };
 
 enum { GENERATION_TOP_MAX = 100 };
 
-/* Whole characters of an answer.  A failure ends the generation with it. */
+/* Takes whole characters of an answer.  A failure ends the generation with its status. */
 typedef enum status answer_sink(void *context, const char *bytes, size_t length, struct error *error);
 
 struct answer {
     struct sequence *sequence;       /* owned */
     struct sampler *sampler;         /* owned */
-    const struct token_list *prompt; /* borrowed: what is prefilled next */
+    const struct token_list *prompt; /* borrowed: the next tokens to prefill */
     uint64_t seed;
-    struct token_list tokens;      /* everything sampled, an end token included */
-    struct token_list stored;      /* what the sequence holds, after a success or an interruption */
-    struct token_list origins;     /* how each of them came to be there: private to generate.c */
+    struct token_list tokens;      /* all sampled tokens, with the end token */
+    struct token_list stored;      /* the sequence's tokens, after a success or an interruption */
+    struct token_list origins;     /* enum token_origin of each stored token; private to src/generate */
     struct token_probability *top; /* owned; [tokens.count][top_count]; NULL: not wanted */
     size_t top_capacity;
-    bool lacks_prompt; /* its prefill came upon damage */
-    bool noted;        /* the sequence's notice went to the listener */
+    bool lacks_prompt; /* its prefill found damage */
+    bool noted;        /* the listener has the sequence's notice */
     enum stop_reason stop;
     struct utf8_stream utf8;
     answer_sink *sink; /* may be NULL */
@@ -91,29 +91,30 @@ enum status answer_create(struct answer *answer, const struct generation *genera
                           const struct sampler_options *sampling, struct error *error) STATUS_CHECKED;
 void answer_destroy(struct answer *answer); /* safe on a zeroed one */
 
-/* Its sequence keeps the first token_count tokens. */
+/* Cuts the sequence to its first token_count tokens. */
 void answer_truncate(struct answer *answer, size_t token_count);
-/* Before it answers again in the same sequence: no tokens, not stopped. */
+/* Prepares for another answer in the same sequence: no tokens, not stopped. */
 void answer_begin(struct answer *answer);
 
-/* The sequence becomes one that begins like tokens: what it shares with them is kept, at most all but the last (its
- * logits are needed), the rest is cut off.  Returns how many it has. */
+/* Cuts the sequence to the prefix it shares with tokens, at most token_count - 1: the last token's logits are needed.
+ * Returns the prefix's length. */
 size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t token_count);
 
-/* The two halves of a generation, for who samples: the prompt is appended, or one token for each of several answers.
- * *logits: of the prompt's last token; [answer_count][vocabulary_size]; valid until the next call. */
+/* The two halves of a generation, for callers that sample themselves.  feed appends the answer's prompt; step appends
+ * one token to each answer.  *logits: feed: of the prompt's last token; step: [answer_count][vocabulary_size].  Valid
+ * until the next call. */
 enum status generation_feed(struct generation *generation, struct answer *answer, const float **logits,
                             struct error *error) STATUS_CHECKED;
 enum status generation_step(struct generation *generation, struct answer *const *answers,
                             const token_id *tokens, size_t answer_count, const float **logits,
                             struct error *error) STATUS_CHECKED;
 
-/* Prefills the prompt of each answer, one after another, and steps until all have stopped.  STATUS_INTERRUPTED: the
- * listener stopped it; what is there stays.  figures grow, also when it fails.  error is needed. */
+/* Prefills the prompts one after another, then steps until all answers have stopped.  STATUS_INTERRUPTED: the listener
+ * stopped it; tokens so far stay.  figures grow, on failure too.  error must not be NULL. */
 enum status generation_run(struct generation *generation, struct answer *const *answers, size_t answer_count,
                            struct error *error) STATUS_CHECKED;
 
-/* Tokens per second; 0 when there were none. */
+/* Tokens per second; 0: there were no tokens. */
 double generation_prefill_rate(const struct generation_figures *figures);
 double generation_decode_rate(const struct generation_figures *figures);
 

@@ -1,7 +1,7 @@
-/* prompt: what a model is asked, as token ids.
+/* prompt: documents and a question as token ids.
  *
- * Documents come first and the question last, in a chat template as in raw text.  So all questions about the same
- * documents begin with the same tokens, but for the few next to the question, and one saved prefix serves them all.
+ * Documents come first and the question last, in a chat template and in raw text.  So all questions about the same
+ * documents share a prefix, up to a few tokens before the question, and one saved prefix serves them all.
  * Thread-safe. */
 #ifndef LOAM_GENERATE_PROMPT_H
 #define LOAM_GENERATE_PROMPT_H
@@ -13,7 +13,7 @@
 #include "token/chat_template.h"
 #include "token/tokenizer.h"
 
-/* Borrowed; bytes NULL: there is none. */
+/* Borrowed; bytes NULL: absent. */
 struct prompt_part {
     const char *bytes; /* [length] */
     size_t length;
@@ -26,21 +26,21 @@ struct prompt {
     struct prompt_part question;
 };
 
-/* What stands between two parts. */
+/* The separator of two parts. */
 enum prompt_gap {
     PROMPT_LINE,      /* the next part begins a line: raw text */
     PROMPT_PARAGRAPH, /* an empty line: documents and a question in a user's turn */
 };
 
-/* Documents and question as one newly allocated, zero-terminated text.  Nothing follows the last part. */
+/* Joins documents and question to one newly allocated, zero-terminated text.  Nothing follows the last part. */
 enum status prompt_join(const struct prompt *prompt, enum prompt_gap gap, char **text, size_t *length,
                         struct error *error) STATUS_CHECKED;
 
-/* Appends the ids of the text that the model is to complete.  STATUS_USAGE when it has a system message. */
+/* Appends the ids of the raw text for the model to continue.  STATUS_USAGE: the prompt has a system message. */
 enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer,
                           struct tokenize_options how, struct token_list *list, struct error *error)
     STATUS_CHECKED;
-/* Appends the ids of a conversation of one user's turn, ready for the answer.  Nothing in the parts becomes a control
+/* Appends the ids of a conversation with one user turn, ready for the answer.  Nothing in the parts becomes a control
  * token. */
 enum status prompt_encode_chat(const struct prompt *prompt, const struct chat_template *chat,
                                const struct tokenizer *tokenizer, struct token_list *list,

@@ -1,4 +1,4 @@
-/* recover: a saved document that is damaged costs time, not the answers. */
+/* recover: recomputes answers whose saved document is damaged.  Damage costs time, not the answers. */
 #include <stdio.h>
 
 #include "generate/generate_internal.h"

@@ -1,5 +1,5 @@
-/* sampler: candidates are found by partial selection; a vocabulary of 128 K is never sorted whole.  Every choice
- * between equal logits goes to the lower id, so the result does not depend on the order of the search. */
+/* sampler: finds candidates by partial selection; a vocabulary of 128 K is never sorted whole.  Among equal logits the
+ * lower id wins, so the result does not depend on the order of the search. */
 #include "generate/sampler.h"
 
 #include <float.h>

@@ -22,7 +22,7 @@ struct sampler_options {
     uint32_t repeat_last; /* tokens looked back at */
     uint64_t seed;
 };
-/* llama.cpp's. */
+/* llama.cpp's defaults. */
 static inline struct sampler_options sampler_options_default(void) {
     return (struct sampler_options){.temperature = 0.8F,
                                     .top_k = 40,
@@ -42,14 +42,14 @@ struct token_probability {
 enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
                            size_t vocabulary_size, struct error *error) STATUS_CHECKED;
 void sampler_destroy(struct sampler *sampler);
-/* Tells the sampler of a token that is in the text (prompt or answer), for the repetition penalty. */
+/* Adds a token of the text (prompt or answer) to the repetition penalty's history. */
 void sampler_accept(struct sampler *sampler, int32_t token);
-/* STATUS_FAILED when a logit is NaN or +infinity, or all are -infinity: the model or file is broken, and
- * that is said.  -infinity rules a token out. */
+/* STATUS_FAILED: a logit is NaN or +infinity, or all are -infinity: the model or its file is broken.  A single
+ * -infinity excludes its token. */
 enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *token, struct error *error)
     STATUS_CHECKED;
-/* The `count` likeliest tokens of a row, best first (log-softmax over all logits); id -1 where there are
- * fewer.  For small counts: the time grows with vocabulary_size * count in the worst case. */
+/* The `count` likeliest tokens of a row, best first (log-softmax over all logits).  id -1: no more tokens.  For small
+ * counts: the worst case takes time proportional to vocabulary_size * count. */
 void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count);
 
 #endif

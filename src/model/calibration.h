@@ -1,8 +1,8 @@
-/* calibration: what was learned from a model by `loam calibrate`, in a GGUF file beside it (docs/calibration.md).
+/* calibration: the results of `loam calibrate`, in a GGUF file beside the model (docs/calibration.md).
  *
- * The file belongs to one model file: its fingerprint is over the model's metadata that matter, its table of
- * tensors and samples of their bytes.  It guards against mix-ups, not against malice.  Everything in the file is
- * checked before it is used: shapes, types, finite numbers, scores in their ranges.  Thread: any, after open.
+ * The file belongs to one model file, identified by a fingerprint of the relevant metadata, the table of tensors and
+ * samples of the tensors' bytes.  The fingerprint guards against mix-ups, not against malice.  Shapes, types, finite
+ * numbers and score ranges are checked before use.  Thread: any, after open.
  */
 #ifndef LOAM_MODEL_CALIBRATION_H
 #define LOAM_MODEL_CALIBRATION_H
@@ -18,36 +18,36 @@
 
 enum { CALIBRATION_VERSION = 1, CALIBRATION_FINGERPRINT_BYTES = 17 /* 16 hexadecimal digits and the zero */ };
 
-/* Reads some 1,000 bytes of every tensor. */
+/* Reads about 1,000 bytes of every tensor. */
 void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FINGERPRINT_BYTES]);
 
-/* Over the names and bytes of a calibration's tensors, one after another; begins as CALIBRATION_DIGEST_BEGIN. */
+/* Adds one tensor's name and bytes to the digest of a calibration.  The first digest is CALIBRATION_DIGEST_BEGIN. */
 #define CALIBRATION_DIGEST_BEGIN UINT64_C(0xcbf29ce484222325)
 uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
                             size_t bytes);
 
-/* MODEL.calib.gguf for MODEL.gguf (of a split model, of its first file); newly allocated. */
+/* MODEL.calib.gguf for MODEL.gguf (the first file of a split model); newly allocated. */
 enum status calibration_path(const char *model_path, char **path, struct error *error) STATUS_CHECKED;
 
 struct calibration;
 
-/* path NULL: beside the model, and when there is none, STATUS_OK with *calibration = NULL.  A file that is damaged,
- * of another kind or of another model is STATUS_MODEL with the reason. */
+/* path NULL: the file beside the model; if it is missing, STATUS_OK and *calibration = NULL.  STATUS_MODEL: the file is
+ * damaged, of another kind or of another model; the message says which. */
 enum status calibration_open(struct calibration **calibration, const struct model *model, const char *path,
                              struct error *error) STATUS_CHECKED;
 void calibration_close(struct calibration *calibration); /* NULL allowed */
 const char *calibration_file(const struct calibration *calibration);
 
-/* A layer's matrices, [kv_head_count][k_dimension][*columns] halves; NULL: there is none.  kind: "hash" (columns:
- * bits) or "skew" (columns: most important first).  *columns: how many are wanted, 0: whatever there is; then how
- * many were found.  A hash has them exactly, a skew at least.  context: the struct calibration (a
- * select_calibration's find). */
+/* A layer's matrices, [kv_head_count][k_dimension][*columns] halves; NULL: none.  kind: "hash" (columns are bits) or
+ * "skew" (columns by falling importance).  *columns: in, the wanted count, 0: any; out, the count found.  A hash must
+ * have exactly the wanted count, a skew at least.  context: the struct calibration.  This is select_calibration's
+ * find. */
 const uint16_t *calibration_find(void *context, const char *kind, size_t layer_index, size_t *columns);
 
-/* [layer_count][head_count], or NULL: not in the file. */
+/* [layer_count][head_count]; NULL: not in the file. */
 const float *calibration_head_importance(const struct calibration *calibration);  /* 0..1: CLO's s_i */
 const float *calibration_query_similarity(const struct calibration *calibration); /* -1..1: CLO's average */
-/* [layer_count][CALIBRATION_ROUNDINGS] relative errors of a layer's attention with K or V rounded, or NULL. */
+/* The columns of calibration_kv_sensitivity: which of K and V is rounded, and to how many bits. */
 enum calibration_rounding {
     CALIBRATION_K8,
     CALIBRATION_V8,
@@ -55,6 +55,8 @@ enum calibration_rounding {
     CALIBRATION_V4,
     CALIBRATION_ROUNDINGS
 };
+/* [layer_count][CALIBRATION_ROUNDINGS]: relative error of a layer's attention with K or V rounded; NULL: not in the
+ * file. */
 const float *calibration_kv_sensitivity(const struct calibration *calibration);
 
 #endif

@@ -1,7 +1,7 @@
-/* config: a GGUF file's metadata as a model_config, every value checked before anything is sized by it.
+/* config: reads a GGUF file's metadata into a model_config.  Every value is checked before a size depends on it.
  *
- * The keys are llama.cpp's (docs/formats.md lists those of OPT, which llama.cpp does not know).  What a
- * file asks for and loam does not do is refused by the key's name: silence would be wrong answers.
+ * The keys are llama.cpp's (docs/formats.md lists those of OPT, which llama.cpp does not know).  An unsupported feature
+ * is rejected with its key's name: ignoring it would give wrong answers.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* config.json to the keys of a GGUF file.  Both spellings are read: rope_theta and rope_scaling of
- * transformers 4, rope_parameters of 5. */
+/* Converts config.json to the keys of a GGUF file.  Reads both spellings: rope_theta and rope_scaling of
+ * transformers 4, rope_parameters of transformers 5. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Fields of the JSON files of a model folder: typed, in range, and named when they are not. */
+/* Reads fields of a model folder's JSON files.  Checks type and range; errors name the field. */
 #include <string.h>
 
 #include "model/import_internal.h"

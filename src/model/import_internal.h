@@ -15,9 +15,9 @@
 #include "model/import.h"
 #include "model/model.h"
 
-enum { IMPORT_FOLDER_SHOWN = 100 }; /* bytes of it in messages, which name a file in it too */
+enum { IMPORT_FOLDER_SHOWN = 100 }; /* max bytes of the folder's path in a message */
 
-/* A JSON object with the file that it came from, for messages. */
+/* A JSON object and its file's name, for messages. */
 struct import_source {
     const char *file; /* "config.json" */
     json_t *object;   /* owned; NULL when the file is absent */
@@ -51,7 +51,7 @@ struct import {
     struct safetensors weights;
     bool *used; /* [weights.tensor_count] */
     enum tensor_type type;
-    bool keep_type; /* matrices stay what they are */
+    bool keep_type; /* matrices keep their type */
     uint32_t file_type;
     struct convert_kernels convert;
     struct gguf_writer *writer;
@@ -61,7 +61,7 @@ struct import {
 
 __attribute__((format(printf, 4, 5))) enum status import_refuse(const struct import *import, const char *file,
                                                                 const char *field, const char *format, ...);
-/* Absent keeps *value, unless required. */
+/* An absent field leaves *value unchanged, unless it is required. */
 enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
                         const char *field, bool required, uint64_t least, uint64_t most, uint64_t *value)
     STATUS_CHECKED;
@@ -88,7 +88,7 @@ enum status import_write_tensors(struct import *import) STATUS_CHECKED;
 enum status import_write_tokenizer(struct import *import) STATUS_CHECKED;
 /* import_pre.c: the name of tokenizer.ggml.pre for a byte-level tokenizer.json. */
 enum status import_find_pre(struct import *import, const char **pre) STATUS_CHECKED;
-/* import_special.c: bos, eos and the others, whether they are added, the chat template. */
+/* import_special.c: special tokens (bos, eos, ...), whether they are added automatically, and the chat template. */
 enum status import_write_special(struct import *import) STATUS_CHECKED;
 
 #endif

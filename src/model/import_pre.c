@@ -1,6 +1,6 @@
-/* Which tokenizer.ggml.pre a tokenizer.json means: its pre_tokenizer written as one line per step ("Digits",
- * "ByteLevel regex", "Split <pattern>") and looked up.  Sources of the patterns: the public tokenizer.json files
- * of the models named; the scanners are in src/token/pre_tokenizer_scan.c. */
+/* Finds the tokenizer.ggml.pre of a tokenizer.json.  Its pre_tokenizer is written as one line per step ("Digits",
+ * "ByteLevel regex", "Split <pattern>") and looked up in a table.  The patterns come from the public tokenizer.json
+ * files of the named models; the scanners are in src/token/pre_tokenizer_scan.c. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Special tokens: which ids begin and end a text, whether they are added by themselves, and the chat template. */
+/* Special tokens: the ids that begin and end a text, whether they are added automatically, and the chat template. */
 #include <string.h>
 
 #include "model/import_internal.h"

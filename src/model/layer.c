@@ -1,4 +1,4 @@
-/* layer: the attention half that all families share. */
+/* layer: the attention part of a layer, which all families share. */
 #include "base/assert.h"
 #include "model/forward_internal.h"
 

@@ -1,6 +1,6 @@
 /* llama: RMSNorm, attention with rotary positions, RMSNorm, SiLU-gated feed-forward (Touvron et al. 2023).
- * qwen2 adds biases to q, k, v; qwen3 a norm per head of q and k: both are in layer_attention, by the
- * weights that are there. */
+ * qwen2 adds biases to q, k and v.  qwen3 adds a norm per head of q and k.  layer_attention applies both if the
+ * weights exist. */
 #include "model/forward_internal.h"
 
 void llama_layer(struct layer_pass *pass) {

@@ -41,11 +41,11 @@ struct model_config {
     size_t rope_dimension; /* elements of a head that are rotated */
     float rope_base;
     enum rope_scaling rope_scaling;
-    float rope_factor, rope_attention_factor; /* the factor on cos and sin, resolved (YaRN; 1 otherwise) */
+    float rope_factor, rope_attention_factor; /* the second scales cos and sin (YaRN; 1 otherwise) */
     uint64_t rope_original_context;
     float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
-    float llama3_low_factor,
-        llama3_high_factor;            /* ROPE_SCALING_LLAMA3 given by keys; 0: by tensor rope_freqs */
+    /* ROPE_SCALING_LLAMA3 given by keys; 0: given by the tensor rope_freqs. */
+    float llama3_low_factor, llama3_high_factor;
     uint64_t position_offset;          /* of the learned positions (OPT: 2) */
     float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */
     const struct layer_config *layers; /* [layer_count] */
@@ -74,64 +74,64 @@ struct model {
     struct arena arena;
 };
 
-/* STATUS_MODEL names the file, the tensor or key, what was found and what was expected. */
+/* STATUS_MODEL: the message names the file, the tensor or key, what was found and what was expected. */
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
 /* STATUS_MODEL names the first tensor with a weight that is NaN or infinite.  Reads the whole file. */
 enum status model_check_numbers(const struct model *model, struct error *error) STATUS_CHECKED;
 
-/* Configuration only, checked; for inspect and quantize. layers and name live in arena. */
+/* Reads and checks the configuration only, for inspect and quantize.  layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
 
 struct forward;
 struct forward_options {
-    struct attention *attention; /* borrowed; the door that every layer goes through */
-    struct trace *trace; /* borrowed; shows steps, layers and their phases (platform/trace.h); NULL: none */
-    /* Batches of up to row_capacity rows, of which up to block_capacity go through a layer at a time. */
+    struct attention *attention; /* borrowed; used by every layer */
+    struct trace *trace; /* borrowed; records steps, layers and their phases (platform/trace.h); NULL: none */
+    /* A batch has up to row_capacity rows; up to block_capacity of them go through a layer at a time. */
     size_t row_capacity, block_capacity, logit_row_capacity;
 };
-/* Buffers of a forward pass, allocated once.  Of the rows of a batch only the residual stream and the rope angles are
- * kept, in memory that is real where it was used. */
+/* Allocates the buffers of a forward pass once.  Only the residual stream and the rope angles have row_capacity rows;
+ * their memory becomes resident as it is used. */
 enum status forward_create(struct forward **forward, struct model *model,
                            const struct forward_options *options, struct error *error) STATUS_CHECKED;
 void forward_destroy(struct forward *forward);
 
-/* Called after each block of each layer but the last of the last: rows times layers done, and in all.  True: the run
- * ends with STATUS_INTERRUPTED; what it stored counts for nothing, lengths are the engine's to raise. */
+/* Called after each block of each layer, except the last block of the last layer.  done and total are rows times
+ * layers.  true: the run ends with STATUS_INTERRUPTED.  Rows it stored do not count, since the engine has not raised
+ * the sequences' lengths. */
 typedef bool forward_progress(void *context, uint64_t done, uint64_t total);
 
 struct forward_batch {
     const int32_t *tokens;     /* [row_count] */
     const uint64_t *positions; /* [row_count] */
     size_t row_count;
-    /* The batch goes through each layer in blocks of so many rows, then through the next layer: one layer's K and V at
-     * a time (docs/decisions/0009).  Bit-equal to the blocks as batches of their own, in order.  0: one block; else
-     * item_count must be 1. */
+    /* The batch passes through a layer in blocks of this many rows, then through the next layer: one layer's K and V at
+     * a time (docs/decisions/0009).  The result has the bits of running the blocks as batches, in order.  0: one block;
+     * else item_count must be 1. */
     size_t block_rows;
     struct kv_sequence *const *sequences; /* [item_count] */
-    const struct attend_item *items; /* [item_count]; rows and positions; views are filled in per layer */
+    const struct attend_item *items; /* [item_count]: rows and positions; forward sets the views per layer */
     size_t item_count;
     const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted, ascending */
     size_t logit_row_count;
-    /* forward_logits will be asked for more rows: the last layer is not narrowed to logit_rows */
+    /* forward_logits will be called for more rows, so the last layer is not narrowed to logit_rows. */
     bool keep_rows;
-    /* [item_count]: what each sequence's rows attend to, by attention's selection; NULL: everything (prefill) */
+    /* [item_count]: how each sequence's rows select; NULL: full attention (prefill). */
     const struct select_rule *const *rules;
     forward_progress *progress; /* may be NULL */
     void *progress_context;
 };
 
-/* Runs all layers; KV must have been reserved.  *logits: [logit_row_count][vocabulary_size], host-readable,
- * valid until the next call. An observer, when set, sees the residual stream after every layer, by blocks (tests). */
+/* For tests: the observer sees the residual stream after every layer, block by block. */
 typedef void forward_observer(void *context, size_t layer_index,
                               const float *hidden /* [row_count][hidden_size] */, size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
 
-/* What attention of a layer was given and gave, post-RoPE, all rows of the batch (for calibration).  Host memory,
- * valid during the call.  While an observer is set no pass is narrowed.  What a selection took of it is
- * attention_set_observer's. */
+/* Inputs and outputs of a layer's attention, post-RoPE, for all rows of the batch.  For calibration.  Host memory,
+ * valid during the call.  While an observer is set no pass is narrowed.  For selected rows see attention_set_observer.
+ */
 struct attention_event {
     size_t layer_index, row_count;
     const float *q;                  /* [row_count][head_count][k_dimension] */
@@ -139,23 +139,25 @@ struct attention_event {
     const float *v;                  /* [row_count][kv_head_count][v_dimension] */
     const float *attended;           /* [row_count][head_count][v_dimension], before the output projection */
     const uint64_t *positions;       /* [row_count] */
-    const struct attend_item *items; /* [item_count], with this layer's views: everything stored so far */
+    const struct attend_item *items; /* [item_count], with this layer's views of all rows stored so far */
     size_t item_count;
 };
 typedef void attention_observer(void *context, const struct attention_event *event);
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context);
 
-/* Rows that take the place of what the passes compute, for benchmarks (engine/recording.h): host memory, valid while it
- * is set.  Nothing is guessed for the next layer then: the residual stream knows nothing of such queries. */
+/* For benchmarks (engine/recording.h): rows that replace the computed ones.  Host memory, valid while it is set.  There
+ * is no prefetch for the next layer then: the residual stream does not predict recorded queries. */
 struct forward_replay {
     size_t row_count;       /* of every pass */
     const float *q, *k, *v; /* [layer_count][row_count][head_count or kv_head_count][dimension] */
 };
 void forward_set_replay(struct forward *forward, const struct forward_replay *replay); /* NULL: none */
 
+/* Runs all layers; KV must be reserved.  *logits: [logit_row_count][vocabulary_size], in host memory, valid until the
+ * next call. */
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
-/* After a forward_run with keep_rows: the logits of other rows of that batch, at most logit_row_capacity. */
+/* After a forward_run with keep_rows: computes the logits of other rows of that batch, at most logit_row_capacity. */
 enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
                            const float **logits, struct error *error) STATUS_CHECKED;
 

@@ -1,5 +1,5 @@
-/* Whether every weight is a number.  A file's scales may hold NaN or infinities; to look at all of them takes as long
- * as to read the file, so it is done when an output is none, to say where it comes from. */
+/* Checks that every weight is finite.  A file's scales may be NaN or infinite.  The check reads the whole file, so it
+ * runs only after an output was NaN, to name the cause. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* opt: LayerNorm, attention with learned positions, LayerNorm, ReLU feed-forward, biases everywhere
- * (Zhang et al. 2022).  q * 1/sqrt(head_dim) is the attention scale; OPT scales q after its bias, which is
- * the same product. */
+ * (Zhang et al. 2022).  OPT scales q by 1/sqrt(head_dim) after its bias; that equals loam's attention scale. */
 #include "model/forward_internal.h"
 
 void opt_layer(struct layer_pass *pass) {

@@ -1,6 +1,6 @@
-/* Tensors go through in bands of rows: the threads take rows of a band by ticket, each decodes its row to
- * floats of its own and encodes it into the band, which is then written.  Memory is one band and one row
- * per thread, whatever the model's size. */
+/* A tensor is converted in bands of rows.  Each thread takes the next row of the band, decodes it to its own float
+ * buffer and encodes it into the band.  Then the band is written.  Memory is one band and one row per thread,
+ * whatever the model's size. */
 #include "model/quantize.h"
 
 #include <float.h>

@@ -1,8 +1,8 @@
-/* weights: every tensor that the family needs, by name, with the shape that the configuration implies.
+/* weights: finds every tensor that the family needs, by name, and checks its shape against the configuration.
  *
- * Matrices stay in the mapped file and are adopted by the device; vectors (norms, biases, the rope table)
- * are small and become floats in one piece of device memory.  A tensor that the family does not use is
- * refused: it means that the file wants something computed that loam does not compute.
+ * Matrices stay in the mapped file; the device adopts them.  Vectors (norms, biases, the rope table) are small and
+ * become floats in one allocation of device memory.  A tensor that the family does not use is rejected: the file then
+ * needs a computation that loam does not have.
  */
 #include <math.h>
 #include <stdio.h>
