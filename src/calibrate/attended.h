@@ -1,5 +1,5 @@
-/* attended: attention of sampled queries over given keys and values, in plain loops on the pool; exact, or over
- * the sinks and the recent tokens alone. */
+/* attended: attention of sampled queries over given keys and values, in plain loops on the pool.  Exact, or over only
+ * the sinks and the recent tokens. */
 #ifndef LOAM_CALIBRATE_ATTENDED_H
 #define LOAM_CALIBRATE_ATTENDED_H
 

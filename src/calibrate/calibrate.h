@@ -1,4 +1,4 @@
-/* calibrate: everything that `loam calibrate` learns from a model and a text, and the file it goes to.
+/* calibrate: everything that `loam calibrate` learns from a model and a text, and the file with the results.
  *
  *   text --> windows through the model (samples.h) --> hash weights   (hash_learn.h)
  *                                                   --> skewing        (skew.h)
@@ -33,9 +33,9 @@ struct calibrate_options {
     size_t text_queries, probe_queries; /* per window */
     size_t bits[CALIBRATE_BITS_MOST], bits_count;
     size_t epochs, steps; /* of hash training */
-    size_t batch_queries,
-        batch_keys; /* pairs of a step: a multiple of HASH_PAIR_SLOTS queries with so many keys each */
-    double keep;    /* recall is of this share of the tokens */
+    /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
+    size_t batch_queries, batch_keys;
+    double keep; /* the share of tokens that recall is measured at */
     size_t sinks, recent;
     double lambda; /* of head importance */
     uint64_t seed;
@@ -59,8 +59,8 @@ struct calibration_result {
     float *skew_kept;                                  /* [layer][kv_head] */
     float *similarity;                                 /* [layer][head] */
     float *similarity_quantiles;                       /* [layer][head][CALIBRATE_QUANTILES] */
-    /* [layer][head]: its queries are zero, so that it attends to everything alike.  Any k tokens are its true top k
-     * then, whatever is learned; its similarity and quantiles are 0. */
+    /* [layer][head]: the head's queries are zero, so it attends to all tokens equally.  Any k tokens are then its true
+     * top k, whatever is learned.  Its similarity and quantiles are 0. */
     bool *idle;
     float *importance, *alone;     /* [layer][head] */
     float *sensitivity;            /* [layer][STUDY_ROUNDINGS] */
@@ -79,7 +79,7 @@ void calibration_result_deinit(struct calibration_result *result); /* safe on a 
 enum status calibrate_import_heads(struct calibration_result *result, const char *path, struct error *error)
     STATUS_CHECKED;
 
-/* Appears whole or not at all. */
+/* Writes the file atomically: it appears whole or not at all. */
 enum status calibration_write(const struct calibration_result *result, const struct model *model,
                               const char *path, struct error *error) STATUS_CHECKED;
 

@@ -1,10 +1,10 @@
-/* hash_learn: hash weights of one KV head that beat random hyperplanes, or at worst are about as good.
+/* hash_learn: learns hash weights of one KV head that beat random hyperplanes, or are at least about as good.
  *
- * HATA's recipe by itself does not, at the bundled models' 128 bits of 64 dimensions, and this is why.  Its relaxed
- * code has the slope 0.1, which is nearly linear where x W is of the order of 1; and for linear codes
+ * HATA's recipe alone does not beat them at the bundled models' 128 bits of 64 dimensions.  Its relaxed code has the
+ * slope 0.1, so it is nearly linear where x W is of the order of 1.  For linear codes
  *   sum_j (h_j(q) - h_j(k))^2 ~ |W^T (q - k)|^2 = bits / dimension * |q - k|^2
- * for every W with W W^T = bits / dimension I,
- * so that the term that is to learn does not depend on W at all, while the decorrelation term holds W there.
+ * holds for every W with W W^T = bits / dimension I.  So the term that should learn does not depend on W, and the
+ * decorrelation term keeps W there.
  *
  * Differs from [hata], therefore:
  *   scale   q and k are scaled to length sqrt(dimension), and the slope is 3: codes are well into saturation.
@@ -28,8 +28,8 @@
 
 struct hash_learn_options {
     struct hash_training training; /* bits, epochs and steps count; the rest is of the published recipe */
-    size_t
-        train_windows; /* windows [0, train_windows) to learn from, the last quarter of them to choose by */
+    /* Windows [0, train_windows) are for learning; the last quarter of them is for choosing the weights. */
+    size_t train_windows;
     double keep;
     size_t sinks, recent;
     bool (*progress)(void *context, double share); /* of this head; true: stop */

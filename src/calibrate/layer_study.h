@@ -1,5 +1,5 @@
-/* layer_study: what a layer's attention output loses, by head when a head sees only sinks and recent tokens, and by
- * rounding K or V.
+/* layer_study: the error of a layer's attention output, per head if a head sees only sinks and recent tokens, and if K
+ * or V is rounded.
  *
  *   importance   minimise |sum_h (1 - alpha_h) W_O,h (o_h,stream - o_h,full)|^2 + lambda sum_h alpha_h over
  *                0 <= alpha <= 1, where the square is its mean over the probes divided by that of |W_O o_full|^2: CLO's

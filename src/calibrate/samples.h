@@ -40,8 +40,8 @@ struct samples {
     size_t query_count, probe_count; /* per window: all positions; the tokens that are probes */
     size_t *positions; /* [window_count][query_count]: text positions, then probes, each ascending */
     float *queries;    /* [layer_count][window_count][query_count][head_count][k_dimension] */
-    uint64_t
-        *similarity; /* [layer_count][head_count][SIMILARITY_BINS]: cosines of adjacent queries, text only */
+    /* [layer_count][head_count][SIMILARITY_BINS]: histogram of the cosines of adjacent queries, text only. */
+    uint64_t *similarity;
     double *similarity_sum;
     uint64_t similarity_count; /* pairs seen per layer and head */
     struct kv_cache *cache;

@@ -1,7 +1,7 @@
-/* bandwidth: how fast this machine reads memory now, with these threads: the floor under decoding.
+/* bandwidth: measures how fast these threads read memory at this moment.  This limits decoding.
  *
- * What else the machine does changes from second to second, so one figure for a whole run is not what a step could
- * have had.  A pass is short and is meant to be taken beside each step. */
+ * Other load on the machine changes from second to second, so one figure for a whole run does not show what a step
+ * could reach.  A pass is short: take one next to each step. */
 #ifndef LOAM_CLI_BANDWIDTH_H
 #define LOAM_CLI_BANDWIDTH_H
 

@@ -1,5 +1,5 @@
-/* bench_result: what one test of `loam bench` gave, and how a row of it is printed.  Private to the bench
- * command: bench.c measures, bench_print.c prints. */
+/* bench_result: the result of one test of `loam bench`, and the printing of its row.  Private to the bench command:
+ * bench.c measures, bench_print.c prints. */
 #ifndef LOAM_CLI_BENCH_RESULT_H
 #define LOAM_CLI_BENCH_RESULT_H
 
@@ -24,20 +24,20 @@ struct bench_model { /* the same in every row */
 
 struct bench_test {
     uint64_t prompt_count, generate_count, depth, sequence_count;
-    bool random_depth; /* the depth is filled with made-up KV */
-    bool replays;      /* with that of a recording, and so are the steps */
+    bool random_depth; /* the depth is filled with random KV */
+    bool replays;      /* depth and steps use the KV of a recording */
     uint64_t batch, ubatch, threads;
     enum kv_type k_type, v_type;
     const struct plan *plan;
-    uint64_t kv_bytes_per_token;      /* metadata included */
-    uint64_t kv_step_bytes;           /* what a step of one sequence reads of them, at mid test */
+    uint64_t kv_bytes_per_token;      /* with the key index */
+    uint64_t kv_step_bytes;           /* bytes that a step of one sequence reads, at mid test */
     struct select_statistics select;  /* of all repetitions */
     const struct page_shares *shares; /* of the first sequence, borrowed; NULL: its pages are of one form */
     struct kv_tier_statistics tier;   /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MOST];
-    /* bytes per second that plain reads between the steps of a repetition got; 0: not asked for, or not only steps */
+    /* Bytes per second of plain reads between the steps of a repetition; 0: not requested, or not only steps. */
     double read_rates[BENCH_SAMPLES_MOST];
 };
 
@@ -47,10 +47,10 @@ struct bench_statistics {
 
 struct bench_statistics bench_statistics(const struct bench_test *test);
 double bench_sample_rate(const struct bench_test *test, size_t index);
-bool bench_measures_floor(
-    const struct bench_test *test); /* decodes only: what prefill needs is no matter of memory */
-/* Bytes that a decode step must read: the weights once and, of every sequence at mid test, the KV that is attended
- * to and the metadata that are scored; per step. */
+/* Whether the test only decodes: memory bandwidth does not limit prefill. */
+bool bench_measures_floor(const struct bench_test *test);
+/* Bytes that a decode step must read: the weights once and, for every sequence at mid test, the KV it attends to and
+ * the key index it scores. */
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test);
 
 struct bench_printer {

@@ -1,4 +1,4 @@
-/* command: what the first word of the command line names. */
+/* command: the commands, named by the first word of the command line. */
 #ifndef LOAM_CLI_COMMAND_H
 #define LOAM_CLI_COMMAND_H
 
@@ -14,7 +14,7 @@ struct command {
     const char *summary;     /* one line for the list of commands */
     const char *description; /* paragraphs for `loam help NAME` */
     size_t positionals_least, positionals_most;
-    /* A failure leaves its line in *error; an empty line is a failure already told. */
+    /* A failure leaves its line in *error; an empty line means it is already reported. */
     enum status (*run)(const struct options *options, struct error *error);
 };
 

@@ -11,8 +11,8 @@ struct recall_run {
     struct eval_reader reader;
     struct recall recall;
     size_t layer_count, head_count;
-    struct recall_cell
-        *cells[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* [layer_count][head_count] each, owned */
+    /* Each owned, [layer_count][head_count]. */
+    struct recall_cell *cells[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
     struct tree_counts tree[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
 };
 

@@ -1,7 +1,7 @@
-/* eval_tiers: presets judged over KV that is partly on disk.
+/* eval_tiers: evaluates presets over KV that is partly on disk.
  *
- * A prompt is read once, with full attention and all of its KV in RAM; what it left is put into an engine of each
- * preset's own, which has a budget and a disk as `loam run` has with the same options, and answers from there. */
+ * A prompt is prefilled once, with full attention and all KV in RAM.  Its KV is copied to a separate engine for each
+ * preset, which has the budget and disk of `loam run` with the same options and answers from there. */
 #ifndef LOAM_CLI_EVAL_TIERS_H
 #define LOAM_CLI_EVAL_TIERS_H
 
@@ -12,8 +12,8 @@
 
 struct evaluation;
 
-/* --kv-host: bytes, or a share of a sample's KV, which is what of its chunks may lie in RAM; metadata, tables and
- * buffers come on top then. */
+/* --kv-host: bytes, or the share of a sample's chunks that may be in RAM.  A share does not include key index, tables
+ * and buffers. */
 struct eval_budget {
     uint64_t bytes;              /* 0: a share */
     uint64_t numerator, divisor; /* divisor 0: not given */

@@ -1,4 +1,4 @@
-/* json_file: JSON made of what may not be text, written where the user said. */
+/* json_file: builds JSON from bytes that may not be valid text, and writes it to a file. */
 #ifndef LOAM_CLI_JSON_FILE_H
 #define LOAM_CLI_JSON_FILE_H
 

@@ -1,8 +1,8 @@
-/* kv_scratch: a folder of its own, inside that of --kv-disk, for documents that nobody is to find again: what is saved
- * there stays untouched, and nothing is left.
+/* kv_scratch: a temporary folder inside that of --kv-disk, for documents that are not reused.  The user's saved
+ * documents stay untouched, and the temporary folder is removed.
  *
- * It is named bench.XXXXXX and locked (flock) as long as its process lives.  One that was killed leaves it; the next to
- * open one in the same folder removes those that nobody holds. */
+ * It is named bench.XXXXXX and locked (flock) while its process lives.  A killed process leaves it; the next
+ * kv_scratch_open in the same folder removes those that no process holds. */
 #ifndef LOAM_CLI_KV_SCRATCH_H
 #define LOAM_CLI_KV_SCRATCH_H
 
@@ -17,11 +17,11 @@ struct kv_scratch {
     bool made_parent;
 };
 
-/* Makes directory where it is not there, and the scratch folder in it.  *limit_bytes, unless 0: of all in directory;
- * becomes what the files there leave of it.  STATUS_FULL: nothing. */
+/* Creates directory if it is missing, and the scratch folder in it.  *limit_bytes: in, the limit of the whole
+ * directory, 0: none; out, what its files leave of it.  STATUS_FULL: they leave nothing. */
 enum status kv_scratch_open(struct kv_scratch *scratch, const char *directory, uint64_t *limit_bytes,
                             struct error *error) STATUS_CHECKED;
-/* Removes what kv_scratch_open made; when nobody has anything in it open any more.  Safe on zeros. */
+/* Removes what kv_scratch_open created.  Close all files in it first.  Safe on zeros. */
 void kv_scratch_close(struct kv_scratch *scratch);
 
 #endif

@@ -1,4 +1,4 @@
-/* output: standard output that notices when it could not be written, and what standard error may show.
+/* output: standard output with checked writes, and the abilities of standard error.
  * Answers and results go to standard output; everything else to standard error.  Thread: main. */
 #ifndef LOAM_CLI_OUTPUT_H
 #define LOAM_CLI_OUTPUT_H

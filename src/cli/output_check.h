@@ -1,7 +1,7 @@
-/* output_check: what a command writes is nothing that it reads, and no two outputs are one file.
+/* output_check: rejects an output that is also an input, and two outputs to one file.
  *
- * Files are compared by device and inode, so through links too; an output that is not there yet by its folder and
- * name.  Devices and pipes may be named as often as one likes. */
+ * Files are compared by device and inode, so links are followed.  An output that does not exist yet is compared by
+ * folder and name.  Devices and pipes may be named repeatedly. */
 #ifndef LOAM_CLI_OUTPUT_CHECK_H
 #define LOAM_CLI_OUTPUT_CHECK_H
 

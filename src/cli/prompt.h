@@ -1,4 +1,4 @@
-/* prompt: what -p, -f and --ids say. */
+/* prompt: reads the prompt of -p, -f and --ids. */
 #ifndef LOAM_CLI_PROMPT_H
 #define LOAM_CLI_PROMPT_H
 

@@ -1,4 +1,4 @@
-/* shares: what is said of pages in both forms (--set codec=dynamic, cache/page_shares.h). */
+/* shares: reports the shares of quantized pages (--set codec=dynamic, cache/page_shares.h). */
 #ifndef LOAM_CLI_SHARES_H
 #define LOAM_CLI_SHARES_H
 

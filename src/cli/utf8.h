@@ -1,4 +1,4 @@
-/* utf8: what the outside may see of bytes that are perhaps no text: a model's tokens, a file's names. */
+/* utf8: makes untrusted bytes (a model's tokens, a file's names) safe to print. */
 #ifndef LOAM_CLI_UTF8_H
 #define LOAM_CLI_UTF8_H
 

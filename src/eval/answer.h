@@ -1,8 +1,7 @@
 /* answer: a model's greedy answer to a prompt, as the tasks score it.
  *
- * A prompt is prefilled once, without its last token; each answer then begins by decoding that token, so that
- * every token of the answer is read through the attention that decoding uses, and the sequence is cut back to
- * where it was.  Thread: the engine's. */
+ * A prompt is prefilled once, without its last token.  Each answer begins by decoding that token, so every token of the
+ * answer uses the attention of decoding.  Then the sequence is cut back to the prompt.  Thread: the engine's. */
 #ifndef LOAM_EVAL_ANSWER_H
 #define LOAM_EVAL_ANSWER_H
 

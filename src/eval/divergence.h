@@ -1,5 +1,5 @@
-/* divergence: how far one next-token distribution is from another, and means of such figures with their standard
- * errors.  The vocabulary is llama-perplexity's, so that numbers can be compared:
+/* divergence: distances of two next-token distributions, and their means with standard errors.  The names are
+ * llama-perplexity's, so that numbers can be compared:
  *
  *   PPL         exp of the mean loss, -log p(true token)
  *   KLD         sum over tokens of p_base * (log p_base - log p), in nats

@@ -1,4 +1,4 @@
-/* match: did the answer hold what was asked for, and how sure is a mean of such scores. */
+/* match: scores answers by the references they contain, and gives the confidence of mean scores. */
 #ifndef LOAM_EVAL_MATCH_H
 #define LOAM_EVAL_MATCH_H
 

@@ -4,7 +4,7 @@
  *          |o - o'| <= 2 (1 - mass) max |v|
  *   top    of the n rows with the largest exact scores, n = how many were selected, the share that was selected
  *   kept   selected rows / visible rows
- *   certified  the share of mass that the selection says it has caught at least, by its bounds; where it says so
+ *   certified  the mass bound: the least mass that the selection proves it has caught, if it computes one
  *
  * Scores are computed here, in plain float with double sums, from the keys as they are stored.  Thread: one. */
 #ifndef LOAM_EVAL_RECALL_H
@@ -27,8 +27,8 @@ struct recall_cell {                    /* of one layer and query head, over the
     uint64_t count;
     uint64_t certified_count; /* of the following; 0: they are not set */
     double certified, certified_least;
-    double
-        certified_excess; /* largest of certified - mass: above 0, but for this file's rounding, is a defect */
+    /* max of certified - mass.  Above 0, except for this file's rounding, it is a defect. */
+    double certified_excess;
 };
 
 struct recall {

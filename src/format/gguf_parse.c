@@ -1,7 +1,6 @@
-/* One GGUF file, in two passes over its header: the first checks every byte and counts what there
- * is, the second fills arrays of exactly that size.  So nothing is ever allocated because a file
- * declares a number: what is allocated has been seen in the file, and costs there at least an
- * eighth of what it costs here. */
+/* Parses one GGUF file in two passes over its header.  The first checks every byte and counts entries; the second
+ * fills arrays of exactly that size.  So no declared number causes an allocation: allocated entries exist in the file,
+ * where each takes at least an eighth of its size in memory. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,8 +5,8 @@
  * more bits for the output matrix (or the embedding that stands in for it), and for attn_v and ffn_down
  * in the first and last eighth of the layers and each third between.
  * Norms, biases and other vectors are written as F32; position_embd.weight is copied.  A matrix whose rows
- * are no multiple of 256 gets the type of 32 that is next in bits, one whose rows are no multiple of 32
- * F16; the report counts both.  Values that are not finite are refused: they would poison whole blocks.
+ * are no multiple of 256 gets the type with blocks of 32 that is next in bits.  One whose rows are no multiple of 32
+ * becomes F16.  The report counts both.  Values that are not finite are rejected: they would corrupt whole blocks.
  */
 #ifndef LOAM_MODEL_QUANTIZE_H
 #define LOAM_MODEL_QUANTIZE_H
