@@ -179,8 +179,8 @@ static enum status tensors(struct maker *maker, bool writing) {
     TRY(matrix(maker, "token_embd.weight", s->tied ? maker->mix->output : maker->mix->base, s->vocabulary,
                s->hidden));
     if (s->rope_factor > 0) {
-        double divisors[ROPE_PAIRS_MOST];
-        float values[ROPE_PAIRS_MOST];
+        double divisors[ROPE_PAIRS_MAX];
+        float values[ROPE_PAIRS_MAX];
         rope_llama3_divisors(s->rope_base, s->head_dimension, s->rope_factor, 1, 4, 8192, divisors);
         for (size_t i = 0; i < s->head_dimension / 2; i++) values[i] = (float)divisors[i];
         TRY(vector(maker, "rope_freqs.weight", values, s->head_dimension / 2));
@@ -246,7 +246,7 @@ done:
     return status;
 }
 
-static enum status metadata(struct maker *maker) {
+static enum status key_index(struct maker *maker) {
     const struct shape *s = maker->shape;
     struct gguf_writer *gguf = maker->gguf;
     struct error *error = &maker->error;
@@ -277,7 +277,7 @@ static enum status make(struct maker *maker, const char *path) {
     if (maker->piece == NULL) return error_set(&maker->error, STATUS_MEMORY, "no memory");
     TRY(pool_create(&maker->threads, 0, &maker->error));
     TRY(gguf_writer_create(&maker->gguf, path, &maker->error));
-    TRY(metadata(maker));
+    TRY(key_index(maker));
     TRY(tensors(maker, false));
     TRY(gguf_writer_begin_data(maker->gguf, &maker->error));
     TRY(tensors(maker, true));

@@ -1,4 +1,4 @@
-/* real_model: the language model that `./do model` brings, for tests that need one. */
+/* real_model: the language model that `./do model` fetches, for tests that need one. */
 #ifndef LOAM_TESTS_REAL_MODEL_H
 #define LOAM_TESTS_REAL_MODEL_H
 

@@ -13,7 +13,7 @@
 #include "device/cpu/cpu_device_internal.h"
 #include "platform/clock.h"
 
-enum { COLUMNS = 2048, WEIGHT_BYTES = 48 << 20, MODEL_ROWS = 32, REPEATS_MOST = 15, INPUTS_MOST = 64 };
+enum { COLUMNS = 2048, WEIGHT_BYTES = 48 << 20, MODEL_ROWS = 32, REPEATS_MAX = 15, INPUTS_MAX = 64 };
 
 static const size_t INPUT_COUNTS[] = {1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64};
 static const enum tensor_type TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
@@ -58,7 +58,7 @@ static void measure(struct stream *stream, const struct matmul_operation *operat
     uint16_t *inputs = &stream->device->matvec_inputs[operation->weights[0]->type];
     *matvec = *matmul = INFINITY;
     double begin = clock_seconds();
-    for (size_t i = 0; i < REPEATS_MOST && (i < 3 || clock_seconds() < begin + 1); i++) {
+    for (size_t i = 0; i < REPEATS_MAX && (i < 3 || clock_seconds() < begin + 1); i++) {
         *inputs = UINT16_MAX;
         *matvec = fmin(*matvec, seconds_of(stream, operation));
         *inputs = 0;
@@ -68,11 +68,11 @@ static void measure(struct stream *stream, const struct matmul_operation *operat
 
 static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
     struct matrix weight = weight_create(device, type);
-    float *x = calloc(INPUTS_MOST * COLUMNS, sizeof *x), *y = calloc(INPUTS_MOST * weight.rows, sizeof *y);
+    float *x = calloc(INPUTS_MAX * COLUMNS, sizeof *x), *y = calloc(INPUTS_MAX * weight.rows, sizeof *y);
     if (x == NULL || y == NULL) fail("out of memory");
     struct random random;
     random_init(&random, 2);
-    for (size_t i = 0; i < INPUTS_MOST * COLUMNS; i++) x[i] = (float)random_normal(&random);
+    for (size_t i = 0; i < INPUTS_MAX * COLUMNS; i++) x[i] = (float)random_normal(&random);
     printf("%s\n  inputs  matvec ms    GB/s  matmul ms  GFLOP/s  matvec/matmul\n",
            tensor_type_info(type)->name);
     for (size_t i = 0; i < sizeof INPUT_COUNTS / sizeof *INPUT_COUNTS; i++) {

@@ -87,7 +87,7 @@ static struct request request_read(int argc, char **argv) {
         default: request.path = NULL; break;
         }
     }
-    if (request.path == NULL || request.sequences < 1 || request.sequences > ENGINE_SEQUENCES_MOST) {
+    if (request.path == NULL || request.sequences < 1 || request.sequences > ENGINE_SEQUENCES_MAX) {
         fprintf(stderr, "usage: bench_operations MODEL [-t threads] [-d depth] [-p prompt] [-n steps] "
                         "[-s sequences]\n");
         exit(2);
@@ -118,7 +118,7 @@ static void bench_prefill(struct engine *engine, struct sequence *sequence, cons
 
 static void bench_decode(struct engine *engine, struct sequence *const *sequences,
                          const struct request *request) {
-    int32_t tokens[ENGINE_SEQUENCES_MOST];
+    int32_t tokens[ENGINE_SEQUENCES_MAX];
     struct error error;
     const float *logits;
     uint64_t begin_ns = 0;
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
     struct device *device;
     struct model *model;
     struct engine *engine;
-    struct sequence *sequences[ENGINE_SEQUENCES_MOST];
+    struct sequence *sequences[ENGINE_SEQUENCES_MAX];
     check(device_cpu_create(&device, &(struct device_options){request.threads, cpu_features(), 0}, &error),
           &error);
     inner = device->operations;

@@ -30,11 +30,11 @@
 #include "engine/engine.h"
 #include "platform/clock.h"
 
-enum { QUESTIONS_MOST = 16, TAIL_MOST = 512, POINTS = 3, POINT_TOKENS = 256, POINT_ROUNDS = 3 };
+enum { QUESTIONS_MAX = 16, TAIL_MAX = 512, POINTS = 3, POINT_TOKENS = 256, POINT_ROUNDS = 3 };
 
 struct request {
     const char *model, *folder, *select, *codec;
-    size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MOST], question_count;
+    size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MAX], question_count;
     enum plan_suffix remainder;
     bool only_open, computes;
 };
@@ -93,7 +93,7 @@ static struct request request_read(int argc, char **argv) {
         case 'x': request.codec = value; break;
         case 'q':
             request.question_count = 0;
-            for (char *text = strtok(value, ","); text != NULL && request.question_count < QUESTIONS_MOST;
+            for (char *text = strtok(value, ","); text != NULL && request.question_count < QUESTIONS_MAX;
                  text = strtok(NULL, ","))
                 request.questions[request.question_count++] = strtoull(text, NULL, 10);
             break;
@@ -127,7 +127,7 @@ static void open_all(struct opened *opened, const struct request *request) {
     struct error error;
     open_model(opened, request);
     double began = clock_seconds();
-    struct plan options = {.context_size = request->depth + TAIL_MOST,
+    struct plan options = {.context_size = request->depth + TAIL_MAX,
                            .sequence_capacity = 1,
                            .k_type = KV_F16,
                            .v_type = KV_F16,
@@ -135,7 +135,7 @@ static void open_all(struct opened *opened, const struct request *request) {
                            .host_bytes = (uint64_t)request->host_mib << 20,
                            .disk_directory = request->folder,
                            .document_name = request->computes ? "random tokens" : "made up",
-                           .q4_pages = strcmp(request->codec, "f16") != 0,
+                           .quantized_pages = strcmp(request->codec, "f16") != 0,
                            .mixes_pages = strcmp(request->codec, "dynamic") == 0,
                            .suffix = request->remainder};
     options.select.method = select_method_find(request->select);
@@ -169,7 +169,7 @@ static void forget_files(const char *path) {
 
 /* The document's, and a question's of its own behind them. */
 static int32_t *make_tokens(const struct request *request, size_t vocabulary_size, uint64_t question_seed) {
-    size_t count = request->depth + TAIL_MOST;
+    size_t count = request->depth + TAIL_MAX;
     int32_t *tokens = calloc(count, sizeof *tokens);
     struct random random;
     random_init(&random, 1);

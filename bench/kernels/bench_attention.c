@@ -12,7 +12,7 @@
 #include "platform/clock.h"
 #include "platform/pool.h"
 
-enum { SAMPLES_MOST = 100, DIMENSION_MOST = 128, GROUP_MOST = 16, PREFILL_TOKENS = 16384 };
+enum { SAMPLES_MAX = 100, DIMENSION_MAX = 128, GROUP_MAX = 16, PREFILL_TOKENS = 16384 };
 
 struct attention_run {
     const struct attention_kernels *kernels;
@@ -28,8 +28,8 @@ static void attention_task(void *context, const struct pool_worker *worker) {
     const struct attention_kernels *kernels = run->kernels;
     size_t dimension = run->layout.k_dimension, width = run->group * dimension;
     size_t rows = max_size(run->query_count, 1);
-    float *q = calloc(rows * width, sizeof *q), *o = calloc(rows * width, sizeof *o), m[GROUP_MOST],
-          s[GROUP_MOST];
+    float *q = calloc(rows * width, sizeof *q), *o = calloc(rows * width, sizeof *o), m[GROUP_MAX],
+          s[GROUP_MAX];
     size_t scratch_bytes = max_size(kernels->decode_scratch_bytes(run->group, &run->layout),
                                     kernels->prefill_scratch_bytes(run->group, &run->layout));
     void *scratch = aligned_alloc(64, align_up(scratch_bytes, 64));
@@ -73,7 +73,7 @@ static void attention_task(void *context, const struct pool_worker *worker) {
 
 static void measure(const struct bench_options *options, struct pool *pool, struct attention_run *run,
                     const char *buffer, size_t buffer_bytes, const char *type) {
-    double kernel[SAMPLES_MOST], limit[SAMPLES_MOST], threads = (double)pool_thread_count(pool);
+    double kernel[SAMPLES_MAX], limit[SAMPLES_MAX], threads = (double)pool_thread_count(pool);
     double tokens = (double)(run->chunk_count * KV_CHUNK_TOKENS), queries = (double)run->query_count;
     int prefill = run->query_count > 0;
     double work = prefill ? threads * queries * (double)(run->group * run->layout.k_dimension) * 4 *
@@ -81,7 +81,7 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
                           : (double)(run->chunk_count * run->layout.chunk_bytes);
     size_t count = 0;
     for (double end = clock_seconds() + options->seconds;
-         count < SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
+         count < SAMPLES_MAX && (count < 3 || clock_seconds() < end); count++) {
         double begin = clock_seconds();
         pool_run(pool, attention_task, run);
         kernel[count] = work / (clock_seconds() - begin);
@@ -98,7 +98,7 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
 
 /* One stored chunk, copied over the buffer. */
 static size_t chunks_fill(struct attention_run *run, char *buffer, size_t bytes) {
-    float k[DIMENSION_MOST], v[DIMENSION_MOST];
+    float k[DIMENSION_MAX], v[DIMENSION_MAX];
     struct random random;
     random_init(&random, 1);
     size_t count = bytes / run->layout.chunk_bytes;

@@ -14,7 +14,7 @@
 #include "platform/pool.h"
 #include "tensor/half.h"
 
-enum { CODEC_SAMPLES_MOST = 200 };
+enum { CODEC_SAMPLES_MAX = 200 };
 
 struct codec_bench {
     struct codec_kernels kernels;
@@ -46,13 +46,13 @@ static double rate(struct pool *pool, struct codec_bench *bench, bool decode) {
 
 static void measure(const struct bench_options *options, struct pool *pool, struct codec_bench *bench,
                     size_t dimension) {
-    static double encode[CODEC_SAMPLES_MOST], decode[CODEC_SAMPLES_MOST], read[CODEC_SAMPLES_MOST];
+    static double encode[CODEC_SAMPLES_MAX], decode[CODEC_SAMPLES_MAX], read[CODEC_SAMPLES_MAX];
     kv_layout_init(&bench->kv, KV_F16, KV_F16, dimension, dimension);
     bench->q4_bytes = kv_q4_chunk_bytes(&bench->kv);
     bench->chunk_count = bench->buffer_bytes / bench->kv.chunk_bytes;
     size_t count = 0;
     for (double end = clock_seconds() + options->seconds;
-         count < CODEC_SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
+         count < CODEC_SAMPLES_MAX && (count < 3 || clock_seconds() < end); count++) {
         encode[count] = rate(pool, bench, false) * 1e-9;
         decode[count] = rate(pool, bench, true) * 1e-9;
         read[count] = machine_read_bandwidth(pool, bench->chunks, bench->buffer_bytes) * 1e-9;

@@ -13,7 +13,7 @@
 #include "platform/clock.h"
 #include "platform/pool.h"
 
-enum { SAMPLES_MOST = 1000 };
+enum { SAMPLES_MAX = 1000 };
 
 static const struct { size_t rows, columns; } shapes[] = {{2048, 2048}, {8192, 2048}, {2048, 8192}};
 
@@ -50,12 +50,12 @@ static void matmul_task(void *context, const struct pool_worker *worker) {
 }
 
 static void measure(const struct bench_options *options, struct pool *pool, struct matmul_run *run) {
-    static double kernel[SAMPLES_MOST], peak[SAMPLES_MOST];
+    static double kernel[SAMPLES_MAX], peak[SAMPLES_MAX];
     const struct matrix *weight = run->args.weight;
     double operations = 2.0 * (double)run->args.input_count * (double)weight->rows * (double)weight->columns;
     double end = clock_seconds() + options->seconds;
     size_t count = 0;
-    while (count < SAMPLES_MOST && (count < 3 || clock_seconds() < end)) {
+    while (count < SAMPLES_MAX && (count < 3 || clock_seconds() < end)) {
         double begin = clock_seconds();
         pool_run(pool, matmul_task, run);
         kernel[count] = operations / (clock_seconds() - begin) * 1e-9;

@@ -12,7 +12,7 @@
 #include "platform/clock.h"
 #include "platform/pool.h"
 
-enum { SAMPLES_MOST = 4000 };
+enum { SAMPLES_MAX = 4000 };
 
 /* Weights are cycled through this much, so that no cache holds them from one pass to the next. */
 static size_t buffer_bytes = (size_t)512 << 20;
@@ -57,12 +57,12 @@ struct figures {
 /* Passes over one matrix after another in the buffer, alternating with plain reads of as much. */
 static struct figures measure(const struct bench_options *options, struct pool *pool, struct matvec_run *run,
                               struct matrix *weight, const char *buffer) {
-    static double kernel[SAMPLES_MOST], read[SAMPLES_MOST];
+    static double kernel[SAMPLES_MAX], read[SAMPLES_MAX];
     size_t bytes = weight->rows * weight->row_bytes, stride = align_up(bytes, 4096);
     size_t copies = max_size(buffer_bytes / stride, 1), count = 0,
            batch = max_size(((size_t)4 << 20) / stride, 1);
     double end = clock_seconds() + options->seconds;
-    for (size_t at = 0; count < SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
+    for (size_t at = 0; count < SAMPLES_MAX && (count < 3 || clock_seconds() < end); count++) {
         double begin = clock_seconds();
         for (size_t i = 0; i < batch; i++, at++) {
             weight->data = buffer + at % copies * stride;
@@ -150,7 +150,7 @@ static void bench_types(const struct bench_options *options, struct pool *pool, 
 }
 
 int bench_matvec(const struct bench_options *options) {
-    if (options->inputs < 1 || options->inputs > MATVEC_INPUTS_MOST) return 2;
+    if (options->inputs < 1 || options->inputs > MATVEC_INPUTS_MAX) return 2;
     if (options->buffer_mib) buffer_bytes = options->buffer_mib << 20;
     struct matvec_bench bench;
     matvec_kernels_init(&bench.kernels, options->mask);

@@ -1,7 +1,7 @@
 /* Selection: what one KV head costs per decode step, at 32K and 128K tokens, beside the read bandwidth of the
- * same threads.  As many KV heads as the buffer holds are walked through, so that their metadata comes from
+ * same threads.  As many KV heads as the buffer holds are walked through, so that their key index comes from
  * memory; bandwidth and kernel alternate, and the ratio of medians is what counts on a noisy machine.  GB/s are
- * of what the kernel must read: metadata, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
+ * of what the kernel must read: key index, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
  * them.  With --buffer 1 one head of 16K tokens is walked through again and again instead: from the caches. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +18,9 @@
 #include "tensor/half.h"
 
 enum {
-    SAMPLES_MOST = 50,
-    GROUP_MOST = 8,
-    DIMENSION_MOST = 128,
+    SAMPLES_MAX = 50,
+    GROUP_MAX = 8,
+    DIMENSION_MAX = 128,
     KEEP = 2048,
     KEEP_FEW = 128 /* a thread's share */,
     SCORE_SETS = 4
@@ -88,12 +88,12 @@ struct selection_run {
     const struct kernels *kernels;
     const struct selection_case *c;
     size_t tokens, heads;
-    const void **chunks; /* [heads][tokens / 64] of metadata, or of KV */
+    const void **chunks; /* [heads][tokens / 64] of key index, or of KV */
     struct kv_layout kv;
     struct hash_layout hash;
     struct abstract_layout abstract;
-    float *q;       /* [GROUP_MOST][2 * DIMENSION_MOST] */
-    uint8_t *codes; /* [GROUP_MOST][32] */
+    float *q;       /* [GROUP_MAX][2 * DIMENSION_MAX] */
+    uint8_t *codes; /* [GROUP_MAX][32] */
     float *scores;  /* [SCORE_SETS][tokens]: what top-k gets */
     uint32_t *
         rows; /* [tokens]: every one; [KEEP] before them: evenly spread at random; [KEEP] behind: whole chunks */
@@ -101,9 +101,9 @@ struct selection_run {
 
 /* What one thread writes. */
 struct selection_output {
-    float *scores;     /* [GROUP_MOST][tokens] */
+    float *scores;     /* [GROUP_MAX][tokens] */
     uint32_t *indices; /* [KEEP] */
-    float *o, m[GROUP_MOST], s[GROUP_MOST];
+    float *o, m[GROUP_MAX], s[GROUP_MAX];
     void *scratch;
 };
 
@@ -228,11 +228,11 @@ static void selection_task(void *context, const struct pool_worker *worker) {
     struct range share = pool_share(worker, run->heads, 1);
     struct selection_output out = {.scores = calloc(run->tokens, sizeof(float)),
                                    .indices = malloc(KEEP * sizeof(uint32_t)),
-                                   .o = malloc(GROUP_MOST * DIMENSION_MOST * sizeof(float))};
+                                   .o = malloc(GROUP_MAX * DIMENSION_MAX * sizeof(float))};
     size_t bytes = max_size(run->kernels->top_k.scratch_bytes(run->tokens, KEEP), (size_t)1 << 20);
     out.scratch = aligned_alloc(64, align_up(bytes, 64));
     if (out.scores == NULL || out.indices == NULL || out.o == NULL || out.scratch == NULL) abort();
-    for (size_t head = 0; head < GROUP_MOST; head++) out.m[head] = 5, out.s[head] = 100;
+    for (size_t head = 0; head < GROUP_MAX; head++) out.m[head] = 5, out.s[head] = 100;
     for (size_t head = share.begin; head < share.end; head++) head_run(run, head, &out);
     free(out.scores);
     free(out.indices);
@@ -282,7 +282,7 @@ static const size_t lengths[] = {32768, 131072}, cached_tokens = 16384;
 
 static void measure(const struct bench_options *options, struct pool *pool, struct selection_run *run,
                     const char *buffer, size_t buffer_bytes) {
-    double kernel[SAMPLES_MOST], limit[SAMPLES_MOST], seconds[SAMPLES_MOST], head_bytes;
+    double kernel[SAMPLES_MAX], limit[SAMPLES_MAX], seconds[SAMPLES_MAX], head_bytes;
     size_t bytes = chunk_bytes(run, &head_bytes), chunk_count = run->tokens / KV_CHUNK_TOKENS, count = 0;
     run->heads = buffer_bytes / (bytes * chunk_count);
     const bool cached = run->tokens == cached_tokens;
@@ -292,7 +292,7 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
     for (size_t i = 0; i < run->heads * chunk_count; i++)
         run->chunks[i] = buffer + (cached ? i % chunk_count : i) * bytes % (buffer_bytes - bytes + 1);
     for (double end = clock_seconds() + options->seconds;
-         count < SAMPLES_MOST && (count < 3 || clock_seconds() < end); count++) {
+         count < SAMPLES_MAX && (count < 3 || clock_seconds() < end); count++) {
         double begin = clock_seconds();
         pool_run(pool, selection_task, run);
         seconds[count] = clock_seconds() - begin;
@@ -315,8 +315,8 @@ static void inputs_fill(struct selection_run *run, uint16_t *buffer, size_t byte
     for (size_t i = 0; i < pattern; i++) buffer[i] = float_to_half((float)random_normal(&random));
     for (size_t at = pattern; at < bytes / sizeof *buffer; at += pattern)
         memcpy(buffer + at, buffer, min_size(pattern, bytes / sizeof *buffer - at) * sizeof *buffer);
-    for (size_t i = 0; i < GROUP_MOST * 2 * DIMENSION_MOST; i++) run->q[i] = (float)random_normal(&random);
-    for (size_t i = 0; i < GROUP_MOST * 32; i++) run->codes[i] = (uint8_t)random_next(&random);
+    for (size_t i = 0; i < GROUP_MAX * 2 * DIMENSION_MAX; i++) run->q[i] = (float)random_normal(&random);
+    for (size_t i = 0; i < GROUP_MAX * 32; i++) run->codes[i] = (uint8_t)random_next(&random);
     for (size_t i = 0; i < SCORE_SETS * run->tokens; i++) run->scores[i] = (float)random_normal(&random);
     for (size_t i = 0; i < KEEP; i++)
         run->rows[i] = (uint32_t)(i * (run->tokens / KEEP) + random_below(&random, run->tokens / KEEP));
@@ -359,8 +359,8 @@ int bench_selection(const struct bench_options *options) {
     run->kernels = &kernels;
     run->chunks = malloc(128 * (most_tokens / 64) * sizeof(void *));
     bench.buffer = aligned_alloc((size_t)2 << 20, bench.bytes);
-    run->q = malloc(GROUP_MOST * 2 * DIMENSION_MOST * sizeof(float));
-    run->codes = malloc(GROUP_MOST * 32);
+    run->q = malloc(GROUP_MAX * 2 * DIMENSION_MAX * sizeof(float));
+    run->codes = malloc(GROUP_MAX * 32);
     run->scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
     run->rows = malloc((2 * KEEP + most_tokens) * sizeof(uint32_t));
     if (bench.buffer == NULL || run->chunks == NULL || !run->q || !run->codes || !run->scores || !run->rows)

@@ -18,7 +18,7 @@
 #include "platform/cpu.h"
 #include "platform/io_queue.h"
 
-enum { ROUNDS_MOST = 15, DEPTH_LARGEST = 32, MIB = 1 << 20, LAY_BYTES = 1 << 20 };
+enum { ROUNDS_MAX = 15, DEPTH_LARGEST = 32, MIB = 1 << 20, LAY_BYTES = 1 << 20 };
 
 struct settings {
     char folder[256], name[128];
@@ -110,7 +110,7 @@ static double run_fio(const struct settings *settings, enum io_operation operati
 
 static void measure(const struct settings *settings, const struct run *run, enum io_operation operation,
                     size_t block, size_t depth) {
-    double loam[ROUNDS_MOST], fio[ROUNDS_MOST];
+    double loam[ROUNDS_MAX], fio[ROUNDS_MAX];
     for (size_t i = 0; i < settings->rounds; i++) {
         loam[i] = run_loam(run, operation, block, depth, settings->seconds, i + 1);
         fio[i] = settings->with_fio ? run_fio(settings, operation, block, depth, (unsigned)i + 100) : 0;
@@ -165,7 +165,7 @@ static void parse(struct settings *settings, int argc, char **argv) {
                  "[--no-fio] "
                  "[--rounds N]");
     }
-    if (settings->rounds < 1 || settings->rounds > ROUNDS_MOST || settings->size_bytes < MIB)
+    if (settings->rounds < 1 || settings->rounds > ROUNDS_MAX || settings->size_bytes < MIB)
         fail("rounds or size");
 }
 

@@ -138,9 +138,9 @@ static void take_logits(struct loam_sequence *sequence, const float *logits) {
 /* Puts tokens that were sampled into their sequences, with the logits after them. */
 static enum status settle(struct loam_session *session, struct loam_sequence *const *sequences, size_t count,
                           struct error *error) {
-    struct answer *answers[ENGINE_SEQUENCES_MOST] = {NULL};
-    struct loam_sequence *pending[ENGINE_SEQUENCES_MOST] = {NULL};
-    token_id tokens[ENGINE_SEQUENCES_MOST] = {0};
+    struct answer *answers[ENGINE_SEQUENCES_MAX] = {NULL};
+    struct loam_sequence *pending[ENGINE_SEQUENCES_MAX] = {NULL};
+    token_id tokens[ENGINE_SEQUENCES_MAX] = {0};
     size_t wanted = 0;
     for (size_t i = 0; i < count; i++) {
         if (sequences[i]->pending == TOKEN_NONE) continue;
@@ -247,10 +247,10 @@ static enum status begin_answer(const struct loam_prompt *prompt, size_t index, 
 static enum status generate(struct loam_session *session, const struct loam_prompt *prompts, size_t count,
                             const struct loam_generate_options *options, struct error *error) {
     struct generation *generation = &session->generation;
-    struct loam_sequence *sequences[ENGINE_SEQUENCES_MOST] = {NULL};
-    struct answer *answers[ENGINE_SEQUENCES_MOST] = {NULL};
+    struct loam_sequence *sequences[ENGINE_SEQUENCES_MAX] = {NULL};
+    struct answer *answers[ENGINE_SEQUENCES_MAX] = {NULL};
     atomic_store(&session->cancelled, false);
-    for (size_t i = 0; i < count && i < ENGINE_SEQUENCES_MOST; i++) sequences[i] = prompts[i].sequence;
+    for (size_t i = 0; i < count && i < ENGINE_SEQUENCES_MAX; i++) sequences[i] = prompts[i].sequence;
     TRY(check_sequences(session, sequences, count, error));
     if (options->top_count > GENERATION_TOP_MAX)
         return error_set(error, STATUS_USAGE, "top_count: found %zu, expected at most %d", options->top_count,

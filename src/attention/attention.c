@@ -57,14 +57,14 @@ static size_t part_rows(const struct attention_options *options) {
 
 /* Of all lists of so many rows together, at most; 0: they grow with what is asked for. */
 static uint64_t list_rows(const struct attention_options *options, size_t rows) {
-    return options->cache != NULL ? rows * options->kv_head_count * options->kept_most : 0;
+    return options->cache != NULL ? rows * options->kv_head_count * options->kept_max : 0;
 }
 
 uint64_t attention_bytes(const struct attention_options *options) {
     uint64_t rows = tiered_row_capacity(options);
     uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
     uint64_t choosing = rows + (options->prefetches ? options->sequence_capacity : 0);
-    uint64_t lists = choosing * options->kv_head_count * options->kept_most * sizeof(uint32_t);
+    uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
     return tiered_bytes(options) + part + lists;
 }
 
@@ -119,7 +119,7 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     own.tree_layers = select_tree_layers(select);
     TRY(choice_init(&attention->choice, &own, error));
     attention->select = select;
-    if (attention->tiered == NULL || !options->prefetches || options->kept_most == 0) return STATUS_OK;
+    if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;
     own.row_capacity = options->sequence_capacity;
     own.list_rows = list_rows(options, options->sequence_capacity);
     return choice_init(&attention->tiered->prefetch.choice, &own, error);

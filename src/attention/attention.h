@@ -24,7 +24,7 @@ struct attention_options {
     size_t kv_head_count;     /* the rest is asked of who selects, or has KV in tiers */
     size_t sequence_capacity; /* sequences of a step */
     uint64_t context_size;    /* tokens of one */
-    uint64_t kept_most;       /* that a row chooses; 0: none does (select_options_kept_most) */
+    uint64_t kept_max;        /* that a row chooses; 0: none does (select_options_kept_max) */
     bool prefetches;          /* the next layer's choice; a selection that scans: all of its chunks */
     struct kv_cache *cache;   /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;      /* borrowed; shows choices and waits; NULL: none */

@@ -1,7 +1,7 @@
 /* choice: what the rows of a step attend to in one layer, as a value.
  *
  * A row either sees everything, or each of its KV heads has a list of rows (device.h, row_list).  Whoever chooses
- * brings the value that is filled: what a layer attends to and what the next one is expected to want are two values
+ * fetches the value that is filled: what a layer attends to and what the next one is expected to want are two values
  * that know nothing of each other.  A choice owns the memory that its lists lie in, and sums up what was counted
  * while it was filled, over all the times that it was.
  *

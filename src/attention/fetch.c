@@ -27,32 +27,32 @@ void fetch_deinit(struct fetch *fetch) {
 }
 
 void fetch_drop(struct fetch *fetch) {
-    for (size_t i = fetch->done; i < fetch->count; i++) kv_bring_release(&fetch->jobs[i].bring);
+    for (size_t i = fetch->done; i < fetch->count; i++) kv_fetch_release(&fetch->jobs[i].request);
     fetch->count = fetch->begun = fetch->done = 0;
     fetch->chunks_used = 0;
 }
 
 /* ---- what ---- */
 
-static struct kv_bring *add(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head) {
+static struct kv_fetch *add(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head) {
     ASSERT(fetch->count < fetch->capacity);
     struct fetch_job *job = &fetch->jobs[fetch->count++];
     *job = (struct fetch_job){
         .index = index,
-        .bring = {.sequence = sequence, .layer_index = fetch->layer_index, .kv_head = kv_head}};
-    return &job->bring;
+        .request = {.sequence = sequence, .layer_index = fetch->layer_index, .kv_head = kv_head}};
+    return &job->request;
 }
 
 void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
                      uint64_t first, uint64_t end) {
-    struct kv_bring *bring = add(fetch, sequence, index, kv_head);
-    bring->chunk_first = first / KV_CHUNK_TOKENS;
-    bring->chunk_count = (size_t)(kv_chunks_of(end) - bring->chunk_first);
-    bring->scan = true;
+    struct kv_fetch *request = add(fetch, sequence, index, kv_head);
+    request->chunk_first = first / KV_CHUNK_TOKENS;
+    request->chunk_count = (size_t)(kv_chunks_of(end) - request->chunk_first);
+    request->scan = true;
 }
 
 /* The chunks that rows lie in, without repetition. */
-static void add_list(struct fetch *fetch, struct kv_bring *bring, const struct row_list *list) {
+static void add_list(struct fetch *fetch, struct kv_fetch *request, const struct row_list *list) {
     const uint32_t *rows = list->rows;
     uint32_t *chunks = fetch->chunks + fetch->chunks_used;
     size_t used = 0;
@@ -63,8 +63,8 @@ static void add_list(struct fetch *fetch, struct kv_bring *bring, const struct r
             i + KV_CHUNK_TOKENS <= list->count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
         i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
     }
-    bring->chunks = chunks;
-    bring->chunk_count = used;
+    request->chunks = chunks;
+    request->chunk_count = used;
     fetch->chunks_used += used;
 }
 
@@ -81,10 +81,10 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
                          fetch->chunks_capacity);
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++) {
-            struct kv_bring *bring = add(fetch, sequences[choice->chosen_items[i]], i, head);
-            bring->packed = true;
-            bring->stays = stays;
-            add_list(fetch, bring, &choice->chosen[i].lists[head]);
+            struct kv_fetch *request = add(fetch, sequences[choice->chosen_items[i]], i, head);
+            request->quantized = true;
+            request->stays = stays;
+            add_list(fetch, request, &choice->chosen[i].lists[head]);
         }
     return STATUS_OK;
 }
@@ -94,34 +94,34 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
 /* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
 void fetch_begin(struct fetch *fetch, size_t chunks_max) {
     size_t first = fetch->begun, flush = first, read = 0;
-    for (size_t i = 0; i < fetch->begun; i++) read += fetch->jobs[i].bring.missed;
+    for (size_t i = 0; i < fetch->begun; i++) read += fetch->jobs[i].request.missed;
     while (fetch->begun < fetch->count && read < chunks_max &&
-           kv_bring_begin(&fetch->jobs[fetch->begun].bring)) {
-        read += fetch->jobs[fetch->begun].bring.missed;
+           kv_fetch_begin(&fetch->jobs[fetch->begun].request)) {
+        read += fetch->jobs[fetch->begun].request.missed;
         if (fetch->begun++ == flush) { /* the disk begins at once, and is told of twice as much each time */
-            kv_bring_flush(&fetch->jobs[flush].bring);
+            kv_fetch_flush(&fetch->jobs[flush].request);
             flush = fetch->begun + (fetch->begun - first);
         }
     }
-    if (first < fetch->count) kv_bring_flush(&fetch->jobs[first].bring);
+    if (first < fetch->count) kv_fetch_flush(&fetch->jobs[first].request);
 }
 
 bool fetch_has_arrived(struct fetch *fetch) {
     for (size_t i = fetch->done; i < fetch->count; i++)
-        if (i >= fetch->begun || !kv_bring_is_ready(&fetch->jobs[i].bring)) return false;
+        if (i >= fetch->begun || !kv_fetch_is_ready(&fetch->jobs[i].request)) return false;
     return true;
 }
 
-static enum status wait_traced(struct kv_bring *bring, struct trace *trace, struct error *error) {
-    if (trace == NULL || kv_bring_is_ready(bring)) return kv_bring_wait(bring, error);
+static enum status wait_traced(struct kv_fetch *request, struct trace *trace, struct error *error) {
+    if (trace == NULL || kv_fetch_is_ready(request)) return kv_fetch_wait(request, error);
     struct trace_span span = {.name = "wait",
                               .begin_ns = clock_ns(),
                               .track = TRACE_WAITS,
-                              .layer = (uint32_t)bring->layer_index,
-                              .kv_head = (uint32_t)bring->kv_head,
+                              .layer = (uint32_t)request->layer_index,
+                              .kv_head = (uint32_t)request->kv_head,
                               .chunk = TRACE_NONE,
-                              .count = (uint32_t)(bring->pinned - bring->arrived)};
-    enum status status = kv_bring_wait(bring, error);
+                              .count = (uint32_t)(request->pinned - request->arrived)};
+    enum status status = kv_fetch_wait(request, error);
     span.end_ns = clock_ns();
     trace_add(trace, &span);
     return status;
@@ -130,20 +130,20 @@ static enum status wait_traced(struct kv_bring *bring, struct trace *trace, stru
 enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error) {
     const size_t first = fetch->done;
     ASSERT(first < fetch->begun);
-    TRY(wait_traced(&fetch->jobs[first].bring, trace, error));
+    TRY(wait_traced(&fetch->jobs[first].request, trace, error));
     *end = first + 1;
     while (*end < fetch->begun && fetch->jobs[*end].index == fetch->jobs[first].index &&
-           kv_bring_is_ready(&fetch->jobs[*end].bring))
+           kv_fetch_is_ready(&fetch->jobs[*end].request))
         ++*end;
     return STATUS_OK;
 }
 
 void fetch_yield(struct fetch *fetch) {
-    for (size_t i = fetch->done + 1; i < fetch->count; i++) kv_bring_release(&fetch->jobs[i].bring);
+    for (size_t i = fetch->done + 1; i < fetch->count; i++) kv_fetch_release(&fetch->jobs[i].request);
 }
 
 void fetch_release(struct fetch *fetch, size_t end) {
-    for (; fetch->done < end; fetch->done++) kv_bring_release(&fetch->jobs[fetch->done].bring);
+    for (; fetch->done < end; fetch->done++) kv_fetch_release(&fetch->jobs[fetch->done].request);
 }
 
 static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {

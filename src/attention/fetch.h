@@ -13,7 +13,7 @@
 #include "platform/trace.h"
 
 struct fetch_job {
-    struct kv_bring bring;
+    struct kv_fetch request;
     size_t index; /* of the operation's item, or among the rows that chose */
 };
 

@@ -48,7 +48,7 @@ void prefetch_everything(struct prefetch *prefetch, const struct attention_layer
     fetch_add_everything(&prefetch->next, &next);
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
-        job->bring.chunk_count = (size_t)(operation->items[job->index].position_first / KV_CHUNK_TOKENS);
+        job->request.chunk_count = (size_t)(operation->items[job->index].position_first / KV_CHUNK_TOKENS);
     }
 }
 
@@ -67,7 +67,7 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
     ASSERT(prefetch->is_certain && now->done == 0);
     for (size_t i = 0; i < now->count; i++) {
         const struct attend_item *item = &layer->operation.items[now->jobs[i].index];
-        now->jobs[i].bring.chunk_count = kv_chunks_of(item->position_first + item->row_count);
+        now->jobs[i].request.chunk_count = kv_chunks_of(item->position_first + item->row_count);
     }
     now->begun = 0; /* begun once more, for the last chunk */
     return true;
@@ -98,9 +98,9 @@ static void leave_out_growing(struct prefetch *prefetch) {
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
         uint64_t growing = prefetch->choice.chosen[job->index].position / KV_CHUNK_TOKENS;
-        job->bring.ahead = true;
-        while (job->bring.chunk_count > 0 && job->bring.chunks[job->bring.chunk_count - 1] >= growing)
-            job->bring.chunk_count--;
+        job->request.ahead = true;
+        while (job->request.chunk_count > 0 && job->request.chunks[job->request.chunk_count - 1] >= growing)
+            job->request.chunk_count--;
     }
 }
 
@@ -144,15 +144,15 @@ void prefetch_hold(struct prefetch *prefetch, size_t layer_index) {
 
 bool prefetch_is_late(struct prefetch *prefetch) {
     for (size_t i = 0; i < prefetch->held.begun; i++)
-        if (!kv_bring_is_ready(&prefetch->held.jobs[i].bring)) return true;
+        if (!kv_fetch_is_ready(&prefetch->held.jobs[i].request)) return true;
     return false;
 }
 
 void prefetch_settle(struct prefetch *prefetch, const struct fetch *now, bool late) {
     struct prefetch_outcome outcome = {.late = late};
     const struct fetch *held = &prefetch->held;
-    for (size_t i = 0; i < held->count; i++) outcome.read += held->jobs[i].bring.missed;
-    for (size_t i = 0; i < now->count; i++) outcome.used += now->jobs[i].bring.foreseen;
+    for (size_t i = 0; i < held->count; i++) outcome.read += held->jobs[i].request.missed;
+    for (size_t i = 0; i < now->count; i++) outcome.used += now->jobs[i].request.foreseen;
     if (held->count > 0 && held->layer_index == now->layer_index)
         prefetch_gate_add(&prefetch->gates[now->layer_index], &outcome);
     fetch_drop(&prefetch->held);

@@ -14,7 +14,7 @@ struct select {
     struct device *device; /* borrowed */
     struct select_shape shape;
     struct select_options options;
-    struct metadata_layout layout;
+    struct key_index_layout layout;
     uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
     size_t layer_weights, weights_bytes;
     uint32_t weights_digest;
@@ -22,7 +22,7 @@ struct select {
     const char *fallback;
     size_t row_capacity;
     struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
-    float *scores;            /* owned device memory; METADATA_MASS; grows with the longest list */
+    float *scores;            /* owned device memory; KEY_INDEX_MASS; grows with the longest list */
     size_t scores_bytes;
     bool certifies;
     double
@@ -41,7 +41,8 @@ static enum status load_weights(struct select *select, const struct select_calib
                                 struct error *error) {
     const struct select_method *method = select->options.method;
     size_t first = select->options.dense_layers, layers = select->shape.layer_count;
-    size_t columns = select->layout.kind == METADATA_HASH ? select->layout.hash.bits : select->layout.columns;
+    size_t columns =
+        select->layout.kind == KEY_INDEX_HASH ? select->layout.hash.bits : select->layout.columns;
     if (method->weights == NULL || first >= layers) return STATUS_OK;
     const struct device_operations *operations = select->device->operations;
     select->layer_weights = select->shape.kv_head_count * select->shape.k_dimension * columns;
@@ -109,7 +110,7 @@ static enum status init(struct select *select, size_t row_capacity,
         if (select->shares == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     }
-    if (!select->certifies && select->layout.kind != METADATA_MASS) return STATUS_OK;
+    if (!select->certifies && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
     void *sums;
     TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
                                              &sums, error));
@@ -151,23 +152,23 @@ void select_destroy(struct select *select) {
 }
 
 const struct select_options *select_get_options(const struct select *select) { return &select->options; }
-size_t select_metadata_bytes(const struct select *select) { return select->layout.bytes; }
+size_t select_key_index_bytes(const struct select *select) { return select->layout.bytes; }
 
-void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
+void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
-    size_t parameter = metadata_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens;
-    if (select->layout.kind == METADATA_HASH) parameter = options->bits;
-    if (select->layout.kind == METADATA_PARTIAL) parameter = select->layout.columns;
-    bool spreads = select->layout.kind == METADATA_TREE && options->rank == TREE_MEAN_DEVIATION;
+    size_t parameter = key_index_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens;
+    if (select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
+    if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
+    bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
     snprintf(kind, SELECT_KIND_BYTES, "%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
              spreads ? "-meanstd" : "", select->layout.bounds_apart ? "-bounds" : "", parameter,
              options->dense_layers, select->weights_digest);
 }
 
 size_t select_tree_layers(const struct select *select) {
-    return select->layout.kind == METADATA_TREE ? select->shape.layer_count : 0;
+    return select->layout.kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
 }
-bool select_learns(const struct select *select) { return select->layout.kind == METADATA_MASS; }
+bool select_learns(const struct select *select) { return select->layout.kind == KEY_INDEX_MASS; }
 const double *select_mass_bounds(const struct select *select) { return select->shares; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
 
@@ -193,12 +194,12 @@ static const uint16_t *weights_of(const struct select *select, size_t layer_inde
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count) {
     if (select->layout.bytes == 0 || !layer_selects(select, layer_index)) return;
-    select->device->operations->metadata_build(
-        stream, &(struct metadata_operation){.layout = &select->layout,
-                                             .weights = weights_of(select, layer_index),
-                                             .kv_head_count = select->shape.kv_head_count,
-                                             .items = items,
-                                             .item_count = item_count});
+    select->device->operations->key_index_build(
+        stream, &(struct key_index_operation){.layout = &select->layout,
+                                              .weights = weights_of(select, layer_index),
+                                              .kv_head_count = select->shape.kv_head_count,
+                                              .items = items,
+                                              .item_count = item_count});
 }
 
 /* The row's candidates, and how many of them its KV heads may pick where all keep as much; false: it sees all, by the
@@ -212,7 +213,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
     uint64_t share = rule->window_only ? (keep > sinks ? keep - sinks : 0)
-                                       : (uint64_t)(options->method->recent_share * (double)keep);
+                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
     if (share > recent) recent = share;
     item->position = position;
     item->candidate_begin = sinks;
@@ -267,9 +268,9 @@ static void count_chosen(const struct select *select, const struct select_item *
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t picks = select_item_picks(item, head);
         statistics->kept += select_item_kept(item, head);
-        if (picks > 0 && picks < candidates && select->layout.kind != METADATA_TREE)
+        if (picks > 0 && picks < candidates && select->layout.kind != KEY_INDEX_TREE)
             statistics->evaluated +=
-                candidates / (metadata_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens);
+                candidates / (key_index_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens);
     }
 }
 
@@ -462,7 +463,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
     rows.times = &choice->statistics.times;
-    if (select->layout.kind == METADATA_MASS) return attend_with_mass(select, stream, &rows, 1, error);
+    if (select->layout.kind == KEY_INDEX_MASS) return attend_with_mass(select, stream, &rows, 1, error);
     if (select->certifies) rows.sums = select->sums;
     select->device->operations->attend_rows(stream, &rows);
     if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
@@ -475,14 +476,14 @@ void select_attend_heads(struct select *select, struct stream *stream,
     const size_t group = operation->head_count / operation->kv_head_count;
     struct rows_item heads = choice->chosen[index];
     struct attend_rows_operation rows = rows_operation(operation);
-    ASSERT(select->layout.kind != METADATA_MASS); /* changes with every token: not of KV in tiers */
+    ASSERT(select->layout.kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
     rows.q += kv_head_first * group * heads.view.layout->k_dimension;
     rows.out += kv_head_first * group * heads.view.layout->v_dimension;
     rows.head_count = group * kv_head_count;
     rows.kv_head_count = kv_head_count;
     heads.view.chunks += kv_head_first * heads.view.chunk_stride;
-    if (heads.view.packed != NULL) heads.view.packed += kv_head_first * heads.view.chunk_stride;
-    if (heads.view.metadata != NULL) heads.view.metadata += kv_head_first * heads.view.chunk_stride;
+    if (heads.view.quantized != NULL) heads.view.quantized += kv_head_first * heads.view.chunk_stride;
+    if (heads.view.key_index != NULL) heads.view.key_index += kv_head_first * heads.view.chunk_stride;
     heads.lists += kv_head_first;
     rows.items = &heads;
     rows.item_count = 1;

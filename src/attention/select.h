@@ -1,21 +1,21 @@
 /* select: which tokens of the context a decode step attends to, per KV head.
  *
- * A method ranks the tokens of the middle of a context by metadata that lie beside the KV chunks (cache/kv_cache.h)
+ * A method ranks the tokens of the middle of a context by key index that lie beside the KV chunks (cache/kv_cache.h)
  * and are much smaller than the keys.  What is attended: the window (the first `sinks` and the last `recent`
  * tokens), always, and the best of the middle, as many as --keep leaves.  All query heads of a group share the
- * choice.  A step of a layer is: metadata of the new rows (select_append), score and top-k (select_choose), attention
+ * choice.  A step of a layer is: key index of the new rows (select_append), score and top-k (select_choose), attention
  * over the chosen rows (select_attend_chosen); attention.h calls them.
  *
  *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all,
  *      bit for bit on the reference kernels too, because the same rows go through the same ranges in the same order.
- *   2  Metadata depend on the stored KV only (h2o's mass apart), so building them again changes nothing: after
+ *   2  Key index depends on the stored KV only (h2o's mass apart), so building them again changes nothing: after
  *      truncation, in any blocks, when the method is changed.
  *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.
  *   4  At most keep tokens are attended, unless the window alone is more: by every KV head, or on average over the
  *      heads and layers that choose where keep is divided by importance.
  *
  * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
- * another.  Save and size need no method: metadata are bytes beside the chunk.  Thread: the engine's.
+ * another.  Save and size need no method: key index is bytes beside the chunk.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_SELECT_H
 #define LOAM_ATTENTION_SELECT_H
@@ -49,8 +49,8 @@ struct select_calibration {
 struct select_method {
     const char *name; /* on the command line */
     const char *summary;
-    /* Fills layout (zeroed before; METADATA_NONE and one token per score unless changed). */
-    enum status (*layout)(struct metadata_layout *layout, const struct select_shape *shape,
+    /* Fills layout (zeroed before; KEY_INDEX_NONE and one token per score unless changed). */
+    enum status (*layout)(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error);
     /* Fills a layer's weights, [kv_head_count][k_dimension][columns of the layout], called for the layers from
      * dense_layers on in order, one behind the other in memory; NULL: it has none.  *fallback:
@@ -58,9 +58,9 @@ struct select_method {
     enum status (*weights)(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error);
-    double recent_share;  /* of keep that goes to the most recent tokens, if that is more than `recent` */
-    bool watches_prefill; /* metadata need the queries of the prompt */
-    bool reads_keys;      /* choosing reads all keys, as halves */
+    double recent_fraction; /* of keep that goes to the most recent tokens, if that is more than `recent` */
+    bool watches_prefill;   /* key index needs the queries of the prompt */
+    bool reads_keys;        /* choosing reads all keys, as halves */
 };
 
 extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
@@ -116,7 +116,7 @@ const char *select_setting_name(size_t index, const char **words);
 /* What one sequence wants of the engine's method.  `dense` ignores the rest. */
 struct select_rule {
     bool dense;
-    bool window_only; /* keep is spent on the most recent tokens: the method window over any metadata */
+    bool window_only; /* keep is spent on the most recent tokens: the method window over any key index */
     struct select_keep keep;
 };
 struct select_rule select_rule_of(const struct select_options *options);
@@ -128,23 +128,23 @@ enum status select_create(struct select **select, struct device *device, const s
 void select_destroy(struct select *select); /* NULL allowed */
 const struct select_options *select_get_options(const struct select *select);
 /* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
-size_t select_metadata_bytes(const struct select *select);
-/* What the metadata depend on beside the keys, as a word for a saved document's layout (cache/store/store.h):
+size_t select_key_index_bytes(const struct select *select);
+/* What the key index depends on beside the keys, as a word for a saved document's layout (cache/store/store.h):
  * method, parameters, a digest of the weights. */
 enum { SELECT_KIND_BYTES = 48 };
-void select_metadata_kind(const struct select *select, char kind[SELECT_KIND_BYTES]);
+void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]);
 /* The same before there is a select.  STATUS_USAGE: a parameter of the method is out of bounds. */
-enum status select_options_metadata_bytes(const struct select_options *options,
-                                          const struct select_shape *shape, size_t *bytes,
-                                          struct error *error) STATUS_CHECKED;
+enum status select_options_key_index_bytes(const struct select_options *options,
+                                           const struct select_shape *shape, size_t *bytes,
+                                           struct error *error) STATUS_CHECKED;
 /* No row of a context so long attends to more than *kept by these options, unless it attends to everything. */
-enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
-                                     uint64_t context_size, uint64_t *kept, struct error *error)
+enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
+                                    uint64_t context_size, uint64_t *kept, struct error *error)
     STATUS_CHECKED;
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);
 
-/* Metadata of the items' new rows, whose K is stored already. */
+/* Key index of the items' new rows, whose K is stored already. */
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count);
 
@@ -157,7 +157,7 @@ struct choice_query {
     bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
 };
 
-/* What each row attends to, by metadata alone: those of all rows are there already, and what a row chooses from ends
+/* What each row attends to, by key index alone: those of all rows are there already, and what a row chooses from ends
  * before its window, so that each sees what it would see in a step of its own.  The rows of the lists are there when
  * the stream has come so far.  STATUS_MEMORY: longer lists than the choice has memory for. */
 enum status select_choose(const struct select *select, struct stream *stream,

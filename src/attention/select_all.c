@@ -2,4 +2,4 @@
 #include "attention/select_internal.h"
 
 const struct select_method select_all = {
-    .name = "all", .summary = "every token", .layout = select_layout_none, .recent_share = 1};
+    .name = "all", .summary = "every token", .layout = select_layout_none, .recent_fraction = 1};

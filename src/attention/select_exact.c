@@ -1,12 +1,12 @@
 /* exact: the tokens of the largest q . k, found by reading every key: what the other methods approximate with less to
  * read.  An oracle for what a selection can catch, and the importance evaluation by token of H2O-like offloading
- * ([leoam] 6.1), which has all KV brought for it. */
+ * ([leoam] 6.1), which has all KV fetched for it. */
 #include "attention/select_internal.h"
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     (void)shape;
-    layout->kind = METADATA_KEYS;
+    layout->kind = KEY_INDEX_KEYS;
     layout->aggregate = SCORE_MAX;
     return select_layout_tokens(layout, options, error);
 }

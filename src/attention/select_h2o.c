@@ -4,10 +4,10 @@
  * SELECT_WATCH_INTERVAL-th query, times that; mass is summed over the group of a KV head. */
 #include "attention/select_internal.h"
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     (void)shape, (void)options, (void)error;
-    layout->kind = METADATA_MASS;
+    layout->kind = KEY_INDEX_MASS;
     layout->bytes = KV_CHUNK_TOKENS * sizeof(float);
     return STATUS_OK;
 }
@@ -15,5 +15,5 @@ static enum status layout(struct metadata_layout *layout, const struct select_sh
 const struct select_method select_h2o = {.name = "h2o",
                                          .summary = "tokens by the attention they received (H2O)",
                                          .layout = layout,
-                                         .recent_share = 0.5,
+                                         .recent_fraction = 0.5,
                                          .watches_prefill = true};

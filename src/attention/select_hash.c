@@ -11,15 +11,15 @@
 static const uint64_t RANDOM_SEED =
     0x6861746173656564; /* any; a file written with one seed is read with it */
 
-enum { DIMENSION_MOST = 1024 };
+enum { DIMENSION_MAX = 1024 };
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     (void)shape;
-    if (options->bits == 0 || options->bits % 32 != 0 || options->bits > HASH_BITS_MOST)
+    if (options->bits == 0 || options->bits % 32 != 0 || options->bits > HASH_BITS_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: bits=%zu, expected a multiple of 32 up to %d",
-                         options->bits, HASH_BITS_MOST);
-    layout->kind = METADATA_HASH;
+                         options->bits, HASH_BITS_MAX);
+    layout->kind = KEY_INDEX_HASH;
     hash_layout_init(&layout->hash, options->bits);
     layout->bytes = layout->hash.bytes;
     layout->use_norms = options->norms;
@@ -47,7 +47,7 @@ static void random_basis(struct random *random, double *basis, size_t count, siz
 static enum status random_weights(uint16_t *weights, const struct select_shape *shape, size_t bits,
                                   struct error *error) {
     size_t dimension = shape->k_dimension;
-    ASSERT(dimension <= DIMENSION_MOST);
+    ASSERT(dimension <= DIMENSION_MAX);
     double *basis = calloc(dimension * dimension, sizeof *basis);
     if (basis == NULL) return error_set(error, STATUS_MEMORY, "select=hash: out of memory");
     struct random random;

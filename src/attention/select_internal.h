@@ -11,19 +11,19 @@
 
 enum { SELECT_WATCH_INTERVAL = 16 }; /* of a prompt's queries, one in so many is watched */
 
-/* No metadata. */
-enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+/* No key index. */
+enum status select_layout_none(struct key_index_layout *layout, const struct select_shape *shape,
                                const struct select_options *options, struct error *error) STATUS_CHECKED;
 /* A score per token, of which `page` are picked together if that is given. */
-enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+enum status select_layout_tokens(struct key_index_layout *layout, const struct select_options *options,
                                  struct error *error) STATUS_CHECKED;
 /* An abstract of one kind per page. */
-enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) STATUS_CHECKED;
 
-/* The layout of the metadata that the options come to. */
-enum status select_options_layout(struct metadata_layout *layout, const struct select_options *options,
+/* The layout of the key index that the options come to. */
+enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) STATUS_CHECKED;
 /* How many of the visible rows a rule keeps, before it is cut to those that there are. */
 uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible);

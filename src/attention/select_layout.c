@@ -1,7 +1,7 @@
-/* What methods share: layouts of metadata, and what a calibration has. */
+/* What methods share: layouts of key index, and what a calibration has. */
 #include "attention/select_internal.h"
 
-enum status select_layout_none(struct metadata_layout *layout, const struct select_shape *shape,
+enum status select_layout_none(struct key_index_layout *layout, const struct select_shape *shape,
                                const struct select_options *options, struct error *error) {
     (void)layout, (void)shape, (void)options, (void)error;
     return STATUS_OK;
@@ -15,18 +15,18 @@ static enum status check_page(const struct select_options *options, size_t page,
                      options->method->name, page);
 }
 
-enum status select_layout_tokens(struct metadata_layout *layout, const struct select_options *options,
+enum status select_layout_tokens(struct key_index_layout *layout, const struct select_options *options,
                                  struct error *error) {
     layout->unit_tokens = options->page > 1 ? options->page : 1;
     return options->page > 1 ? check_page(options, options->page, error) : STATUS_OK;
 }
 
-enum status select_layout_pages(struct metadata_layout *layout, const struct select_shape *shape,
+enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) {
     size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
     TRY(check_page(options, page, error));
-    layout->kind = METADATA_ABSTRACT;
+    layout->kind = KEY_INDEX_ABSTRACT;
     layout->abstract_kind = kind;
     layout->aggregate = SCORE_MAX;
     layout->unit_tokens = page;

@@ -12,13 +12,13 @@ static size_t column_count(const struct select_shape *shape, const struct select
     return align_up(wanted, COLUMN_GRANULE);
 }
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     layout->columns = column_count(shape, options);
     if (layout->columns > shape->k_dimension)
         return error_set(error, STATUS_USAGE, "select=lowrank: columns=%zu, the heads have %zu",
                          options->columns, shape->k_dimension);
-    layout->kind = METADATA_PARTIAL;
+    layout->kind = KEY_INDEX_PARTIAL;
     layout->bytes = KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t);
     layout->aggregate = SCORE_MAX;
     return select_layout_tokens(layout, options, error);

@@ -2,7 +2,7 @@
  * no bound, but a page is not ranked up by the outliers of channels that do not go together. */
 #include "attention/select_internal.h"
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     return select_layout_pages(layout, shape, options, ABSTRACT_MEAN_DEVIATION, error);
 }

@@ -1,4 +1,4 @@
-/* What select's options mean before there is a select: the methods, their settings, and the layout of metadata that
+/* What select's options mean before there is a select: the methods, their settings, and the layout of key index that
  * they come to.  See select.h. */
 #include <inttypes.h>
 #include <math.h>
@@ -136,7 +136,7 @@ struct select_rule select_rule_of(const struct select_options *options) {
     bool everything = options->keep.ratio == 0 && options->keep.tokens == UINT64_MAX;
     return (struct select_rule){.dense =
                                     options->method == &select_all || (everything && !options->gather_all),
-                                .window_only = options->method->recent_share == 1,
+                                .window_only = options->method->recent_fraction == 1,
                                 .keep = options->keep};
 }
 
@@ -145,9 +145,9 @@ uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible) {
     return keep.tokens;
 }
 
-enum status select_options_layout(struct metadata_layout *layout, const struct select_options *options,
+enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) {
-    *layout = (struct metadata_layout){.unit_tokens = 1};
+    *layout = (struct key_index_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
     layout->bytes = align_up(layout->bytes, 64);
     if (!options->certify || layout->has_bounds || options->method == &select_all) return STATUS_OK;
@@ -156,26 +156,26 @@ enum status select_options_layout(struct metadata_layout *layout, const struct s
                      options->method->name);
 }
 
-enum status select_options_metadata_bytes(const struct select_options *options,
-                                          const struct select_shape *shape, size_t *bytes,
-                                          struct error *error) {
-    struct metadata_layout layout;
+enum status select_options_key_index_bytes(const struct select_options *options,
+                                           const struct select_shape *shape, size_t *bytes,
+                                           struct error *error) {
+    struct key_index_layout layout;
     TRY(select_options_layout(&layout, options, shape, error));
     *bytes = layout.bytes;
     return STATUS_OK;
 }
 
 /* As plan_row has it: the best, or the window alone, which reaches back to the unit before it. */
-enum status select_options_kept_most(const struct select_options *options, const struct select_shape *shape,
-                                     uint64_t context_size, uint64_t *kept, struct error *error) {
-    struct metadata_layout layout;
+enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
+                                    uint64_t context_size, uint64_t *kept, struct error *error) {
+    struct key_index_layout layout;
     TRY(select_options_layout(&layout, options, shape, error));
     struct select_rule rule = select_rule_of(options);
     uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
     uint64_t keep = select_keep_tokens(options->keep, context_size), recent = options->recent;
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
-                                      : (uint64_t)(options->method->recent_share * (double)keep);
+                                      : (uint64_t)(options->method->recent_fraction * (double)keep);
     uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;

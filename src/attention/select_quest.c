@@ -3,7 +3,7 @@
  * most (the paper's kernels have no groups). */
 #include "attention/select_internal.h"
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     return select_layout_pages(layout, shape, options, ABSTRACT_MIN_MAX, error);
 }

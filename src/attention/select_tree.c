@@ -4,12 +4,12 @@
  * starts.  Differs from [leoam]: docs/decisions/0010. */
 #include "attention/select_internal.h"
 
-static enum status layout(struct metadata_layout *layout, const struct select_shape *shape,
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     if (options->leaf != 8 && options->leaf != 16 && options->leaf != 32 && options->leaf != 64)
         return error_set(error, STATUS_USAGE, "select=tree: leaf=%zu, expected 8, 16, 32 or 64",
                          options->leaf);
-    layout->kind = METADATA_TREE;
+    layout->kind = KEY_INDEX_TREE;
     layout->unit_tokens = options->leaf;
     tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->certify);
     layout->has_bounds = layout->tree.has_bounds;

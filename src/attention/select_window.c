@@ -5,4 +5,4 @@
 const struct select_method select_window = {.name = "window",
                                             .summary = "the first and the last tokens",
                                             .layout = select_layout_none,
-                                            .recent_share = 1};
+                                            .recent_fraction = 1};

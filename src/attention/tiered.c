@@ -15,7 +15,7 @@ static struct fetch_options lists_of(const struct attention_options *options) {
     const size_t jobs = tiered_row_capacity(options) * options->kv_head_count;
     const uint64_t chunks = kv_chunks_of(options->context_size);
     return (struct fetch_options){
-        .jobs = jobs, .chunks = jobs * (size_t)(options->kept_most < chunks ? options->kept_most : chunks)};
+        .jobs = jobs, .chunks = jobs * (size_t)(options->kept_max < chunks ? options->kept_max : chunks)};
 }
 
 uint64_t tiered_bytes(const struct attention_options *options) {
@@ -115,8 +115,8 @@ static void take_heads(struct heads_operation *heads, const struct attend_operat
     size_t group = operation->head_count / operation->kv_head_count;
     heads->item = *item;
     heads->item.view.chunks += head_first * item->view.chunk_stride;
-    if (item->view.metadata != NULL) heads->item.view.metadata += head_first * item->view.chunk_stride;
-    heads->item.view.packed = NULL; /* rows */
+    if (item->view.key_index != NULL) heads->item.view.key_index += head_first * item->view.chunk_stride;
+    heads->item.view.quantized = NULL; /* rows */
     heads->operation = *operation;
     heads->operation.q += head_first * group * item->view.layout->k_dimension;
     heads->operation.out += head_first * group * item->view.layout->v_dimension;
@@ -135,7 +135,7 @@ struct scan {
 static enum status scan_heads(const struct tiered *tiered, struct stream *stream, const struct scan *scan,
                               const struct attention_layer *layer, size_t job_end, struct error *error) {
     const struct fetch_job *job = &tiered->now.jobs[tiered->now.done];
-    const size_t head_first = job->bring.kv_head, head_count = job_end - tiered->now.done;
+    const size_t head_first = job->request.kv_head, head_count = job_end - tiered->now.done;
     struct heads_operation heads;
     take_heads(&heads, &layer->operation, &layer->operation.items[job->index], head_first, head_count);
     if (scan->select == NULL) {
@@ -219,15 +219,15 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, s
     TRY(fetch_add_choice(now, choice, layer->sequences, stays, error));
     const bool late = prefetch_is_late(prefetch);
     if (prefetch_expects(prefetch, layer)) {
-        operations->beside(stream, begin_now, tiered);
+        operations->overlap(stream, begin_now, tiered);
         TRY(prefetch_choose(prefetch, stream, select, layer, error));
     }
     for (size_t end; now->done < now->count; fetch_release(now, end)) {
         TRY(next_heads(tiered, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now))
-            operations->beside(stream, begin_expected, tiered);
+            operations->overlap(stream, begin_expected, tiered);
         const struct fetch_job *job = &now->jobs[now->done];
-        select_attend_heads(select, stream, &layer->operation, choice, job->index, job->bring.kv_head,
+        select_attend_heads(select, stream, &layer->operation, choice, job->index, job->request.kv_head,
                             end - now->done);
     }
     prefetch_settle(prefetch, now, late);

@@ -14,7 +14,7 @@ size_t kv_budget_plain_bytes(const struct kv_cache_config *config) {
 
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     struct kv_layout layout;
-    if (!config->q4_pages) return 0;
+    if (!config->quantized_pages) return 0;
     kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
     return kv_q4_chunk_bytes(&layout);
 }
@@ -22,7 +22,7 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t lanes = config->layer_count * config->kv_head_count,
              chunks = kv_chunks_of(config->token_capacity);
-    size_t tables = (size_t)1 + (config->metadata_bytes > 0 ? 1 : 0) + (config->q4_pages ? 1 : 0);
+    size_t tables = (size_t)1 + (config->key_index_bytes > 0 ? 1 : 0) + (config->quantized_pages ? 1 : 0);
     return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
            (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
 }
@@ -42,7 +42,7 @@ size_t kv_budget_staging_bytes(const struct kv_cache_config *config) {
 static uint64_t documents_bytes(const struct kv_cache_config *config) {
     const struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
                                         .kv_head_count = (uint32_t)config->kv_head_count,
-                                        .metadata_bytes = (uint32_t)config->metadata_bytes};
+                                        .key_index_bytes = (uint32_t)config->key_index_bytes};
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     return config->buffer_bytes == 0 /* no disk */
                ? 0
@@ -50,9 +50,9 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 }
 
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
-    uint64_t metadata = kv_column_metadata_bytes(config) * kv_chunks_of(config->token_capacity);
+    uint64_t key_index = kv_column_key_index_bytes(config) * kv_chunks_of(config->token_capacity);
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) +
-           metadata + TIER_RUN_CHUNKS * config->metadata_bytes + kv_budget_staging_bytes(config);
+           key_index + TIER_RUN_CHUNKS * config->key_index_bytes + kv_budget_staging_bytes(config);
 }
 
 /* Plain: for every head of every layer the chunk that grows and the one before it, which is being written; for one
@@ -61,12 +61,12 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
  * (a block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
  * choose: by then what the block filled has been written, or is on its way.
  * Where pages are mixed any of these may be of either kind, so that the least is the same whatever the shares are. */
-static struct slot_counts slots_least(const struct kv_cache_config *config) {
+static struct slot_counts slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
     uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
-    if (!config->q4_pages) return (struct slot_counts){.plain = growing * 2 + block + context};
+    if (!config->quantized_pages) return (struct slot_counts){.plain = growing * 2 + block + context};
     uint64_t own = block / config->kv_head_count, quantized = block > context ? block : context;
     if (config->mixes_pages)
         return (struct slot_counts){.plain = growing * 2 + block + context, .quantized = quantized};
@@ -78,16 +78,16 @@ uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_
     return counts.plain * plain_cost(config) + counts.quantized * quantized_cost(config);
 }
 
-uint64_t kv_tier_bytes_least(const struct kv_cache_config *config) {
-    return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, slots_least(config));
+uint64_t kv_tier_bytes_min(const struct kv_cache_config *config) {
+    return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, slots_min(config));
 }
 
 struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
                                          const struct page_shares *shares, size_t layer_count) {
     uint64_t layer = config->kv_head_count * kv_chunks_of(config->token_capacity), quantized = 0;
     if (!config->mixes_pages)
-        return config->q4_pages ? (struct slot_counts){.quantized = layer_count * layer}
-                                : (struct slot_counts){.plain = layer_count * layer};
+        return config->quantized_pages ? (struct slot_counts){.quantized = layer_count * layer}
+                                       : (struct slot_counts){.plain = layer_count * layer};
     for (size_t i = 0; i < layer_count; i++) quantized += layer * shares->sixteenths[i] / PAGE_SHARE_WHOLE;
     uint64_t rounding =
         layer_count * max_size(config->sequence_capacity, 1); /* each sequence's share has its own */
@@ -97,7 +97,7 @@ struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
 
 size_t kv_budget_resident_layers(const struct kv_cache_config *config, const struct page_shares *shares) {
     size_t layers = min_size(config->resident_layers, config->layer_count);
-    uint64_t rest = config->host_bytes - kv_tier_bytes_least(config);
+    uint64_t rest = config->host_bytes - kv_tier_bytes_min(config);
     while (layers > 0 && kv_budget_slot_bytes(config, kv_budget_layer_slots(config, shares, layers)) > rest)
         layers--;
     return layers;
@@ -112,10 +112,10 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
     return rest * quantized / (quantized * quantized_cost(config) + (all - quantized) * plain_cost(config));
 }
 
-/* With 4-bit pages plain slots are a workplace: of what grows, and of attention over everything, which without metadata
- * is all there is; and where pages are mixed the place of those that are rows. */
+/* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key
+ * index is all there is.  Where pages are mixed they hold those that are rows. */
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares) {
-    struct slot_counts counts = slots_least(config),
+    struct slot_counts counts = slots_min(config),
                        resident =
                            kv_budget_layer_slots(config, shares, kv_budget_resident_layers(config, shares));
     counts.plain += resident.plain;
@@ -123,10 +123,10 @@ struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const s
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);
     uint64_t all = config->layer_count * config->kv_head_count *
                    (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
-    if (!config->q4_pages) {
+    if (!config->quantized_pages) {
         counts.plain += rest / plain_cost(config);
     } else {
-        uint64_t plain = config->metadata_bytes > 0 ? 0 : rest / 2 / plain_cost(config);
+        uint64_t plain = config->key_index_bytes > 0 ? 0 : rest / 2 / plain_cost(config);
         uint64_t quantized = quantized_of(config, shares, rest - plain * plain_cost(config));
         if (config->mixes_pages) plain = (rest - quantized * quantized_cost(config)) / plain_cost(config);
         counts.plain += plain;

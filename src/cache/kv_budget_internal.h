@@ -21,7 +21,7 @@ uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_
 /* For every chunk of the first layers, in the form in which it stays. */
 struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
                                          const struct page_shares *shares, size_t layer_count);
-/* Of a budget that suffices (kv_tier_bytes_least): the first layers that it holds whole, of those that are wanted; and
+/* Of a budget that suffices (kv_tier_bytes_min): the first layers that it holds whole, of those that are wanted; and
  * all slots. */
 size_t kv_budget_resident_layers(const struct kv_cache_config *config, const struct page_shares *shares);
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares);

@@ -12,21 +12,21 @@ static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) 
            checked_multiply(*bytes, layout.chunk_bytes, bytes);
 }
 
-static size_t metadata_layers(const struct kv_cache_config *config) {
-    if (config->metadata_bytes == 0 || config->metadata_layer_first >= config->layer_count) return 0;
-    return config->layer_count - config->metadata_layer_first;
+static size_t key_index_layers(const struct kv_cache_config *config) {
+    if (config->key_index_bytes == 0 || config->key_index_layer_first >= config->layer_count) return 0;
+    return config->layer_count - config->key_index_layer_first;
 }
 
-/* Bytes of metadata beside a column; false when they do not fit. */
-static bool column_metadata_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
-    return checked_multiply(metadata_layers(config), config->kv_head_count, bytes) &&
-           checked_multiply(*bytes, config->metadata_bytes, bytes);
+/* Bytes of key index beside a column; false when they do not fit. */
+static bool column_key_index_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
+    return checked_multiply(key_index_layers(config), config->kv_head_count, bytes) &&
+           checked_multiply(*bytes, config->key_index_bytes, bytes);
 }
 
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
-    uint64_t bytes, metadata;
-    bool fits = column_bytes(config, &bytes) && column_metadata_bytes(config, &metadata) &&
-                checked_add(bytes, metadata, &bytes);
+    uint64_t bytes, key_index;
+    bool fits = column_bytes(config, &bytes) && column_key_index_bytes(config, &key_index) &&
+                checked_add(bytes, key_index, &bytes);
     return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
 }
 
@@ -35,12 +35,12 @@ static void *table_create(uint64_t count, size_t element_bytes) {
     return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
 }
 
-static void release_metadata(struct kv_cache *cache) {
-    if (cache->metadata != NULL)
-        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->metadata,
-                                           cache->metadata_slab_bytes);
-    cache->metadata = NULL;
-    cache->config.metadata_bytes = 0;
+static void release_key_index(struct kv_cache *cache) {
+    if (cache->key_index != NULL)
+        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->key_index,
+                                           cache->key_index_slab_bytes);
+    cache->key_index = NULL;
+    cache->config.key_index_bytes = 0;
 }
 
 static enum status slab_create(struct kv_cache *cache, uint64_t slab_bytes, struct error *error) {
@@ -73,7 +73,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     if (cache == NULL) return error_set(error, STATUS_MEMORY, "KV cache: out of memory");
     cache->device = device;
     cache->config = *config;
-    cache->config.metadata_bytes = 0; /* until there is memory for it */
+    cache->config.key_index_bytes = 0; /* until there is memory for it */
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
     cache->owner = owner;
@@ -88,7 +88,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
         return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
                          (unsigned long long)column_count);
     }
-    status = kv_cache_set_metadata(cache, config->metadata_bytes, config->metadata_layer_first, error);
+    status = kv_cache_set_key_index(cache, config->key_index_bytes, config->key_index_layer_first, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
         return status;
@@ -100,7 +100,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
 void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
-    release_metadata(cache);
+    release_key_index(cache);
     if (cache->slab != NULL)
         cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
     if (cache->owner != NULL) cache->owner->destroy(cache);
@@ -108,14 +108,14 @@ void kv_cache_destroy(struct kv_cache *cache) {
     free(cache);
 }
 
-uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config) {
-    return config->kv_head_count * config->metadata_bytes * metadata_layers(config);
+uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
+    return config->kv_head_count * config->key_index_bytes * key_index_layers(config);
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
-    if (cache->owner != NULL) return kv_column_metadata_bytes(&cache->config); /* chunks have slots */
+    if (cache->owner != NULL) return kv_column_key_index_bytes(&cache->config); /* chunks have slots */
     return cache->config.kv_head_count * (cache->layout.chunk_bytes * cache->config.layer_count +
-                                          cache->config.metadata_bytes * metadata_layers(&cache->config));
+                                          cache->config.key_index_bytes * key_index_layers(&cache->config));
 }
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
@@ -150,79 +150,79 @@ static void column_give_back(struct kv_cache *cache, uint64_t column) {
     cache->used_columns--;
 }
 
-/* Where the block beside a column lies, of a layer counted from metadata_layer_first: a head's blocks of so many
+/* Where the block beside a column lies, of a layer counted from key_index_layer_first: a head's blocks of so many
  * columns are neighbours, because one head after another is scored.  With one column beside the other, 1,152 bytes in
  * every 9,216, each lay in another page; where the host of a virtual machine has small pages that misses the TLB. */
-enum { METADATA_RUN = 32 };
+enum { KEY_INDEX_RUN = 32 };
 
-static uint64_t metadata_columns(const struct kv_cache *cache) {
-    return (cache->column_count + METADATA_RUN - 1) / METADATA_RUN * METADATA_RUN;
+static uint64_t key_index_columns(const struct kv_cache *cache) {
+    return (cache->column_count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
 }
 
-static uint64_t metadata_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
-    uint64_t run = (layer * metadata_columns(cache) + column) / METADATA_RUN;
-    return (run * cache->config.kv_head_count + head) * METADATA_RUN + column % METADATA_RUN;
+static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
+    uint64_t run = (layer * key_index_columns(cache) + column) / KEY_INDEX_RUN;
+    return (run * cache->config.kv_head_count + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
 }
 
 /* Enters the addresses of the blocks beside column number `index` of the sequence. */
-static void metadata_enter(struct kv_sequence *sequence, uint64_t index) {
+static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
-    size_t heads = cache->config.kv_head_count, bytes = cache->config.metadata_bytes;
-    size_t layer_count = metadata_layers(&cache->config), first = cache->config.metadata_layer_first;
+    size_t heads = cache->config.kv_head_count, bytes = cache->config.key_index_bytes;
+    size_t layer_count = key_index_layers(&cache->config), first = cache->config.key_index_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
-            uint64_t block = metadata_block(cache, layer, sequence->columns[index], head);
-            ASSERT((block + 1) * bytes <= cache->metadata_slab_bytes);
-            sequence->metadata[((layer + first) * heads + head) * sequence->column_capacity + index] =
-                cache->metadata + block * bytes;
+            uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
+            ASSERT((block + 1) * bytes <= cache->key_index_slab_bytes);
+            sequence->key_index[((layer + first) * heads + head) * sequence->column_capacity + index] =
+                cache->key_index + block * bytes;
         }
 }
 
-/* The sequence's table of metadata, for the columns that it has; false: no memory. */
-static bool metadata_table(struct kv_sequence *sequence) {
+/* The sequence's table of key index, for the columns that it has; false: no memory. */
+static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache *cache = sequence->cache;
     uint64_t count;
-    free(sequence->metadata);
-    sequence->metadata = NULL;
-    if (cache->metadata == NULL) return true;
+    free(sequence->key_index);
+    sequence->key_index = NULL;
+    if (cache->key_index == NULL) return true;
     if (!checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
                           &count))
         return false;
-    sequence->metadata = table_create(count, sizeof *sequence->metadata);
-    if (sequence->metadata == NULL) return false;
-    for (uint64_t i = 0; i < sequence->column_count; i++) metadata_enter(sequence, i);
+    sequence->key_index = table_create(count, sizeof *sequence->key_index);
+    if (sequence->key_index == NULL) return false;
+    for (uint64_t i = 0; i < sequence->column_count; i++) key_index_enter(sequence, i);
     return true;
 }
 
 /* The tables of all sequences; false: no memory. */
-static bool metadata_tables(struct kv_cache *cache) {
+static bool key_index_tables(struct kv_cache *cache) {
     for (struct kv_sequence *sequence = cache->sequences; sequence != NULL; sequence = sequence->next)
-        if (!metadata_table(sequence)) return false;
+        if (!key_index_table(sequence)) return false;
     return true;
 }
 
-/* Nothing was ever stored: what there is of metadata is zeros. */
+/* Nothing was ever stored: what there is of key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
     bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : cache->slab != NULL;
     return made && cache->fresh_first == 0;
 }
 
-enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes, size_t metadata_layer_first,
-                                  struct error *error) {
-    ASSERT(metadata_bytes % 64 == 0);
-    if (is_fresh(cache) && cache->config.metadata_bytes == metadata_bytes &&
-        cache->config.metadata_layer_first == metadata_layer_first)
+enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
+                                   size_t key_index_layer_first, struct error *error) {
+    ASSERT(key_index_bytes % 64 == 0);
+    if (is_fresh(cache) && cache->config.key_index_bytes == key_index_bytes &&
+        cache->config.key_index_layer_first == key_index_layer_first)
         return STATUS_OK; /* as it was made */
-    release_metadata(cache);
-    (void)metadata_tables(cache); /* of none */
+    release_key_index(cache);
+    (void)key_index_tables(cache); /* of none */
     struct kv_cache_config config = cache->config;
-    config.metadata_bytes = metadata_bytes;
-    config.metadata_layer_first = metadata_layer_first;
-    if (metadata_layers(&config) == 0)
+    config.key_index_bytes = key_index_bytes;
+    config.key_index_layer_first = key_index_layer_first;
+    if (key_index_layers(&config) == 0)
         return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     uint64_t column, bytes;
-    if (!column_metadata_bytes(&config, &column) ||
-        !checked_multiply(column, metadata_columns(cache), &bytes))
+    if (!column_key_index_bytes(&config, &column) ||
+        !checked_multiply(column, key_index_columns(cache), &bytes))
         return error_set(error, STATUS_MEMORY, "metadata of %llu tokens do not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
     void *slab;
@@ -232,13 +232,13 @@ enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes,
         if (error != NULL) error_prefix(error, "metadata");
         return status;
     }
-    cache->metadata = slab;
-    cache->metadata_slab_bytes = (size_t)bytes;
+    cache->key_index = slab;
+    cache->key_index_slab_bytes = (size_t)bytes;
     cache->config = config;
     status = cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
-    if (status == STATUS_OK && metadata_tables(cache)) return STATUS_OK;
-    release_metadata(cache);
-    (void)metadata_tables(cache);
+    if (status == STATUS_OK && key_index_tables(cache)) return STATUS_OK;
+    release_key_index(cache);
+    (void)key_index_tables(cache);
     TRY(status);
     return error_set(error, STATUS_MEMORY, "metadata: no memory for the tables of addresses");
 }
@@ -258,11 +258,11 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
                          &chunk_count)) {
         sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
-        if (cache->config.q4_pages)
+        if (cache->config.quantized_pages)
             sequence->quantized = table_create(chunk_count, sizeof *sequence->quantized);
     }
-    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && metadata_table(sequence) &&
-                      (!cache->config.q4_pages || sequence->quantized != NULL);
+    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && key_index_table(sequence) &&
+                      (!cache->config.quantized_pages || sequence->quantized != NULL);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -301,7 +301,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence->columns);
     free(sequence->chunks);
     free(sequence->quantized);
-    free(sequence->metadata);
+    free(sequence->key_index);
     free(sequence);
 }
 
@@ -317,7 +317,7 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
             sequence->chunks[(layer * heads + head) * sequence->column_capacity + index] =
                 cache->slab + chunk * chunk_bytes;
         }
-    if (sequence->metadata != NULL) metadata_enter(sequence, index);
+    if (sequence->key_index != NULL) key_index_enter(sequence, index);
 }
 
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
@@ -359,10 +359,10 @@ struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer
     const struct kv_cache *cache = sequence->cache;
     ASSERT(layer_index < cache->config.layer_count);
     size_t offset = layer_index * cache->config.kv_head_count * (size_t)sequence->column_capacity;
-    bool has_metadata = sequence->metadata != NULL && layer_index >= cache->config.metadata_layer_first;
+    bool has_key_index = sequence->key_index != NULL && layer_index >= cache->config.key_index_layer_first;
     return (struct kv_view){.layout = &cache->layout,
                             .chunks = sequence->chunks + offset,
-                            .packed = sequence->quantized != NULL ? sequence->quantized + offset : NULL,
+                            .quantized = sequence->quantized != NULL ? sequence->quantized + offset : NULL,
                             .chunk_stride = (size_t)sequence->column_capacity,
-                            .metadata = has_metadata ? sequence->metadata + offset : NULL};
+                            .key_index = has_key_index ? sequence->key_index + offset : NULL};
 }

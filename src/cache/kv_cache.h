@@ -22,7 +22,7 @@
  * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
  *
  * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: a sequence's table then has NULL where a chunk is
- * not in RAM, columns are metadata alone, and invariant 3 holds for memory and disk together.
+ * not in RAM, columns are key index alone, and invariant 3 holds for memory and disk together.
  *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
@@ -48,9 +48,9 @@ struct kv_cache_config {
     enum kv_type k_type, v_type;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
-    /* Beside every chunk of the layers from metadata_layer_first on lies a block of so many bytes (a multiple of
+    /* Beside every chunk of the layers from key_index_layer_first on lies a block of so many bytes (a multiple of
      * 64) for selection; 0: none. */
-    size_t metadata_bytes, metadata_layer_first;
+    size_t key_index_bytes, key_index_layer_first;
     /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
      * everything.  buffer_bytes of it are the caller's own, for writing behind (0: there is no disk), and
      * scratch_bytes, for choosing; block_tokens: most rows of a sequence
@@ -60,9 +60,9 @@ struct kv_cache_config {
     /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */
     size_t resident_layers;
     /* Full chunks are rounded to what 4 bits hold (kernels/codec) and lie so on disk; F16 only, and with host_bytes. */
-    bool q4_pages;
+    bool quantized_pages;
     bool
-        mixes_pages; /* with q4_pages: only a share of them is, the others are rows (kv_sequence_set_shares) */
+        mixes_pages; /* with quantized_pages: only a share of them is, the others are rows (kv_sequence_set_shares) */
     enum io_backend backend;
 };
 
@@ -75,19 +75,19 @@ static inline uint64_t kv_chunks_of(uint64_t token_count) {
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);
-/* Bytes of KV and metadata for one token over all layers, chunk layout included; UINT64_MAX when that does not
+/* Bytes of KV and key index for one token over all layers, chunk layout included; UINT64_MAX when that does not
  * fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
-/* Another kind of metadata: the blocks of the sequences that live must be built anew.  Views become invalid.  When
- * it fails there is no metadata (metadata_bytes is 0). */
-enum status kv_cache_set_metadata(struct kv_cache *cache, size_t metadata_bytes, size_t metadata_layer_first,
-                                  struct error *error) STATUS_CHECKED;
+/* Another kind of key index: the blocks of the sequences that live must be built anew.  Views become invalid.  When
+ * it fails there is no key index (key_index_bytes is 0). */
+enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
+                                   size_t key_index_layer_first, struct error *error) STATUS_CHECKED;
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
 const struct kv_cache_config *kv_cache_get_config(
-    const struct kv_cache *cache); /* metadata as they are now */
+    const struct kv_cache *cache); /* key index as they are now */
 
 /* token_capacity: what the sequence may become at most (more than the slab holds is cut to that).
  * STATUS_FULL: as many sequences live as the cache was made for.  Destroy before the cache. */

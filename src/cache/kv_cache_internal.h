@@ -13,7 +13,7 @@ struct sequence_pages;
 struct kv_chunk_owner {
     enum status (*create)(struct kv_cache *cache, struct error *error); /* destroy follows a failure too */
     void (*destroy)(struct kv_cache *cache);
-    /* The metadata have changed: what is left of the budget is divided into slots.  STATUS_MEMORY: too little. */
+    /* The key index has changed: what is left of the budget is divided into slots.  STATUS_MEMORY: too little. */
     enum status (*divide)(struct kv_cache *cache, struct error *error);
     bool (*is_divided)(const struct kv_cache *cache);
     uint64_t (*used_bytes)(const struct kv_cache *cache);
@@ -29,9 +29,9 @@ struct kv_cache {
     struct kv_layout layout;
     uint8_t *slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; NULL with a tier */
     size_t slab_bytes;
-    /* Owned MEMORY_DEVICE; blocks of the layers from metadata_layer_first on: metadata_block; NULL: none. */
-    uint8_t *metadata;
-    size_t metadata_slab_bytes;
+    /* Owned MEMORY_DEVICE; blocks of the layers from key_index_layer_first on: key_index_block; NULL: none. */
+    uint8_t *key_index;
+    size_t key_index_slab_bytes;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
@@ -51,7 +51,7 @@ struct kv_sequence {
     uint64_t *columns;            /* owned; [column_capacity] */
     void **chunks;                /* owned; [layer][kv head][column_capacity] */
     void **quantized;             /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
-    void **metadata;              /* owned; the same for the blocks beside them; NULL: none */
+    void **key_index;             /* owned; the same for the blocks beside them; NULL: none */
     struct sequence_pages *pages; /* the chunk owner's */
 };
 
@@ -62,8 +62,8 @@ static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t l
     return &sequence->chunks[lane * sequence->column_capacity + chunk];
 }
 
-/* Bytes of metadata beside a column. */
-uint64_t kv_column_metadata_bytes(const struct kv_cache_config *config);
+/* Bytes of key index beside a column. */
+uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
 
 /* A cache whose chunks are the owner's. */
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,

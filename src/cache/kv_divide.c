@@ -24,7 +24,7 @@ uint64_t tier_host_bytes(const struct kv_tier *tier) {
     const struct slot_counts used = {tier->slots.plain.fresh_count, tier->slots.quantized.fresh_count};
     const struct kv_cache_config *config = &tier->cache->config;
     uint64_t bytes = kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, used);
-    return bytes > tier->host_bytes_most ? bytes : tier->host_bytes_most;
+    return bytes > tier->host_bytes_max ? bytes : tier->host_bytes_max;
 }
 
 void tier_release_slots(struct kv_tier *tier) {
@@ -65,7 +65,7 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
 
 static enum status divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
-    tier->host_bytes_most = tier_host_bytes(tier);
+    tier->host_bytes_max = tier_host_bytes(tier);
     tier_release_slots(tier);
     tier->resident_layers = kv_budget_resident_layers(config, &tier->shares);
     return create_slots(tier, kv_budget_slots(config, &tier->shares), error);
@@ -74,7 +74,7 @@ static enum status divide(struct kv_tier *tier, struct error *error) {
 enum status tier_divide(struct kv_cache *cache, struct error *error) {
     struct kv_tier *tier = cache->tier;
     const struct kv_cache_config *config = &cache->config;
-    uint64_t fixed = kv_budget_fixed_bytes(config), least = kv_tier_bytes_least(config);
+    uint64_t fixed = kv_budget_fixed_bytes(config), least = kv_tier_bytes_min(config);
     if (tier->slots.plain.fresh_count != 0)
         return error_set(error, STATUS_UNSUPPORTED, "another selection while KV is in the host tier");
     if (config->host_bytes < least)
@@ -83,9 +83,9 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
                          " for metadata, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, least, fixed, least - fixed);
     TRY(divide(tier, error));
-    free(tier->metadata_run);
-    tier->metadata_run = calloc(TIER_RUN_CHUNKS, max_size(config->metadata_bytes, 1));
-    if (tier->metadata_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    free(tier->key_index_run);
+    tier->key_index_run = calloc(TIER_RUN_CHUNKS, max_size(config->key_index_bytes, 1));
+    if (tier->key_index_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "base/checked.h"
 #include "cache/kv_tier_internal.h"
 
-enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_least) */
+enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_min) */
 
 uint64_t tier_sources_end(const struct kv_sequence *sequence) {
     return sequence->pages->source_count > 0
@@ -17,10 +17,10 @@ uint64_t tier_sources_end(const struct kv_sequence *sequence) {
 
 static enum status add_source(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
                               uint64_t chunk_end, struct error *error) {
-    if (sequence->pages->source_count == TIER_SOURCES_MOST) {
+    if (sequence->pages->source_count == TIER_SOURCES_MAX) {
         document_close(document);
         return error_set(error, STATUS_MEMORY, "KV tier: a sequence that was cut back %d times",
-                         TIER_SOURCES_MOST);
+                         TIER_SOURCES_MAX);
     }
     sequence->pages->sources[sequence->pages->source_count++] =
         (struct page_source){document, chunk_first, chunk_end};
@@ -77,75 +77,75 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
 }
 
 /* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
-static enum status bring_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
                                uint64_t first, size_t count, struct error *error) {
     size_t heads = sequence->cache->config.kv_head_count;
     for (size_t head = 0; head < heads; head++)
-        brings[head] = (struct kv_bring){.sequence = sequence,
+        fetchs[head] = (struct kv_fetch){.sequence = sequence,
                                          .layer_index = layer,
                                          .kv_head = head,
                                          .chunk_first = first,
                                          .chunk_count = count,
-                                         .packed = true};
+                                         .quantized = true};
     for (size_t head = 0; head < heads; head++)
-        if (!kv_bring_begin(&brings[head])) {
+        if (!kv_fetch_begin(&fetchs[head])) {
             TRY(kv_tier_failure(sequence->cache, error));
             return kv_tier_full(sequence->cache, error);
         }
-    for (size_t head = 0; head < heads; head++) TRY(kv_bring_wait(&brings[head], error));
+    for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetchs[head], error));
     return STATUS_OK;
 }
 
-static void release_layer(struct kv_sequence *sequence, struct kv_bring *brings) {
+static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs) {
     for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
-        kv_bring_release(&brings[head]);
+        kv_fetch_release(&fetchs[head]);
 }
 
-/* Metadata of the first chunk_count chunks of a document that has none, or others: of its keys. */
-static enum status build_metadata(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+/* Key index of the first chunk_count chunks of a document that has none, or others: of its keys. */
+static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
-    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
-    if (brings == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
+    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
-    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+    for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-            status = bring_layer(sequence, brings, layer, first, count, error);
+            status = fetch_layer(sequence, fetchs, layer, first, count, error);
             if (status == STATUS_OK)
-                status = backing->build_metadata(backing->build_context, sequence, layer,
-                                                 first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
-            release_layer(sequence, brings);
+                status = backing->build_key_index(backing->build_context, sequence, layer,
+                                                  first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
+            release_layer(sequence, fetchs);
         }
-    free(brings);
+    free(fetchs);
     return status;
 }
 
-/* Metadata of the first chunk_count chunks, as they were saved. */
-static enum status load_metadata(struct kv_sequence *sequence, struct document *document,
-                                 uint64_t chunk_count, struct error *error) {
+/* Key index of the first chunk_count chunks, as they were saved. */
+static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
+                                  uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    size_t heads = config->kv_head_count, bytes = config->metadata_bytes;
-    if (sequence->metadata == NULL) return STATUS_OK;
+    size_t heads = config->kv_head_count, bytes = config->key_index_bytes;
+    if (sequence->key_index == NULL) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
-    if (strcmp(layout->metadata_kind, sequence->pages->backing.layout.metadata_kind) != 0 ||
-        layout->metadata_bytes != sequence->pages->backing.layout.metadata_bytes)
-        return build_metadata(sequence, chunk_count, error);
+    if (strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) != 0 ||
+        layout->key_index_bytes != sequence->pages->backing.layout.key_index_bytes)
+        return build_key_index(sequence, chunk_count, error);
     const struct device_operations *operations = sequence->cache->device->operations;
     struct stream *stream = sequence->cache->tier->stream;
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
-    for (size_t layer = config->metadata_layer_first; layer < config->layer_count; layer++)
+    for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += TIER_RUN_CHUNKS) {
             size_t count =
                 (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
-            status = document_read_metadata(document, layer, first, count, run, error);
+            status = document_read_key_index(document, layer, first, count, run, error);
             for (size_t head = 0; head < heads && status == STATUS_OK; head++)
                 for (size_t i = 0; i < count; i++)
                     operations->copy(
                         stream,
-                        sequence->metadata[(layer * heads + head) * sequence->column_capacity + first + i],
+                        sequence->key_index[(layer * heads + head) * sequence->column_capacity + first + i],
                         run + (head * count + i) * bytes, bytes);
             if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
         }
@@ -157,17 +157,17 @@ static enum status load_metadata(struct kv_sequence *sequence, struct document *
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
-    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
+    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
         /* All heads are on their way together; alone each would wait for the disk. */
-        status = bring_layer(sequence, brings, layer, token_count / KV_CHUNK_TOKENS, 1, error);
-        release_layer(sequence, brings);
+        status = fetch_layer(sequence, fetchs, layer, token_count / KV_CHUNK_TOKENS, 1, error);
+        release_layer(sequence, fetchs);
         for (size_t head = 0; head < config->kv_head_count && status == STATUS_OK; head++)
             status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
     }
-    free(brings);
+    free(fetchs);
     return status;
 }
 
@@ -176,14 +176,14 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_co
     const struct kv_tier *tier = sequence->cache->tier;
     const size_t heads = sequence->cache->config.kv_head_count;
     if (tier->resident_layers == 0 || chunk_count == 0) return STATUS_OK;
-    struct kv_bring *brings = calloc(heads, sizeof *brings);
-    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetchs = calloc(heads, sizeof *fetchs);
+    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < tier->resident_layers && status == STATUS_OK; layer++) {
-        status = bring_layer(sequence, brings, layer, 0, (size_t)chunk_count, error);
-        release_layer(sequence, brings);
+        status = fetch_layer(sequence, fetchs, layer, 0, (size_t)chunk_count, error);
+        release_layer(sequence, fetchs);
     }
-    free(brings);
+    free(fetchs);
     return status;
 }
 
@@ -220,7 +220,7 @@ static enum status load_document(struct kv_sequence *sequence, struct document *
                                  uint64_t token_count, struct error *error) {
     TRY(add_source(sequence, document, 0, UINT64_MAX, error));
     TRY(kv_sequence_reserve(sequence, token_count, error));
-    TRY(load_metadata(sequence, document, token_count / KV_CHUNK_TOKENS, error));
+    TRY(load_key_index(sequence, document, token_count / KV_CHUNK_TOKENS, error));
     return load_tail(sequence, token_count, error);
 }
 
@@ -258,17 +258,17 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     return STATUS_OK;
 }
 
-static enum status copy_layer(struct kv_sequence *sequence, struct kv_bring *brings, size_t layer,
+static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
                               uint64_t chunk_count, struct error *error) {
     struct error why;
     for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
         size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-        enum status status = bring_layer(sequence, brings, layer, first, count, error);
+        enum status status = fetch_layer(sequence, fetchs, layer, first, count, error);
         for (size_t head = 0; status == STATUS_OK && head < sequence->cache->config.kv_head_count; head++)
             if (sequence->pages->writes &&
                 tier_copy_pages(sequence, layer, head, first, count, &why) != STATUS_OK)
                 tier_stop_writing(sequence, &why);
-        release_layer(sequence, brings);
+        release_layer(sequence, fetchs);
         TRY(status);
     }
     return STATUS_OK;
@@ -277,13 +277,13 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_bring *bri
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_bring *brings = calloc(config->kv_head_count, sizeof *brings);
-    if (brings == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
+    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = create_document(sequence, token_capacity, error);
     bool created = status == STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
-        status = copy_layer(sequence, brings, layer, sequence->length / KV_CHUNK_TOKENS, error);
-    free(brings);
+        status = copy_layer(sequence, fetchs, layer, sequence->length / KV_CHUNK_TOKENS, error);
+    free(fetchs);
     if (status == STATUS_OK) {
         sequence->pages->saved = sequence->pages->writes;
         sequence->pages->committed_tokens = 0;

@@ -1,11 +1,11 @@
-/* Chunks of a head brought into memory and held there: struct kv_bring; and chunks whose rows change. */
+/* Chunks of a head fetched into memory and held there: struct kv_fetch; and chunks whose rows change. */
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "cache/kv_tier_internal.h"
 
-static uint64_t bring_chunk(const struct kv_bring *bring, size_t index) {
-    return bring->chunks != NULL ? bring->chunks[index] : bring->chunk_first + index;
+static uint64_t fetch_chunk(const struct kv_fetch *fetch, size_t index) {
+    return fetch->chunks != NULL ? fetch->chunks[index] : fetch->chunk_first + index;
 }
 
 static int by_number_down(const void *a, const void *b) {
@@ -14,13 +14,13 @@ static int by_number_down(const void *a, const void *b) {
 }
 
 /* Slots for a scan's next chunks, in the order of memory: neighbours on the disk become neighbours in memory, and are
- * read in one request.  Without sorting, runs would be cut by every bring that ends between, and never heal. */
-static struct slot *scan_slot(struct kv_tier *tier, const struct kv_bring *bring) {
+ * read in one request.  Without sorting, runs would be cut by every fetch that ends between, and never heal. */
+static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch) {
     if (tier->slots.reserve_count == 0) {
         size_t missing = 0;
-        for (size_t i = bring->pinned; i < bring->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
-            missing += *kv_chunk_entry(bring->sequence, bring->layer_index, bring->kv_head,
-                                       bring_chunk(bring, i)) == NULL;
+        for (size_t i = fetch->pinned; i < fetch->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
+            missing += *kv_chunk_entry(fetch->sequence, fetch->layer_index, fetch->kv_head,
+                                       fetch_chunk(fetch, i)) == NULL;
         for (struct slot *slot;
              missing > 0 && (slot = tier_slot_take(tier, &tier->slots.plain, true)) != NULL; missing--)
             tier->slots.reserve[tier->slots.reserve_count++] = (uint32_t)(slot - tier->slots.list);
@@ -30,44 +30,44 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_bring *bring
                                          : NULL;
 }
 
-static struct slot *bring_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_bring *bring) {
-    ASSERT(!bring->scan || pool == &tier->slots.plain);
-    struct slot *slot = bring->scan ? scan_slot(tier, bring) : tier_slot_take(tier, pool, false);
-    return slot != NULL || bring->ahead ? slot : tier_slot_take_waiting(tier, pool, bring->scan);
+static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_fetch *fetch) {
+    ASSERT(!fetch->scan || pool == &tier->slots.plain);
+    struct slot *slot = fetch->scan ? scan_slot(tier, fetch) : tier_slot_take(tier, pool, false);
+    return slot != NULL || fetch->ahead ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
-static bool scan_is_full(const struct kv_tier *tier, const struct kv_bring *bring) {
+static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetch) {
     uint64_t most = tier->slots.plain.count / 4;
-    if (most < 4 * bring->chunk_count) most = 4 * bring->chunk_count;
-    return bring->scan && bring->pinned == 0 && tier->slots.scan_pins > 0 &&
-           tier->slots.scan_pins + bring->chunk_count > most;
+    if (most < 4 * fetch->chunk_count) most = 4 * fetch->chunk_count;
+    return fetch->scan && fetch->pinned == 0 && tier->slots.scan_pins > 0 &&
+           tier->slots.scan_pins + fetch->chunk_count > most;
 }
 
 /* What is submitted to a full queue waits, and for a guess nobody does. */
-static bool guess_has_room(const struct kv_tier *tier, const struct kv_bring *bring) {
-    return !bring->ahead || bring->chunk_count - bring->pinned <= io_queue_room(tier->reads.queue);
+static bool guess_has_room(const struct kv_tier *tier, const struct kv_fetch *fetch) {
+    return !fetch->ahead || fetch->chunk_count - fetch->pinned <= io_queue_room(tier->reads.queue);
 }
 
 /* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
-static void **bring_entry(const struct kv_bring *bring, uint64_t chunk) {
-    const struct kv_sequence *sequence = bring->sequence;
-    bool quantized = bring->packed && sequence->quantized != NULL &&
-                     chunk < sequence->pages->quantized_end[bring->layer_index];
-    return (quantized ? kv_stored_entry : kv_chunk_entry)(sequence, bring->layer_index, bring->kv_head,
+static void **fetch_entry(const struct kv_fetch *fetch, uint64_t chunk) {
+    const struct kv_sequence *sequence = fetch->sequence;
+    bool quantized = fetch->quantized && sequence->quantized != NULL &&
+                     chunk < sequence->pages->quantized_end[fetch->layer_index];
+    return (quantized ? kv_stored_entry : kv_chunk_entry)(sequence, fetch->layer_index, fetch->kv_head,
                                                           chunk);
 }
 
-static struct slot *bring_slot(const struct kv_bring *bring, size_t index) {
-    return tier_slot_at(bring->sequence->cache->tier, *bring_entry(bring, bring_chunk(bring, index)));
+static struct slot *fetch_slot(const struct kv_fetch *fetch, size_t index) {
+    return tier_slot_at(fetch->sequence->cache->tier, *fetch_entry(fetch, fetch_chunk(fetch, index)));
 }
 
 /* Rows of a chunk that lies in memory in 4 bits; false: it does not. */
-static bool dequantize(struct kv_tier *tier, const struct kv_bring *bring, struct slot *slot,
+static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struct slot *slot,
                        uint64_t chunk) {
-    const struct kv_sequence *sequence = bring->sequence;
+    const struct kv_sequence *sequence = fetch->sequence;
     if (sequence->quantized == NULL || tier_slot_is_quantized(tier, slot)) return false;
-    const void *quantized = *kv_quantized_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+    const void *quantized = *kv_quantized_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
     if (quantized == NULL) return false;
     while (tier_slot_at(tier, quantized)->state == SLOT_READING) tier_drain(tier, 1);
     tier->codec.q4_decode(&tier->cache->layout, quantized, tier_slot_memory(tier, slot));
@@ -76,110 +76,110 @@ static bool dequantize(struct kv_tier *tier, const struct kv_bring *bring, struc
 }
 
 /* A slot for a chunk that has none, on its way there; NULL: not now. */
-static struct slot *bring_begin_chunk(struct kv_bring *bring, uint64_t chunk, struct read_batch *batch) {
-    struct kv_sequence *sequence = bring->sequence;
+static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, struct read_batch *batch) {
+    struct kv_sequence *sequence = fetch->sequence;
     struct kv_tier *tier = sequence->cache->tier;
-    size_t lane = bring->layer_index * sequence->cache->config.kv_head_count + bring->kv_head;
+    size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
     bool quantized =
-        bring_entry(bring, chunk) != kv_chunk_entry(sequence, bring->layer_index, bring->kv_head, chunk);
+        fetch_entry(fetch, chunk) != kv_chunk_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
     struct tier_pool *pool = quantized ? &tier->slots.quantized : &tier->slots.plain;
-    struct slot *slot = bring_take(tier, pool, bring);
+    struct slot *slot = fetch_take(tier, pool, fetch);
     if (slot == NULL) return NULL;
     tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_READING);
     slot->fetched = true;
-    slot->guessed = bring->ahead;
-    if (dequantize(tier, bring, slot, chunk)) {
-        tier->statistics.hits += !bring->ahead;
+    slot->guessed = fetch->ahead;
+    if (dequantize(tier, fetch, slot, chunk)) {
+        tier->statistics.hits += !fetch->ahead;
         return slot;
     }
     tier_batch_add(tier, batch, slot);
-    bring->missed++;
-    ++*(bring->ahead ? &tier->statistics.guessed : &tier->statistics.misses);
+    fetch->missed++;
+    ++*(fetch->ahead ? &tier->statistics.guessed : &tier->statistics.misses);
     return slot;
 }
 
 /* Slots lie apart, and whatever was computed since they were last looked at has driven them out of the caches. */
-static void prefetch_slot(const struct kv_bring *bring, size_t index) {
-    if (index >= bring->chunk_count) return;
-    uint64_t chunk = bring_chunk(bring, index);
-    const void *memory = *bring_entry(bring, chunk);
-    size_t lane = bring->layer_index * bring->sequence->cache->config.kv_head_count + bring->kv_head;
-    __builtin_prefetch(tier_uses_at(bring->sequence, lane, chunk), 1);
-    if (memory != NULL) __builtin_prefetch(tier_slot_at(bring->sequence->cache->tier, memory), 1);
+static void prefetch_slot(const struct kv_fetch *fetch, size_t index) {
+    if (index >= fetch->chunk_count) return;
+    uint64_t chunk = fetch_chunk(fetch, index);
+    const void *memory = *fetch_entry(fetch, chunk);
+    size_t lane = fetch->layer_index * fetch->sequence->cache->config.kv_head_count + fetch->kv_head;
+    __builtin_prefetch(tier_uses_at(fetch->sequence, lane, chunk), 1);
+    if (memory != NULL) __builtin_prefetch(tier_slot_at(fetch->sequence->cache->tier, memory), 1);
 }
 
-bool kv_bring_begin(struct kv_bring *bring) {
-    struct kv_tier *tier = bring->sequence->cache->tier;
+bool kv_fetch_begin(struct kv_fetch *fetch) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
     struct read_batch batch;
     batch.count = 0;
-    if (scan_is_full(tier, bring) || !guess_has_room(tier, bring)) return false;
-    for (; bring->pinned < bring->chunk_count; bring->pinned++) {
-        prefetch_slot(bring, bring->pinned + TIER_PREFETCH_CHUNKS);
-        uint64_t chunk = bring_chunk(bring, bring->pinned);
-        void *const *entry = bring_entry(bring, chunk);
+    if (scan_is_full(tier, fetch) || !guess_has_room(tier, fetch)) return false;
+    for (; fetch->pinned < fetch->chunk_count; fetch->pinned++) {
+        prefetch_slot(fetch, fetch->pinned + TIER_PREFETCH_CHUNKS);
+        uint64_t chunk = fetch_chunk(fetch, fetch->pinned);
+        void *const *entry = fetch_entry(fetch, chunk);
         struct slot *slot;
         if (*entry == NULL) {
-            slot = bring_begin_chunk(bring, chunk, &batch);
+            slot = fetch_begin_chunk(fetch, chunk, &batch);
             if (slot == NULL) break;
         } else {
             slot = tier_slot_at(tier, *entry);
-            tier->statistics.hits += !bring->ahead;
-            if (slot->guessed && !bring->ahead) {
-                bring->foreseen++;
+            tier->statistics.hits += !fetch->ahead;
+            if (slot->guessed && !fetch->ahead) {
+                fetch->foreseen++;
                 tier->statistics.foreseen++;
             }
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
-        if (bring->scan) tier->slots.scan_pins++;
-        if (!bring->scan && !bring->ahead) tier_count_use(tier, slot);
+        if (fetch->scan) tier->slots.scan_pins++;
+        if (!fetch->scan && !fetch->ahead) tier_count_use(tier, slot);
     }
     while (tier->slots.reserve_count > 0) /* evictions made room that is not needed */
         tier->slots.plain.free_slots[tier->slots.plain.free_count++] =
             tier->slots.reserve[--tier->slots.reserve_count];
     if (batch.count > 0) tier_batch_submit(tier, &batch);
-    return bring->pinned == bring->chunk_count;
+    return fetch->pinned == fetch->chunk_count;
 }
 
-void kv_bring_flush(struct kv_bring *bring) { io_queue_flush(bring->sequence->cache->tier->reads.queue); }
+void kv_fetch_flush(struct kv_fetch *fetch) { io_queue_flush(fetch->sequence->cache->tier->reads.queue); }
 
-static bool has_arrived(struct kv_bring *bring) {
-    while (bring->arrived < bring->pinned && bring_slot(bring, bring->arrived)->state != SLOT_READING)
-        bring->arrived++;
-    return bring->arrived == bring->chunk_count;
+static bool has_arrived(struct kv_fetch *fetch) {
+    while (fetch->arrived < fetch->pinned && fetch_slot(fetch, fetch->arrived)->state != SLOT_READING)
+        fetch->arrived++;
+    return fetch->arrived == fetch->chunk_count;
 }
 
-bool kv_bring_is_ready(struct kv_bring *bring) {
-    if (has_arrived(bring)) return true;
-    tier_drain(bring->sequence->cache->tier, 0);
-    return has_arrived(bring);
+bool kv_fetch_is_ready(struct kv_fetch *fetch) {
+    if (has_arrived(fetch)) return true;
+    tier_drain(fetch->sequence->cache->tier, 0);
+    return has_arrived(fetch);
 }
 
-enum status kv_bring_wait(struct kv_bring *bring, struct error *error) {
-    struct kv_tier *tier = bring->sequence->cache->tier;
-    ASSERT(bring->pinned == bring->chunk_count);
-    while (!has_arrived(bring)) tier_drain(tier, 1);
+enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
+    ASSERT(fetch->pinned == fetch->chunk_count);
+    while (!has_arrived(fetch)) tier_drain(tier, 1);
     return kv_tier_failure(tier->cache, error);
 }
 
-void kv_bring_release(struct kv_bring *bring) {
-    struct kv_tier *tier = bring->sequence->cache->tier;
+void kv_fetch_release(struct kv_fetch *fetch) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
     /* The last first, so that they are taken again in the order of their chunks and neighbours stay neighbours. */
-    for (size_t i = bring->pinned; i > 0; i--) {
-        if (i > TIER_PREFETCH_CHUNKS) prefetch_slot(bring, i - 1 - TIER_PREFETCH_CHUNKS);
-        struct slot *slot = bring_slot(bring, i - 1);
+    for (size_t i = fetch->pinned; i > 0; i--) {
+        if (i > TIER_PREFETCH_CHUNKS) prefetch_slot(fetch, i - 1 - TIER_PREFETCH_CHUNKS);
+        struct slot *slot = fetch_slot(fetch, i - 1);
         ASSERT(slot->pins > 0);
         slot->pins--;
-        if (bring->scan) tier->slots.scan_pins--;
+        if (fetch->scan) tier->slots.scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
         slot->fetched = slot->guessed = false;
-        if (tier_slot_is_resident(tier, slot) || bring->stays) continue;
-        if (bring->scan)
+        if (tier_slot_is_resident(tier, slot) || fetch->stays) continue;
+        if (fetch->scan)
             tier_make_victim(tier, slot);
         else
             tier_admit(tier, slot);
     }
-    bring->pinned = bring->arrived = 0;
+    fetch->pinned = fetch->arrived = 0;
 }
 
 /* ---- rows ---- */
@@ -195,17 +195,17 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
                             struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     const uint32_t index = (uint32_t)chunk;
-    struct kv_bring bring = {
+    struct kv_fetch fetch = {
         .sequence = sequence, .layer_index = layer, .kv_head = head, .chunks = &index, .chunk_count = 1};
-    if (!kv_bring_begin(&bring)) {
+    if (!kv_fetch_begin(&fetch)) {
         TRY(kv_tier_failure(tier->cache, error));
         return kv_tier_full(tier->cache, error);
     }
-    enum status status = kv_bring_wait(&bring, error);
-    struct slot *slot = bring_slot(&bring, 0);
+    enum status status = kv_fetch_wait(&fetch, error);
+    struct slot *slot = fetch_slot(&fetch, 0);
     slot->state = SLOT_DIRTY;
     if (sequence->quantized != NULL && status == STATUS_OK) forget_quantized(sequence, layer, head, chunk);
-    kv_bring_release(&bring);
+    kv_fetch_release(&fetch);
     return status;
 }
 

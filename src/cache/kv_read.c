@@ -100,7 +100,7 @@ void tier_drain_all(struct kv_tier *tier) {
 static void register_memory(struct kv_tier *tier) {
     const struct kv_cache_config *config = &tier->cache->config;
     size_t bytes = kv_budget_staging_bytes(config);
-    bool to_plain = !config->q4_pages || config->mixes_pages;
+    bool to_plain = !config->quantized_pages || config->mixes_pages;
     if (tier->reads.is_registered || io_queue_in_flight(tier->reads.queue) > 0) return;
     if (to_plain && tier->slots.plain.fresh_count < tier->slots.plain.count) return;
     if (to_plain) bytes += (size_t)tier->slots.plain.count * tier->slots.plain.slot_bytes;

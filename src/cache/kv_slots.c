@@ -171,7 +171,7 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
     return least;
 }
 
-/* A chunk that was brought for a choice stays if it is used more than another one, which then goes in its place: what
+/* A chunk that was fetched for a choice stays if it is used more than another one, which then goes in its place: what
  * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
  * admission is that of TinyLFU, Einziger et al. 2017). */
 void tier_admit(struct kv_tier *tier, struct slot *slot) {

@@ -25,7 +25,8 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reads.ring_pages = tier->quantized_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
-    ASSERT(!config->mixes_pages || (config->q4_pages && config->layer_count <= PAGE_SHARES_LAYERS_MOST));
+    ASSERT(!config->mixes_pages ||
+           (config->quantized_pages && config->layer_count <= PAGE_SHARES_LAYERS_MAX));
     tier->shares.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
     memset(tier->shares.sixteenths, PAGE_SHARE_WHOLE / 2,
            tier->shares.layer_count); /* until a sequence has some */
@@ -39,7 +40,7 @@ static void destroy(struct kv_cache *cache) {
     tier_release_slots(tier);
     if (tier->stream != NULL) tier->cache->device->operations->stream_destroy(tier->stream);
     free(tier->reads.ring);
-    free(tier->metadata_run);
+    free(tier->key_index_run);
     free(tier->reads.began_ns);
     free(tier);
 }
@@ -129,7 +130,7 @@ static struct slot_counts lacking(const struct kv_sequence *sequence, uint64_t t
     struct slot_counts needed = slots_of_chunks(sequence, first, kv_chunks_of(token_count)),
                        stays = kv_budget_layer_slots(config, &tier->shares, tier->resident_layers);
     needed.plain = needed.plain * sequences + stays.plain + first;
-    needed.quantized = needed.quantized * sequences + stays.quantized + (config->q4_pages ? first : 0);
+    needed.quantized = needed.quantized * sequences + stays.quantized + (config->quantized_pages ? first : 0);
     return (struct slot_counts){
         needed.plain > tier->slots.plain.count ? needed.plain - tier->slots.plain.count : 0,
         needed.quantized > tier->slots.quantized.count ? needed.quantized - tier->slots.quantized.count : 0};

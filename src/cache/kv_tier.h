@@ -3,16 +3,16 @@
  *
  * A chunk (64 tokens of one KV head of one layer) is on disk, or in a slot, or both.  Its page is written once, when
  * the chunk is full, behind the computation; from then on eviction only forgets the slot.  Attention fetches the chunks
- * of one head (struct kv_bring), computes and releases them, while those of the next heads are being read.
+ * of one head (struct kv_fetch), computes and releases them, while those of the next heads are being read.
  *
  *   free -> reading -> clean -> free              a page read from disk
  *   free -> dirty -> queued -> clean -> free      rows computed here; queued: the page is on its way to the disk
  *
  *   1  A slot is free, or holds one chunk of one sequence; the sequence's table of addresses says where.
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
- *   3  A bring is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
+ *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
  *      is released.
- *   4  Slots in use <= slots counted.  Slots, metadata, the tables of both and of an open document for each sequence,
+ *   4  Slots in use <= slots counted.  Slots, key index, the tables of both and of an open document for each sequence,
  *      and write buffers together <= host_bytes at every instant: all of it is counted at the start.
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
@@ -23,7 +23,7 @@
  * in the form in which they are chosen from.  They are written like all others, and read once, when a document is
  * opened.  A budget that does not hold so many layers keeps fewer, the first ones.
  *
- * 4-bit pages.  With q4_pages a full chunk is quantized to 4 bits (kernels/codec), on disk and in its slot, and
+ * 4-bit pages.  With quantized_pages a full chunk is quantized to 4 bits (kernels/codec), on disk and in its slot, and
  * attention to chosen rows reads it so.  Slots are then of two kinds, plain (rows) and quantized.  Attention over
  * everything reads rows: its chunks are decoded into plain slots, from the quantized slot or from the page; these
  * copies may always go.  A growing chunk is plain, in RAM and as the tail of a document.  It is quantized as soon as
@@ -45,7 +45,7 @@
  * neighbouring chunks get neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice,
  * what is used less often than others goes first (access frequency, LeoAM section 4.1).
  *
- * Slots lie in MEMORY_HOST, where operations reach them; metadata are the device's.  Thread: the engine's.
+ * Slots lie in MEMORY_HOST, where operations reach them; key index is the device's.  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H
@@ -60,16 +60,16 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
                            const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 
 /* What one KV head needs for one attention: begun in order, released in any. */
-struct kv_bring {
+struct kv_fetch {
     struct kv_sequence *sequence;
     size_t layer_index, kv_head;
     const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
     uint64_t chunk_first;
     size_t chunk_count;
-    bool ahead;  /* a guess: takes only slots that may go now, and is no use of a chunk */
-    bool scan;   /* all of a head's chunks, in order, step after step */
-    bool stays;  /* what was read is soon wanted again: it is no victim when it is released */
-    bool packed; /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
+    bool ahead;     /* a guess: takes only slots that may go now, and is no use of a chunk */
+    bool scan;      /* all of a head's chunks, in order, step after step */
+    bool stays;     /* what was read is soon wanted again: it is no victim when it is released */
+    bool quantized; /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
     /* The tier's; all count chunks. */
     size_t pinned;   /* with a slot */
     size_t arrived;  /* pinned and in memory */
@@ -79,12 +79,12 @@ struct kv_bring {
 
 /* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
  * something was released, until then.  Reads gather until they are flushed, or somebody waits. */
-bool kv_bring_begin(struct kv_bring *bring);
-void kv_bring_flush(struct kv_bring *bring);    /* of all brings of its cache */
-bool kv_bring_is_ready(struct kv_bring *bring); /* looks for completions, without waiting */
-/* Waits.  The bring must have all its slots. */
-enum status kv_bring_wait(struct kv_bring *bring, struct error *error) STATUS_CHECKED;
-void kv_bring_release(struct kv_bring *bring); /* also of one that was begun in part */
+bool kv_fetch_begin(struct kv_fetch *fetch);
+void kv_fetch_flush(struct kv_fetch *fetch);    /* of all fetches of its cache */
+bool kv_fetch_is_ready(struct kv_fetch *fetch); /* looks for completions, without waiting */
+/* Waits.  The fetch must have all its slots. */
+enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CHECKED;
+void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in part */
 
 /* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
  * slots are taken by what may not go. */
@@ -101,9 +101,9 @@ struct kv_backing {
     struct store_model model;
     struct store_layout layout;
     const char *name; /* borrowed; of the document, for people */
-    /* Builds metadata of rows of a layer whose K is in memory, at once; NULL: there are none. */
-    enum status (*build_metadata)(void *context, struct kv_sequence *sequence, size_t layer_index,
-                                  uint64_t position_first, uint64_t row_count, struct error *error);
+    /* Builds key index of rows of a layer whose K is in memory, at once; NULL: there are none. */
+    enum status (*build_key_index)(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                   uint64_t position_first, uint64_t row_count, struct error *error);
     void *build_context;
 };
 /* For an empty sequence, once. */
@@ -123,7 +123,7 @@ enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct pa
 /* NULL: it has none, or none yet. */
 const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
- * metadata of full chunks, and the chunk that will be appended to, whose metadata are to be built anew; the
+ * key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew; the
  * document's shares become the sequence's.  writable:
  * opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
@@ -150,10 +150,10 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t hits, misses;        /* chunks that were brought to be attended to */
+    uint64_t hits, misses;        /* chunks that were fetched to be attended to */
     uint64_t guessed, foreseen;   /* chunks that guesses had read; hits that are owed to them */
     uint64_t wait_ns;             /* in which nothing could be computed */
-    uint64_t host_bytes;          /* of slots that were ever used, metadata, tables and buffers */
+    uint64_t host_bytes;          /* of slots that were ever used, key index, tables and buffers */
     uint64_t resident_read_pages; /* of read_pages, those of layers that stay in RAM */
     size_t resident_layers;       /* so many do */
 };
@@ -166,8 +166,8 @@ enum status kv_tier_full(const struct kv_cache *cache, struct error *error);
 /* The first failure; STATUS_OK: none. */
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 
-/* The bytes that a configuration needs at least in host_bytes, with metadata_bytes per chunk; for messages. */
-uint64_t kv_tier_bytes_least(const struct kv_cache_config *config);
+/* The bytes that a configuration needs at least in host_bytes, with key_index_bytes per chunk; for messages. */
+uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);
 /* The host_bytes that leave kv_bytes for slots. */
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);
 

@@ -3,7 +3,7 @@
  *   kv_budget     what a budget holds
  *   kv_slots      slots, and which one goes
  *   kv_read       pages on their way into slots
- *   kv_fetch      the chunks of a head, brought and held (struct kv_bring)
+ *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_divide     the slots' memory
  *   kv_write      a sequence's chunks on their way to the disk
  *   kv_documents  documents of a sequence
@@ -22,7 +22,7 @@ enum {
     TIER_RUN_CHUNKS = 16,    /* chunks that are written together */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
-    TIER_SOURCES_MOST = 8,
+    TIER_SOURCES_MAX = 8,
     TIER_PREFETCH_CHUNKS = 8, /* into the processor's caches, ahead of a loop over slots */
 };
 
@@ -58,11 +58,11 @@ struct tier_slots {
     struct slot *list; /* owned; of both pools; NULL: memory is not divided yet */
     uint32_t *stacks;  /* owned; of both pools */
     struct tier_pool plain;
-    struct tier_pool quantized; /* with q4_pages; else of no slots */
+    struct tier_pool quantized; /* with quantized_pages; else of no slots */
     /* Plain ones taken for a scan, in the order of memory; the next one last. */
     uint32_t reserve[TIER_RESERVE_SLOTS];
     size_t reserve_count;
-    uint64_t scan_pins; /* of brings that scan */
+    uint64_t scan_pins; /* of fetches that scan */
 };
 
 struct tier_reads {
@@ -79,7 +79,7 @@ struct tier_reads {
 
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
-    struct stream *stream;  /* owned; metadata to and from the device's memory */
+    struct stream *stream;  /* owned; key index to and from the device's memory */
     uint8_t *slab;          /* owned MEMORY_HOST; 4-bit pages being read, plain slots, quantized ones */
     size_t slab_bytes;
     struct tier_slots slots;
@@ -88,8 +88,8 @@ struct kv_tier {
     size_t quantized_bytes;    /* of a 4-bit chunk; 0: there are none */
     size_t resident_layers;    /* whose chunks never go */
     struct page_shares shares; /* by which slots are divided, where pages are mixed */
-    uint64_t host_bytes_most;  /* before slots were divided anew (kv_tier_statistics) */
-    uint8_t *metadata_run;     /* owned; [TIER_RUN_CHUNKS][metadata_bytes] */
+    uint64_t host_bytes_max;   /* before slots were divided anew (kv_tier_statistics) */
+    uint8_t *key_index_run;    /* owned; [TIER_RUN_CHUNKS][key_index_bytes] */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -107,7 +107,7 @@ struct page_source {
 /* What the tier keeps of a sequence. */
 struct sequence_pages {
     struct kv_backing backing;
-    struct page_source sources[TIER_SOURCES_MOST]; /* in the order of their chunks, which do not overlap */
+    struct page_source sources[TIER_SOURCES_MAX]; /* in the order of their chunks, which do not overlap */
     size_t source_count;
     bool writes;        /* the last source is open for writing */
     bool saved;         /* and has every chunk from the first on: it may be committed */
@@ -134,7 +134,7 @@ static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, siz
     const struct page_shares *shares = &sequence->pages->shares;
     return sequence->quantized != NULL &&
            (shares->layer_count == 0 ||
-            page_shares_is_packed(shares, layer, head, sequence->cache->config.kv_head_count, chunk));
+            page_shares_is_quantized(shares, layer, head, sequence->cache->config.kv_head_count, chunk));
 }
 
 /* Where a full chunk is in the form that stays. */
@@ -197,12 +197,12 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
 
 /* ---- kv_divide.c ---- */
 
-/* Makes the slots that the budget gives, after the metadata have changed. */
+/* Makes the slots that the budget gives, after the key index has changed. */
 enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 void tier_release_slots(struct kv_tier *tier);
 bool tier_is_divided(const struct kv_cache *cache);
 uint64_t tier_used_bytes(const struct kv_cache *cache);
-/* Of slots that were ever used, metadata, tables and buffers. */
+/* Of slots that were ever used, key index, tables and buffers. */
 uint64_t tier_host_bytes(const struct kv_tier *tier);
 
 /* ---- kv_write.c ---- */
@@ -210,7 +210,7 @@ uint64_t tier_host_bytes(const struct kv_tier *tier);
 /* A layer's chunks from the last one that was written up to chunk_end. */
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) STATUS_CHECKED;
-/* Pages of one head that are in memory now, and their metadata, into the document that is being written. */
+/* Pages of one head that are in memory now, and their key index, into the document that is being written. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                             size_t count, struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */

@@ -32,24 +32,25 @@ static struct document *written_document(const struct kv_sequence *sequence) {
         TRY(write_status_);                                                                       \
     } while (0)
 
-/* Metadata of chunks [first, first + count); layers that keep none have zeros there. */
-static enum status write_metadata(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
-                                  size_t count, struct error *error) {
+/* Key index of chunks [first, first + count); layers that keep none have zeros there. */
+static enum status write_key_index(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
+                                   size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     struct document *document = written_document(sequence);
-    size_t bytes = sequence->pages->backing.layout.metadata_bytes;
-    bool has = sequence->metadata != NULL && layer >= config->metadata_layer_first;
-    ASSERT(bytes == config->metadata_bytes && count <= TIER_RUN_CHUNKS);
-    memset(tier->metadata_run, 0, count * bytes);
+    size_t bytes = sequence->pages->backing.layout.key_index_bytes;
+    bool has = sequence->key_index != NULL && layer >= config->key_index_layer_first;
+    ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
+    memset(tier->key_index_run, 0, count * bytes);
     void *const *blocks =
-        has ? sequence->metadata + (layer * config->kv_head_count + head) * sequence->column_capacity : NULL;
+        has ? sequence->key_index + (layer * config->kv_head_count + head) * sequence->column_capacity : NULL;
     const struct device_operations *operations = sequence->cache->device->operations;
     for (size_t i = 0; has && i < count; i++)
-        operations->copy(tier->stream, tier->metadata_run + i * bytes, blocks[first + i], bytes);
+        operations->copy(tier->stream, tier->key_index_run + i * bytes, blocks[first + i], bytes);
     TRY(operations->stream_synchronize(tier->stream, error));
     tier->statistics.write_bytes += count * bytes;
-    WRITE(document, document_write_metadata(document, layer, head, first, count, tier->metadata_run, error));
+    WRITE(document,
+          document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));
     return STATUS_OK;
 }
 
@@ -98,8 +99,8 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
         ASSERT(pages[i] != NULL);
     }
     WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
-    if (sequence->pages->backing.layout.metadata_bytes > 0)
-        TRY(write_metadata(sequence, layer, head, first, count, error));
+    if (sequence->pages->backing.layout.key_index_bytes > 0)
+        TRY(write_key_index(sequence, layer, head, first, count, error));
     for (size_t i = 0; i < count; i++) {
         struct slot *slot = tier_slot_at(tier, pages[i]);
         tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + i);
@@ -111,7 +112,7 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
 
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) {
-    size_t most = min_size(document_write_most(written_document(sequence)), TIER_RUN_CHUNKS);
+    size_t most = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
     uint64_t first = sequence->pages->written[layer];
     if (first >= chunk_end) return STATUS_OK;
     for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
@@ -158,12 +159,12 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
     sequence->pages->writes = sequence->pages->saved = false;
 }
 
-/* Pages of one head that are in memory now, and their metadata. */
+/* Pages of one head that are in memory now, and their key index. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                             size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
-    size_t most = min_size(document_write_most(document), TIER_RUN_CHUNKS);
+    size_t most = min_size(document_write_max(document), TIER_RUN_CHUNKS);
     for (size_t done = 0, run; done < count; done += run) {
         const void *pages[TIER_RUN_CHUNKS];
         run = min_size(count - done, most);
@@ -172,8 +173,8 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
         WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
-        if (sequence->pages->backing.layout.metadata_bytes > 0)
-            TRY(write_metadata(sequence, layer, head, first + done, run, error));
+        if (sequence->pages->backing.layout.key_index_bytes > 0)
+            TRY(write_key_index(sequence, layer, head, first + done, run, error));
     }
     return STATUS_OK;
 }

@@ -17,12 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PAGE_SHARE_WHOLE = 16, PAGE_SHARES_LAYERS_MOST = 159 };
+enum { PAGE_SHARE_WHOLE = 16, PAGE_SHARES_LAYERS_MAX = 159 };
 
 struct page_shares {
     uint16_t layer_count; /* 0: pages are all of one form */
     uint8_t sixteenths
-        [PAGE_SHARES_LAYERS_MOST]; /* of each layer, 0 to PAGE_SHARE_WHOLE; zeros behind the last one */
+        [PAGE_SHARES_LAYERS_MAX]; /* of each layer, 0 to PAGE_SHARE_WHOLE; zeros behind the last one */
 };
 
 /* Pages in 4 bits among chunks [0, chunk_end) of a head, one of kv_head_count.  chunk_end below 2^32. */
@@ -34,8 +34,8 @@ static inline uint64_t page_shares_before(const struct page_shares *shares, size
            whole;
 }
 
-static inline bool page_shares_is_packed(const struct page_shares *shares, size_t layer, size_t kv_head,
-                                         size_t kv_head_count, uint64_t chunk) {
+static inline bool page_shares_is_quantized(const struct page_shares *shares, size_t layer, size_t kv_head,
+                                            size_t kv_head_count, uint64_t chunk) {
     return page_shares_before(shares, layer, kv_head, kv_head_count, chunk + 1) >
            page_shares_before(shares, layer, kv_head, kv_head_count, chunk);
 }

@@ -10,7 +10,7 @@
 
 const double calibrate_quantiles[CALIBRATE_QUANTILES] = {0.01, 0.1, 0.5, 0.9, 0.99};
 
-enum { WINDOW_LEAST = 512, WINDOWS_LEAST = 4 };
+enum { WINDOW_MIN = 512, WINDOWS_MIN = 4 };
 
 struct calibrate_options calibrate_options_default(void) {
     return (struct calibrate_options){.window_size = 4096,
@@ -36,12 +36,12 @@ enum status calibrate_options_fit(struct calibrate_options *options, const struc
                                   size_t token_count, struct error *error) {
     uint64_t context = model->config.context_length;
     if (context > 0 && options->window_size > context) options->window_size = (size_t)context;
-    while (token_count / options->window_size < WINDOWS_LEAST && options->window_size / 2 >= WINDOW_LEAST)
+    while (token_count / options->window_size < WINDOWS_MIN && options->window_size / 2 >= WINDOW_MIN)
         options->window_size /= 2;
-    if (options->window_size < WINDOW_LEAST || token_count / options->window_size < WINDOWS_LEAST)
+    if (options->window_size < WINDOW_MIN || token_count / options->window_size < WINDOWS_MIN)
         return error_set(error, STATUS_USAGE,
                          "calibrate: the text has %zu tokens; at least %d windows of %d are needed",
-                         token_count, WINDOWS_LEAST, WINDOW_LEAST);
+                         token_count, WINDOWS_MIN, WINDOW_MIN);
     options->window_count = min_size(options->window_count, token_count / options->window_size);
     options->held_out = max_size(options->window_count / 4, 1);
     return STATUS_OK;
@@ -195,7 +195,7 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
                                          .progress_context = run};
         struct random random;
         how.training.epochs = o->epochs, how.training.steps = o->steps;
-        random_init(&random, o->seed + 1000003 * (entry * CALIBRATE_BITS_MOST + i + 1));
+        random_init(&random, o->seed + 1000003 * (entry * CALIBRATE_BITS_MAX + i + 1));
         run->span = share * (double)o->bits[i] / bits_total;
         TRY(hash_learn(run->head, layer, kv_head, &how, &random,
                        r->hash[i] + entry * r->k_dimension * o->bits[i], &r->learned[i][entry], error));
@@ -243,7 +243,7 @@ static bool allocate(struct calibration_result *r) {
 }
 
 void calibration_result_deinit(struct calibration_result *result) {
-    for (size_t i = 0; i < CALIBRATE_BITS_MOST; i++) {
+    for (size_t i = 0; i < CALIBRATE_BITS_MAX; i++) {
         free(result->hash[i]);
         free(result->learned[i]);
     }

@@ -21,7 +21,7 @@
 #include "calibrate/layer_study.h"
 #include "model/model.h"
 
-enum { CALIBRATE_BITS_MOST = 4, CALIBRATE_QUANTILES = 5 };
+enum { CALIBRATE_BITS_MAX = 4, CALIBRATE_QUANTILES = 5 };
 extern const double calibrate_quantiles[CALIBRATE_QUANTILES]; /* 0.01 0.1 0.5 0.9 0.99 */
 
 /* share of the work that is done, 0..1; true: stop. */
@@ -31,7 +31,7 @@ struct calibrate_options {
     size_t window_size; /* tokens */
     size_t window_count, held_out;
     size_t text_queries, probe_queries; /* per window */
-    size_t bits[CALIBRATE_BITS_MOST], bits_count;
+    size_t bits[CALIBRATE_BITS_MAX], bits_count;
     size_t epochs, steps; /* of hash training */
     /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
     size_t batch_queries, batch_keys;
@@ -53,12 +53,12 @@ enum status calibrate_options_fit(struct calibrate_options *options, const struc
 struct calibration_result {
     size_t layer_count, head_count, kv_head_count, k_dimension;
     struct calibrate_options options;
-    uint16_t *hash[CALIBRATE_BITS_MOST];               /* [layer][kv_head][k_dimension][bits] */
-    struct hash_learned *learned[CALIBRATE_BITS_MOST]; /* [layer][kv_head] */
-    uint16_t *skew;                                    /* [layer][kv_head][k_dimension][k_dimension] */
-    float *skew_kept;                                  /* [layer][kv_head] */
-    float *similarity;                                 /* [layer][head] */
-    float *similarity_quantiles;                       /* [layer][head][CALIBRATE_QUANTILES] */
+    uint16_t *hash[CALIBRATE_BITS_MAX];               /* [layer][kv_head][k_dimension][bits] */
+    struct hash_learned *learned[CALIBRATE_BITS_MAX]; /* [layer][kv_head] */
+    uint16_t *skew;                                   /* [layer][kv_head][k_dimension][k_dimension] */
+    float *skew_kept;                                 /* [layer][kv_head] */
+    float *similarity;                                /* [layer][head] */
+    float *similarity_quantiles;                      /* [layer][head][CALIBRATE_QUANTILES] */
     /* [layer][head]: the head's queries are zero, so it attends to all tokens equally.  Any k tokens are then its true
      * top k, whatever is learned.  Its similarity and quantiles are 0. */
     bool *idle;

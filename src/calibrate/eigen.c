@@ -44,13 +44,13 @@ static void swap_columns(double *v, size_t n, size_t i, size_t j) {
 }
 
 void eigen_symmetric(double *matrix, size_t count, double *values, double *vectors) {
-    enum { SWEEPS_MOST = 30 };
+    enum { SWEEPS_MAX = 30 };
     size_t n = count;
     double whole = 0;
     for (size_t i = 0; i < n * n; i++) whole += matrix[i] * matrix[i];
     memset(vectors, 0, n * n * sizeof *vectors);
     for (size_t i = 0; i < n; i++) vectors[i * n + i] = 1;
-    for (size_t sweep = 0; sweep < SWEEPS_MOST && off_diagonal(matrix, n) > 1e-15 * sqrt(whole); sweep++)
+    for (size_t sweep = 0; sweep < SWEEPS_MAX && off_diagonal(matrix, n) > 1e-15 * sqrt(whole); sweep++)
         for (size_t p = 0; p + 1 < n; p++)
             for (size_t q = p + 1; q < n; q++) rotate(matrix, vectors, n, p, q);
     for (size_t i = 0; i < n; i++) values[i] = matrix[i * n + i];

@@ -11,7 +11,7 @@
 #include "calibrate/gram.h"
 #include "tensor/half.h"
 
-enum { DIMENSION_MOST = 1024 }; /* of a head, as models have them (model_internal.h) */
+enum { DIMENSION_MAX = 1024 }; /* of a head, as models have them (model_internal.h) */
 
 enum status hash_head_create(struct hash_head **head, const struct samples *samples,
                              const struct kernels *kernels, struct pool *pool, size_t query_count,
@@ -85,7 +85,7 @@ static void add_normalised(double *sum, const double *moment, size_t dimension) 
 
 static void add_keys(const struct hash_head *h, double *moment, float *row) {
     size_t dimension = h->dimension, count = h->window_count * h->window_size;
-    double mean[DIMENSION_MOST] = {0};
+    double mean[DIMENSION_MAX] = {0};
     for (size_t i = 0; i < count; i++)
         for (size_t d = 0; d < dimension; d++) mean[d] += (double)h->keys[i * dimension + d] / (double)count;
     for (size_t i = 0; i < count; i++) {
@@ -107,7 +107,7 @@ static void add_queries(const struct hash_head *h, double *moment) {
 enum status hash_head_shape(struct hash_head *head, double power, struct error *error) {
     size_t n = head->dimension;
     double *memory = calloc(4 * n * n + n, sizeof *memory);
-    float row[DIMENSION_MOST];
+    float row[DIMENSION_MAX];
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     double *keys = memory, *queries = keys + n * n, *sum = queries + n * n, *vectors = sum + n * n;
     double *values = vectors + n * n;
@@ -128,7 +128,7 @@ enum status hash_head_shape(struct hash_head *head, double power, struct error *
 }
 
 void hash_head_unshape(const struct hash_head *head, float *weights_across, size_t bits) {
-    float row[DIMENSION_MOST];
+    float row[DIMENSION_MAX];
     for (size_t j = 0; j < bits; j++) {
         float *weights = weights_across + j * head->dimension;
         for (size_t d = 0; d < head->dimension; d++)
@@ -209,7 +209,7 @@ struct caught_run {
 static void encode_window(struct caught_run *run, size_t window) {
     const struct hash_head *h = run->head;
     for (size_t token = 0; token < h->window_size; token++) {
-        uint8_t code[HASH_CODE_BYTES_MOST];
+        uint8_t code[HASH_CODE_BYTES_MAX];
         float norm;
         h->kernels->hash.encode(
             &(struct hash_encode_args){.weights = run->weights,
@@ -281,7 +281,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     if (position < run->sinks + run->recent + 1) return (struct hash_caught){1, 1};
     size_t end = position + 1 - run->recent, count = end - run->sinks;
     size_t k = max_size((size_t)ceil(run->keep * (double)count), 1);
-    uint8_t codes[64 * HASH_CODE_BYTES_MOST], *scratch = run->scratch + thread * run->scratch_bytes;
+    uint8_t codes[64 * HASH_CODE_BYTES_MAX], *scratch = run->scratch + thread * run->scratch_bytes;
     float *true_scores = run->scores + thread * size, *found = run->found + thread * size;
     uint32_t *true_indices = run->true_indices + thread * size, *indices = run->indices + thread * size;
     const float *keys = h->keys + window * size * h->dimension;

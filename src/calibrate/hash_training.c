@@ -36,7 +36,7 @@ struct hash_trainer {
     struct pool *pool; /* borrowed */
     struct hash_training training;
     const struct matmul_method *product; /* borrowed: of F32 weights */
-    size_t dimension, pair_most, thread_count;
+    size_t dimension, pair_max, thread_count;
     float *weights, *velocity, *gradient; /* [bits][dimension] */
     float *slot_gradient;                 /* [SLOTS][bits][dimension] */
     double *slot_sums;                    /* [SLOTS][bits]: of codes; then the balance */
@@ -63,7 +63,7 @@ static void *array(size_t count, size_t element_bytes) {
 
 static bool allocate(struct hash_trainer *t) {
     size_t bits = t->training.bits, size = bits * t->dimension;
-    size_t columns = max_size(t->dimension, t->pair_most / HASH_PAIR_SLOTS);
+    size_t columns = max_size(t->dimension, t->pair_max / HASH_PAIR_SLOTS);
     t->prepared_bytes = align_up(t->product->prepared_bytes(bits, columns), 64);
     t->scratch_bytes = align_up(t->product->scratch_bytes(columns), 64);
     t->weights = array(size, sizeof(float));
@@ -73,8 +73,8 @@ static bool allocate(struct hash_trainer *t) {
     t->slot_sums = array(HASH_PAIR_SLOTS * bits, sizeof(double));
     t->slot_loss = array(HASH_PAIR_SLOTS, sizeof(double));
     t->balance = array(bits, sizeof(double));
-    t->codes = array(t->pair_most * bits, sizeof(float));
-    t->query_codes = array(t->pair_most * bits, sizeof(float));
+    t->codes = array(t->pair_max * bits, sizeof(float));
+    t->query_codes = array(t->pair_max * bits, sizeof(float));
     t->square = array(side_of(t) * side_of(t), sizeof(double));
     t->prepared = array(t->thread_count, t->prepared_bytes);
     t->scratch = array(t->thread_count, t->scratch_bytes);
@@ -85,21 +85,21 @@ static bool allocate(struct hash_trainer *t) {
 
 enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
                                 const struct matmul_kernels *kernels, const struct hash_training *training,
-                                size_t dimension, size_t pair_most, struct error *error) {
-    ASSERT(pair_most % HASH_PAIR_SLOTS == 0 && training->bits % 32 == 0 && training->bits > 0);
+                                size_t dimension, size_t pair_max, struct error *error) {
+    ASSERT(pair_max % HASH_PAIR_SLOTS == 0 && training->bits % 32 == 0 && training->bits > 0);
     struct hash_trainer *t = calloc(1, sizeof *t);
     if (t != NULL) {
         *t = (struct hash_trainer){.pool = pool,
                                    .training = *training,
                                    .product = &kernels->method[TENSOR_F32],
                                    .dimension = dimension,
-                                   .pair_most = pair_most,
+                                   .pair_max = pair_max,
                                    .thread_count = pool_thread_count(pool)};
         ASSERT(t->product->run != NULL);
     }
     if (t == NULL || !allocate(t)) {
         hash_trainer_destroy(t);
-        return error_set(error, STATUS_MEMORY, "no memory to train hash weights on %zu pairs", pair_most);
+        return error_set(error, STATUS_MEMORY, "no memory to train hash weights on %zu pairs", pair_max);
     }
     *trainer = t;
     return STATUS_OK;
@@ -307,7 +307,7 @@ static void decorrelation_gradient(struct hash_trainer *t, double norm) {
 double hash_trainer_loss(struct hash_trainer *trainer, const struct hash_pairs *pairs) {
     struct hash_trainer *t = trainer;
     size_t count = pairs->query_count * pairs->keys_per_query;
-    ASSERT(pairs->dimension == t->dimension && count <= t->pair_most && count > 0);
+    ASSERT(pairs->dimension == t->dimension && count <= t->pair_max && count > 0);
     ASSERT(pairs->query_count % HASH_PAIR_SLOTS == 0);
     t->pairs = pairs;
     pool_run(t->pool, pairs_task, t);

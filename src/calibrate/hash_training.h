@@ -51,7 +51,7 @@ float hash_label(size_t rank, size_t count);
 struct hash_trainer;
 enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
                                 const struct matmul_kernels *kernels, const struct hash_training *training,
-                                size_t dimension, size_t pair_most, struct error *error) STATUS_CHECKED;
+                                size_t dimension, size_t pair_max, struct error *error) STATUS_CHECKED;
 void hash_trainer_destroy(struct hash_trainer *trainer); /* NULL allowed */
 /* W normal, momentum zero. */
 void hash_trainer_reset(struct hash_trainer *trainer, struct random *random);

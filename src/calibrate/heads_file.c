@@ -7,7 +7,7 @@
 #include "platform/file.h"
 
 static const double tolerance = 0.05; /* published files have -0.0002 for 0 */
-enum { FILE_BYTES_MOST = 1 << 24 };
+enum { FILE_BYTES_MAX = 1 << 24 };
 
 /* The numbers of one line into row[most]; *count of them. */
 static enum status read_line(char *line, size_t number, const char *path, double *row, size_t most,
@@ -61,7 +61,7 @@ static enum status read_lines(struct calibration_result *result, const char *pat
 enum status calibrate_import_heads(struct calibration_result *result, const char *path, struct error *error) {
     char *text;
     size_t size;
-    TRY(file_read_all(path, FILE_BYTES_MOST, &text, &size, error));
+    TRY(file_read_all(path, FILE_BYTES_MAX, &text, &size, error));
     double *row = calloc(result->head_count, sizeof *row);
     enum status status = row == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     if (status == STATUS_OK && strlen(text) != size)

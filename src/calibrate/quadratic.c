@@ -22,10 +22,10 @@ double quadratic_violation(const double *g, const double *c, size_t count, const
 }
 
 double quadratic_solve(const double *g, const double *c, size_t count, double tolerance, double *x) {
-    enum { ROUNDS_MOST = 10000 };
+    enum { ROUNDS_MAX = 10000 };
     memset(x, 0, count * sizeof *x);
     double violation = quadratic_violation(g, c, count, x);
-    for (size_t round = 0; round < ROUNDS_MOST && violation > tolerance; round++) {
+    for (size_t round = 0; round < ROUNDS_MAX && violation > tolerance; round++) {
         for (size_t i = 0; i < count; i++) {
             double slope = slope_at(g, c, count, x, i), curvature = 2 * g[i * count + i];
             /* A coordinate without curvature goes downhill to its end. */

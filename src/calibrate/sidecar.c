@@ -1,4 +1,4 @@
-/* The file: metadata, tensors in the order declared, the data in the same order.  A table says both once. */
+/* The file: key index, tensors in the order declared, the data in the same order.  A table says both once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "model/calibration.h"
 
 struct entry { /* of the table */
-    char name[GGUF_NAME_BYTES_MOST];
+    char name[GGUF_NAME_BYTES_MAX];
     enum tensor_type type;
     uint64_t dimensions[3]; /* 0: no more of them */
     const void *data;
@@ -64,7 +64,7 @@ static void add_scores(struct sidecar *s) {
     };
     for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
         const uint64_t *d = scores[i].dimensions;
-        snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MOST, "%s",
+        snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MAX, "%s",
                  scores[i].name);
     }
     size_t heads = r->layer_count * r->kv_head_count;
@@ -75,7 +75,7 @@ static void add_scores(struct sidecar *s) {
             recalls[head * 3 + 1] = (float)r->learned[i][head].published;
             recalls[head * 3 + 2] = (float)r->learned[i][head].learned;
         }
-        snprintf(add(s, TENSOR_F32, recalls, 3, r->kv_head_count, r->layer_count)->name, GGUF_NAME_BYTES_MOST,
+        snprintf(add(s, TENSOR_F32, recalls, 3, r->kv_head_count, r->layer_count)->name, GGUF_NAME_BYTES_MAX,
                  "hash_recall_%zu", r->options.bits[i]);
     }
 }

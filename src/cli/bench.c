@@ -24,7 +24,7 @@
 #include "engine/recording.h"
 #include "platform/clock.h"
 
-enum { FILL_SEED = 1, TESTS_MOST = 4096 };
+enum { FILL_SEED = 1, TESTS_MAX = 4096 };
 
 struct bench {
     const struct options *options;
@@ -35,11 +35,11 @@ struct bench {
     struct bench_model model;
     struct bench_printer printer;
     struct random random;
-    struct sequence *sequences[ENGINE_SEQUENCES_MOST];
+    struct sequence *sequences[ENGINE_SEQUENCES_MAX];
     size_t sequence_count;      /* created */
     struct recording recording; /* of --replay; no rows: none */
-    struct replay replays[ENGINE_SEQUENCES_MOST];
-    const struct replay *replay_list[ENGINE_SEQUENCES_MOST];
+    struct replay replays[ENGINE_SEQUENCES_MAX];
+    const struct replay *replay_list[ENGINE_SEQUENCES_MAX];
     struct bandwidth bandwidth; /* open with --floor */
     char kernels[128];
     token_id *tokens; /* [longest prompt or depth] random ids */
@@ -76,7 +76,7 @@ static enum status prefill(struct bench *bench, struct sequence *sequence, uint6
 /* Adds the time of the plain reads, one between two steps, to *read_ns; NULL: none are made. */
 static enum status decode(struct bench *bench, uint64_t step_count, size_t sequence_count, uint64_t *read_ns,
                           struct error *error) {
-    token_id tokens[ENGINE_SEQUENCES_MOST];
+    token_id tokens[ENGINE_SEQUENCES_MAX];
     for (uint64_t step = 0; step < step_count; step++) {
         for (size_t i = 0; i < sequence_count; i++) tokens[i] = random_token(bench);
         const float *logits;
@@ -97,7 +97,7 @@ static enum status run_test_once(struct bench *bench, const struct bench_test *t
 }
 
 static void destroy_replays(struct bench *bench) {
-    for (size_t i = 0; i < ENGINE_SEQUENCES_MOST; i++) replay_destroy(&bench->replays[i]);
+    for (size_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) replay_destroy(&bench->replays[i]);
 }
 
 /* A sequence at the test's depth, of the recording; each has other pieces in the middle. */
@@ -194,15 +194,15 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
 /* ---- the list of tests ---- */
 
 struct test_list {
-    struct bench_test *tests; /* [TESTS_MOST], only shapes; owned */
+    struct bench_test *tests; /* [TESTS_MAX], only shapes; owned */
     size_t count;
 };
 
 static enum status list_add(struct test_list *list, uint64_t prompt_count, uint64_t generate_count,
                             uint64_t depth, uint64_t sequence_count, struct error *error) {
     if (prompt_count + generate_count == 0) return STATUS_OK;
-    if (list->count == TESTS_MOST)
-        return error_set(error, STATUS_USAGE, "bench: more than %d tests", TESTS_MOST);
+    if (list->count == TESTS_MAX)
+        return error_set(error, STATUS_USAGE, "bench: more than %d tests", TESTS_MAX);
     list->tests[list->count++] = (struct bench_test){.prompt_count = prompt_count,
                                                      .generate_count = generate_count,
                                                      .depth = depth,
@@ -352,7 +352,7 @@ static enum status use_scratch(struct bench *bench, struct error *error) {
 enum status bench_command(const struct options *options, struct error *error) {
     interrupt_install();
     struct bench *bench = calloc(1, sizeof *bench);
-    struct test_list list = {.tests = calloc(TESTS_MOST, sizeof *list.tests)};
+    struct test_list list = {.tests = calloc(TESTS_MAX, sizeof *list.tests)};
     enum status status = bench == NULL || list.tests == NULL
                              ? error_set(error, STATUS_MEMORY, "out of memory")
                              : list_tests(&list, options, error);

@@ -92,7 +92,7 @@ static double sample_share(const struct bench_model *model, const struct bench_t
 }
 
 static struct floor floor_of(const struct bench_model *model, const struct bench_test *test) {
-    double rates[BENCH_SAMPLES_MOST], shares[BENCH_SAMPLES_MOST];
+    double rates[BENCH_SAMPLES_MAX], shares[BENCH_SAMPLES_MAX];
     if (test->sample_count == 0 || test->read_rates[0] <= 0) return (struct floor){0};
     for (size_t i = 0; i < test->sample_count; i++) {
         rates[i] = test->read_rates[i];

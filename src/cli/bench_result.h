@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "cli/plan.h"
 
-enum { BENCH_SAMPLES_MOST = 1000 };
+enum { BENCH_SAMPLES_MAX = 1000 };
 
 enum bench_format { BENCH_MD, BENCH_JSON, BENCH_JSONL, BENCH_CSV };
 
@@ -36,9 +36,9 @@ struct bench_test {
     struct kv_tier_statistics tier;   /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;
-    uint64_t samples_ns[BENCH_SAMPLES_MOST];
+    uint64_t samples_ns[BENCH_SAMPLES_MAX];
     /* Bytes per second of plain reads between the steps of a repetition; 0: not requested, or not only steps. */
-    double read_rates[BENCH_SAMPLES_MOST];
+    double read_rates[BENCH_SAMPLES_MAX];
 };
 
 struct bench_statistics {

@@ -75,8 +75,8 @@ static enum status choose(struct calibrate *c, struct error *error) {
     c->how.epochs = option_count(options, OPTION_EPOCHS);
     c->how.seed = (uint64_t)option_integer(options, OPTION_SEED);
     c->how.mask = c->session.mask;
-    if (bits->list_count > CALIBRATE_BITS_MOST)
-        return error_set(error, STATUS_USAGE, "--bits: at most %d lengths", CALIBRATE_BITS_MOST);
+    if (bits->list_count > CALIBRATE_BITS_MAX)
+        return error_set(error, STATUS_USAGE, "--bits: at most %d lengths", CALIBRATE_BITS_MAX);
     c->how.bits_count = bits->list_count;
     for (size_t i = 0; i < bits->list_count; i++) {
         c->how.bits[i] = (size_t)bits->list[i];

@@ -13,7 +13,7 @@ struct command {
     const char *usage;       /* after "loam NAME " */
     const char *summary;     /* one line for the list of commands */
     const char *description; /* paragraphs for `loam help NAME` */
-    size_t positionals_least, positionals_most;
+    size_t positionals_min, positionals_max;
     /* A failure leaves its line in *error; an empty line means it is already reported. */
     enum status (*run)(const struct options *options, struct error *error);
 };

@@ -94,8 +94,8 @@ static enum status add_preset(struct evaluation *evaluation, const char *label, 
     for (size_t i = 0; i < evaluation->preset_count; i++)
         if (strcmp(evaluation->labels[i], label) == 0)
             return error_set(error, STATUS_USAGE, "--preset: %.40s is there twice", label);
-    if (evaluation->preset_count == EVAL_PRESETS_MOST)
-        return error_set(error, STATUS_USAGE, "--preset: more than %d", EVAL_PRESETS_MOST);
+    if (evaluation->preset_count == EVAL_PRESETS_MAX)
+        return error_set(error, STATUS_USAGE, "--preset: more than %d", EVAL_PRESETS_MAX);
     evaluation->labels[evaluation->preset_count] = label;
     return read_preset(evaluation, label, &evaluation->plans[evaluation->preset_count++], error);
 }
@@ -155,8 +155,8 @@ enum status evaluation_read(struct evaluation *evaluation, const struct options 
                             struct error *error) {
     *evaluation = (struct evaluation){.options = options,
                                       .output = (enum eval_output)option_count(options, OPTION_EVAL_OUTPUT)};
-    if (option_list(options, OPTION_EVAL_LENGTHS)->list_count > EVAL_LENGTHS_MOST)
-        return error_set(error, STATUS_USAGE, "--lengths: more than %d", EVAL_LENGTHS_MOST);
+    if (option_list(options, OPTION_EVAL_LENGTHS)->list_count > EVAL_LENGTHS_MAX)
+        return error_set(error, STATUS_USAGE, "--lengths: more than %d", EVAL_LENGTHS_MAX);
     TRY(eval_tiers_read(&evaluation->tiers, evaluation, error));
     TRY(read_presets(evaluation, error));
     static const enum option_id paths[] = {OPTION_JSON_FILE, OPTION_EVAL_SVG, OPTION_EVAL_EMIT};

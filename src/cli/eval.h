@@ -14,17 +14,17 @@
 #include "cli/table.h"
 #include "eval/essay.h"
 
-enum { EVAL_PRESETS_MOST = 40, EVAL_LENGTHS_MOST = 32 };
+enum { EVAL_PRESETS_MAX = 40, EVAL_LENGTHS_MAX = 32 };
 enum eval_output { EVAL_OUTPUT_MD, EVAL_OUTPUT_JSON, EVAL_OUTPUT_JSONL }; /* choices of -o */
 
 struct evaluation {
     const struct options *options;
     struct session session;
     struct sequence *sequence;
-    struct plan plans[EVAL_PRESETS_MOST];
-    const char *labels[EVAL_PRESETS_MOST]; /* as --preset has them: "hata:512" */
-    size_t order[EVAL_PRESETS_MOST];       /* in which they are best run: those that watch prompts first */
-    char *preset_names;                    /* owned: the texts of labels */
+    struct plan plans[EVAL_PRESETS_MAX];
+    const char *labels[EVAL_PRESETS_MAX]; /* as --preset has them: "hata:512" */
+    size_t order[EVAL_PRESETS_MAX];       /* in which they are best run: those that watch prompts first */
+    char *preset_names;                   /* owned: the texts of labels */
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
@@ -44,7 +44,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
     STATUS_CHECKED;
 /* From here on steps attend as preset number `index` says, or to everything (EVAL_FULL).  What is in the sequence
  * stays; but a preset that watches prompts must see them: evaluation_watches. */
-enum { EVAL_FULL = EVAL_PRESETS_MOST };
+enum { EVAL_FULL = EVAL_PRESETS_MAX };
 bool evaluation_watches(const struct evaluation *evaluation, size_t index);
 enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error)
     STATUS_CHECKED;

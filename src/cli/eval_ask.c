@@ -15,11 +15,11 @@
 #include "eval/recall.h"
 #include "platform/clock.h"
 
-enum { QUESTIONS_MOST = 1000, ANSWERS_MOST = 16, SPARE_TOKENS = 16 };
+enum { QUESTIONS_MAX = 1000, ANSWERS_MAX = 16, SPARE_TOKENS = 16 };
 
 struct question {
     char *text; /* owned */
-    char *answers[ANSWERS_MOST];
+    char *answers[ANSWERS_MAX];
     size_t answer_count;
     struct token_list tokens; /* of the question; the document's come before */
     size_t token_budget;
@@ -34,8 +34,8 @@ struct ask_run {
     struct recall recall;
     struct text answer;
     struct progress progress;
-    struct eval_work prefill, decode[EVAL_PRESETS_MOST];
-    size_t right[EVAL_PRESETS_MOST], asked[EVAL_PRESETS_MOST];
+    struct eval_work prefill, decode[EVAL_PRESETS_MAX];
+    size_t right[EVAL_PRESETS_MAX], asked[EVAL_PRESETS_MAX];
     struct table table;
     json_t *results;
 };
@@ -45,9 +45,9 @@ struct ask_run {
 static enum status read_answers(struct question *question, const json_t *answers, const char *path,
                                 size_t line, struct error *error) {
     size_t count = json_array_size(answers);
-    if (count == 0 || count > ANSWERS_MOST)
+    if (count == 0 || count > ANSWERS_MAX)
         return error_set(error, STATUS_USAGE, "%s: line %zu: answers: found %zu, expected 1 to %d texts",
-                         path, line, count, ANSWERS_MOST);
+                         path, line, count, ANSWERS_MAX);
     for (size_t i = 0; i < count; i++) {
         const char *text = json_string_value(json_array_get(answers, i));
         if (text == NULL || text[0] == '\0')
@@ -72,9 +72,9 @@ static enum status read_question(struct ask_run *run, const char *text, size_t l
             error_set(error, STATUS_USAGE, "%s: line %zu: not a line of JSON: %s", path, line, reason.text);
     else if (question == NULL || question[0] == '\0')
         status = error_set(error, STATUS_USAGE, "%s: line %zu: question: expected a text", path, line);
-    else if (run->question_count == QUESTIONS_MOST)
-        status = error_set(error, STATUS_USAGE, "%s: line %zu: more than %d questions", path, line,
-                           QUESTIONS_MOST);
+    else if (run->question_count == QUESTIONS_MAX)
+        status =
+            error_set(error, STATUS_USAGE, "%s: line %zu: more than %d questions", path, line, QUESTIONS_MAX);
     if (status == STATUS_OK) {
         run->question_count++;
         made->text = strdup(question);
@@ -90,7 +90,7 @@ static enum status read_questions(struct ask_run *run, const char *path, struct 
     char *text;
     size_t length, line = 0;
     TRY(prompt_read_file(path, &text, &length, error));
-    run->questions = calloc(QUESTIONS_MOST + 1, sizeof *run->questions);
+    run->questions = calloc(QUESTIONS_MAX + 1, sizeof *run->questions);
     enum status status =
         run->questions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     for (size_t at = 0; status == STATUS_OK && at < length;) {
@@ -224,7 +224,7 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     const struct session *session = &evaluation->session;
     uint64_t bytes = model_step_bytes(&session->model->gguf) +
                      engine_step_bytes(session->engine, run->document.count + question->tokens.count);
-    const char *answers[ANSWERS_MOST];
+    const char *answers[ANSWERS_MAX];
     for (size_t i = 0; i < question->answer_count; i++) answers[i] = question->answers[i];
     bool right = match_all(run->answer.bytes, run->answer.length, answers, question->answer_count) == 1;
     const char *last_line = strrchr(question->text, '\n');

@@ -24,10 +24,10 @@ struct kl_run {
     float *own;  /* [vocabulary_size], owned */
     const struct eval_place *place;
     size_t preset; /* being read; preset_count: the base */
-    struct divergence figures[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
-    double largest[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST]; /* KLD */
+    struct divergence figures[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
+    double largest[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX]; /* KLD */
     struct divergence window; /* the preset's that is being read, at one length of one window */
-    struct eval_tier_work work[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
+    struct eval_tier_work work[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
 
 /* An engine_each_logits: token `index` of the stretch has been read, its logits predict the next one. */

@@ -14,7 +14,7 @@ struct eval_place {
 
 struct eval_reader {
     struct evaluation *evaluation;
-    uint64_t lengths[EVAL_LENGTHS_MOST]; /* ascending */
+    uint64_t lengths[EVAL_LENGTHS_MAX]; /* ascending */
     size_t length_count;
     uint64_t stretch;
     struct token_list text;

@@ -12,8 +12,8 @@ struct recall_run {
     struct recall recall;
     size_t layer_count, head_count;
     /* Each owned, [layer_count][head_count]. */
-    struct recall_cell *cells[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
-    struct tree_counts tree[EVAL_PRESETS_MOST][EVAL_LENGTHS_MOST];
+    struct recall_cell *cells[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
+    struct tree_counts tree[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
 
 /* Logits of every token are asked for only so that the last layer runs for all of them. */
@@ -108,12 +108,12 @@ static json_t *head_json(const struct recall_run *run, size_t preset, size_t len
     json_add_uint(object, "tokens", cell->count);
     json_add_number(object, "kept", cell->count > 0 ? cell->kept / count : 1);
     json_add_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
-    json_add_number(object, "mass_least", cell->count > 0 ? cell->mass_least : 1);
+    json_add_number(object, "mass_least", cell->count > 0 ? cell->mass_min : 1);
     json_add_number(object, "top", cell->count > 0 ? cell->top / count : 1);
     if (run->evaluation->plans[preset].select.certify) {
         bool has = cell->certified_count > 0;
         json_add_number(object, "certified", has ? cell->certified / (double)cell->certified_count : 1);
-        json_add_number(object, "certified_least", has ? cell->certified_least : 1);
+        json_add_number(object, "certified_least", has ? cell->certified_min : 1);
         json_add_number(object, "certified_excess", has ? cell->certified_excess : 0);
     }
     return object;
@@ -206,8 +206,8 @@ enum status eval_recall(struct evaluation *evaluation, struct error *error) {
     }
     eval_reader_close(&run->reader);
     recall_destroy(&run->recall);
-    for (size_t preset = 0; preset < EVAL_PRESETS_MOST; preset++)
-        for (size_t length = 0; length < EVAL_LENGTHS_MOST; length++) free(run->cells[preset][length]);
+    for (size_t preset = 0; preset < EVAL_PRESETS_MAX; preset++)
+        for (size_t length = 0; length < EVAL_LENGTHS_MAX; length++) free(run->cells[preset][length]);
     free(run);
     return status;
 }

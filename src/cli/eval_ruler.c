@@ -36,13 +36,13 @@ struct ruler_run {
     char id[EVAL_RUN_ID_BYTES]; /* in every line */
     bool *done;                 /* [presets][tasks][lengths][samples], owned; of --resume */
     size_t done_count;
-    struct task_scores scores[EVAL_PRESETS_MOST][RULER_TASK_COUNT]
-                             [EVAL_LENGTHS_MOST]; /* by index into tasks, lengths */
+    struct task_scores scores[EVAL_PRESETS_MAX][RULER_TASK_COUNT]
+                             [EVAL_LENGTHS_MAX]; /* by index into tasks, lengths */
     struct heat_map map;
     struct text answer;
     struct progress progress;
     uint64_t tokens_done;
-    struct eval_work prefill, decode[EVAL_PRESETS_MOST];
+    struct eval_work prefill, decode[EVAL_PRESETS_MAX];
     double generate_seconds;
 };
 
@@ -187,7 +187,7 @@ static json_t *sample_json(const struct ruler_run *run, struct place place, bool
 }
 
 static double score_of(enum ruler_task task, const struct ruler_sample *sample, const struct text *answer) {
-    const char *references[RULER_ANSWERS_MOST];
+    const char *references[RULER_ANSWERS_MAX];
     for (size_t i = 0; i < sample->answer_count; i++) references[i] = sample->answers[i];
     return (ruler_task_is_part(task) ? match_part : match_all)(answer->bytes, answer->length, references,
                                                                sample->answer_count);
@@ -384,7 +384,7 @@ static void score_cell(struct table *table, struct task_scores score) {
 
 /* RULER's figure for a length: the mean over the tasks of their means; and its standard error. */
 static struct mean_of_tasks mean_of(const struct ruler_run *run, size_t preset, size_t length) {
-    return match_mean(&run->scores[preset][0][length], EVAL_LENGTHS_MOST, run->task_count);
+    return match_mean(&run->scores[preset][0][length], EVAL_LENGTHS_MAX, run->task_count);
 }
 
 static void mean_cell(struct table *table, struct mean_of_tasks mean) {

@@ -8,13 +8,13 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
-#include "model/model_size.h"
 #include "cli/model_type.h"
 #include "cli/output.h"
 #include "cli/utf8.h"
 #include "model/model.h"
+#include "model/model_size.h"
 
-enum { VALUES_SHOWN = 4, TYPE_NUMBER_MOST = 64 };
+enum { VALUES_SHOWN = 4, TYPE_NUMBER_MAX = 64 };
 
 static const char *const type_names[GGUF_TYPE_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                         "bool", "string", "array", "u64", "i64", "f64"};
@@ -103,7 +103,7 @@ static void print_metadata(const struct gguf *gguf) {
 static void print_tensors(const struct inspection *inspection) {
     const struct gguf *gguf = &inspection->gguf;
     output_text("\nTensors, %" PRIu64 "\n", gguf->tensor_count);
-    uint64_t counts[TYPE_NUMBER_MOST] = {0}, bytes[TYPE_NUMBER_MOST] = {0};
+    uint64_t counts[TYPE_NUMBER_MAX] = {0}, bytes[TYPE_NUMBER_MAX] = {0};
     char size[32];
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
@@ -115,13 +115,13 @@ static void print_tensors(const struct inspection *inspection) {
         }
         output_text("  %-44s %-8s %-24s %12s\n", name, tensor_type_info(tensor->type)->name, shape,
                     bytes_text(tensor->size_bytes, size, sizeof size));
-        if ((size_t)tensor->type < TYPE_NUMBER_MOST) {
+        if ((size_t)tensor->type < TYPE_NUMBER_MAX) {
             counts[tensor->type]++;
             bytes[tensor->type] += tensor->size_bytes;
         }
     }
     output_text("\nTotals\n");
-    for (uint32_t t = 0; t < TYPE_NUMBER_MOST; t++)
+    for (uint32_t t = 0; t < TYPE_NUMBER_MAX; t++)
         if (counts[t] > 0)
             output_text("  %-8s %6" PRIu64 " tensors  %12s\n", tensor_type_info((enum tensor_type)t)->name,
                         counts[t], bytes_text(bytes[t], size, sizeof size));

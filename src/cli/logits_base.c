@@ -7,11 +7,11 @@
 
 #include "base/checked.h"
 
-enum { HEAD_BYTES = 20, TRAILER_BYTES = 16, CODE_MOST = 65535, WINDOW_LEAST = 3 };
+enum { HEAD_BYTES = 20, TRAILER_BYTES = 16, CODE_MAX = 65535, WINDOW_MIN = 3 };
 static const char magic[8] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
 static const char trailer_magic[8] = {'L', 'O', 'A', 'M', 'V', 'O', 'C', '1'};
-static const float range_most = 24;
-static const float clamp_least =
+static const float range_max = 24;
+static const float clamp_min =
     15.99F; /* llama-perplexity clamps at 16; a narrower row holds no clamped token */
 static const double rounding = 2e-3; /* of the sum: half a step in every log-probability, and floats */
 
@@ -59,10 +59,10 @@ enum status logits_base_write(struct logits_base_writer *writer, const float *lo
         most = logits[i] > most ? logits[i] : most;
         least = logits[i] < least ? logits[i] : least;
     }
-    if (least < most - range_most) least = most - range_most;
+    if (least < most - range_max) least = most - range_max;
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - most);
-    float step = (most - least) / CODE_MOST;
+    float step = (most - least) / CODE_MAX;
     float row[2] = {step, least - most - (float)log(sum)};
     for (uint32_t i = 0; i < count; i++)
         writer->codes[i] = logits[i] > least ? (uint16_t)((logits[i] - least) / step + 0.5F) : 0;
@@ -123,7 +123,7 @@ static enum status check_head(struct logits_base *base, const char *path, struct
     memcpy(fields, data + sizeof magic, sizeof fields);
     *head = (struct logits_base_head){
         .window_size = fields[0], .vocabulary_size = fields[1], .window_count = fields[2]};
-    if (head->vocabulary_size == 0 || head->vocabulary_size > INT32_MAX || head->window_size < WINDOW_LEAST ||
+    if (head->vocabulary_size == 0 || head->vocabulary_size > INT32_MAX || head->window_size < WINDOW_MIN ||
         head->window_size > INT32_MAX || head->window_count == 0 || head->window_count > INT32_MAX)
         return error_set(error, STATUS_DOCUMENT, "%s: damaged: window %u, vocabulary %u, windows %u", path,
                          fields[0], fields[1], fields[2]);
@@ -178,7 +178,7 @@ enum status logits_base_read(const struct logits_base *base, uint64_t place, flo
         memcpy(&code, row + sizeof head + i * sizeof code, sizeof code);
         log_probabilities[i] = head[1] + head[0] * (float)code;
     }
-    *floor = head[0] * CODE_MOST > clamp_least ? head[1] : -INFINITY;
+    *floor = head[0] * CODE_MAX > clamp_min ? head[1] : -INFINITY;
     if (head[0] >= 0 && is_distribution(log_probabilities, count, *floor)) return STATUS_OK;
     return error_set(
         error, STATUS_DOCUMENT,

@@ -58,12 +58,12 @@ uint64_t model_step_bytes(const struct gguf *gguf) {
 }
 
 static const char *main_type(const struct gguf *gguf) {
-    enum { NUMBER_MOST = 64 };
-    uint64_t bytes[NUMBER_MOST] = {0};
+    enum { NUMBER_MAX = 64 };
+    uint64_t bytes[NUMBER_MAX] = {0};
     size_t best = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         size_t type = (size_t)gguf->tensors[i].type;
-        if (type >= NUMBER_MOST) continue;
+        if (type >= NUMBER_MAX) continue;
         bytes[type] += gguf->tensors[i].size_bytes;
         if (bytes[type] > bytes[best]) best = type;
     }

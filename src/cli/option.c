@@ -10,12 +10,12 @@
 #include "base/assert.h"
 #include "cli/command.h"
 
-enum { WORD_MOST = 63 };
+enum { WORD_MAX = 63 };
 
 size_t edit_distance(const char *a, const char *b) {
     size_t rows = strlen(a), columns = strlen(b);
-    if (rows > WORD_MOST || columns > WORD_MOST) return WORD_MOST;
-    size_t d[WORD_MOST + 1][WORD_MOST + 1];
+    if (rows > WORD_MAX || columns > WORD_MAX) return WORD_MAX;
+    size_t d[WORD_MAX + 1][WORD_MAX + 1];
     for (size_t i = 0; i <= rows; i++) d[i][0] = i;
     for (size_t j = 0; j <= columns; j++) d[0][j] = j;
     for (size_t i = 1; i <= rows; i++)
@@ -128,8 +128,8 @@ static bool choice_find(const char *choices, const char *word, size_t length, ui
 
 static enum status list_append(struct option_value *value, const struct place *place, uint64_t item,
                                struct error *error) {
-    if (value->list_count == OPTION_LIST_MOST)
-        return error_set(error, STATUS_USAGE, "%s: more than %d values", place->shown, OPTION_LIST_MOST);
+    if (value->list_count == OPTION_LIST_MAX)
+        return error_set(error, STATUS_USAGE, "%s: more than %d values", place->shown, OPTION_LIST_MAX);
     value->list[value->list_count++] = item;
     return STATUS_OK;
 }
@@ -240,10 +240,10 @@ static enum status parse_value(struct option_value *value, const struct place *p
 static enum status parse_option(struct options *options, int argc, char *const *argv, int *index,
                                 struct error *error) {
     const char *whole = argv[*index];
-    char word[WORD_MOST + 1];
+    char word[WORD_MAX + 1];
     const char *equals = whole[1] == '-' ? strchr(whole, '=') : NULL;
     size_t length = equals != NULL ? (size_t)(equals - whole) : strlen(whole);
-    snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MOST ? length : WORD_MOST), whole);
+    snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MAX ? length : WORD_MAX), whole);
     const struct option_spec *spec = find(options->command, word);
     if (spec == NULL) return refuse_unknown(options->command, word, error);
     const char *text = equals != NULL ? equals + 1 : NULL;
@@ -264,7 +264,7 @@ static enum status parse_rest(struct options *options, enum option_source source
         const struct option_spec *spec = &option_table[i];
         struct option_value *value = &options->values[spec->id];
         if (!belongs(spec, options->command) || value->present) continue;
-        char name[WORD_MOST + 1];
+        char name[WORD_MAX + 1];
         const char *text = spec->default_text;
         if (source == SOURCE_ENVIRONMENT)
             text = spec->id == OPTION_HELP ? NULL : getenv(option_environment_name(spec, name, sizeof name));
@@ -291,11 +291,11 @@ enum status options_parse(struct options *options, const struct command *command
             TRY(parse_option(options, argc, argv, &i, error));
     }
     if (option_flag(options, OPTION_HELP)) return STATUS_OK; /* help never fails over the rest */
-    if (options->positional_count > command->positionals_most)
+    if (options->positional_count > command->positionals_max)
         return error_set(error, STATUS_USAGE, "%s: unexpected argument '%s'; usage: loam %s %s",
-                         command->name, options->positionals[command->positionals_most], command->name,
+                         command->name, options->positionals[command->positionals_max], command->name,
                          command->usage);
-    if (options->positional_count < command->positionals_least)
+    if (options->positional_count < command->positionals_min)
         return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: loam %s %s", command->name,
                          command->name, command->usage);
     TRY(parse_rest(options, SOURCE_ENVIRONMENT, error));
@@ -320,7 +320,7 @@ const char *option_text(const struct options *options, enum option_id id) {
     return options->values[id].present ? options->values[id].text : NULL;
 }
 
-size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MOST]) {
+size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MAX]) {
     const struct option_value *value = &options->values[id];
     if (!value->present) return 0;
     texts[0] = value->text;

@@ -166,20 +166,20 @@ extern const size_t option_table_count;
 
 enum option_source { SOURCE_DEFAULT, SOURCE_ENVIRONMENT, SOURCE_ARGUMENT };
 
-enum { OPTION_LIST_MOST = 64 };
+enum { OPTION_LIST_MAX = 64 };
 
 struct option_value {
     bool present; /* from any source */
     enum option_source source;
-    const char *text;                    /* borrowed: argv, the environment, the table, or joined */
-    char *joined;                        /* owned */
-    const char *texts[OPTION_LIST_MOST]; /* of ARGUMENT_FILES: [list_count] borrowed; text is the first */
+    const char *text;                   /* borrowed: argv, the environment, the table, or joined */
+    char *joined;                       /* owned */
+    const char *texts[OPTION_LIST_MAX]; /* of ARGUMENT_FILES: [list_count] borrowed; text is the first */
     union {
         uint64_t count;
         int64_t integer;
         double number;
     };
-    uint64_t list[OPTION_LIST_MOST]; /* numbers, or indices into choices */
+    uint64_t list[OPTION_LIST_MAX]; /* numbers, or indices into choices */
     size_t list_count;
 };
 
@@ -203,7 +203,7 @@ bool option_flag(const struct options *options, enum option_id id);
 bool option_given(const struct options *options, enum option_id id);       /* argument or environment */
 const char *option_text(const struct options *options, enum option_id id); /* NULL: absent */
 /* All that were given; of an option that takes only one, that one. */
-size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MOST]);
+size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MAX]);
 uint64_t option_count(const struct options *options, enum option_id id);
 int64_t option_integer(const struct options *options, enum option_id id);
 double option_number(const struct options *options, enum option_id id);

@@ -109,7 +109,7 @@ static enum status check_parts(const struct output_list *list, const char *input
     char ending[8] = "", part[PATH_MAX];
     if (length < SUFFIX_BYTES || length >= sizeof part ||
         sscanf(path + length - SUFFIX_BYTES, "-%5u-of-%5u%7s", &number, &count, ending) != 3 ||
-        strcmp(ending, ".gguf") != 0 || count > GGUF_FILES_MOST)
+        strcmp(ending, ".gguf") != 0 || count > GGUF_FILES_MAX)
         return STATUS_OK;
     for (unsigned i = 1; i <= count; i++) {
         snprintf(part, sizeof part, "%.*s-%05u-of-%05u.gguf", (int)(length - SUFFIX_BYTES), path, i, count);
@@ -184,7 +184,7 @@ static enum status check_all(struct output_list *list, const struct options *opt
     if (model == NULL && !names_its_model) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));
-    const char *files[OPTION_LIST_MOST];
+    const char *files[OPTION_LIST_MAX];
     const size_t file_count = option_texts(options, OPTION_FILE, files);
     for (size_t i = 0; i < file_count; i++) TRY(check_input(list, "the text of -f", files[i]));
     TRY(check_input(list, "the questions", option_text(options, OPTION_EVAL_QUESTIONS)));

@@ -54,7 +54,8 @@ json_t *plan_json(const struct plan *plan) {
             json_add(object, axis_table[axis].name, json_string(plan_method(plan, axis, text, sizeof text)));
     json_add(object, "codec_k", json_string(kv_type_name(plan->k_type)));
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
-    if (plan->q4_pages) json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
+    if (plan->quantized_pages)
+        json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
     json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;
 }

@@ -8,10 +8,10 @@
 #include "cli/command.h"
 #include "platform/file.h"
 
-static const size_t file_bytes_most = (size_t)1 << 30;
+static const size_t file_bytes_max = (size_t)1 << 30;
 
 enum status prompt_read_file(const char *path, char **text, size_t *length, struct error *error) {
-    return file_read_all(path, file_bytes_most, text, length, error);
+    return file_read_all(path, file_bytes_max, text, length, error);
 }
 
 static struct prompt_part part_of(const char *text) {
@@ -19,7 +19,7 @@ static struct prompt_part part_of(const char *text) {
 }
 
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error) {
-    const char *paths[OPTION_LIST_MOST];
+    const char *paths[OPTION_LIST_MAX];
     bool read_input = false;
     *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
                                                 .documents = source->documents,
@@ -44,7 +44,7 @@ void prompt_close(struct prompt_source *source) {
 }
 
 const char *prompt_name(const struct options *options, char *buffer, size_t buffer_bytes) {
-    const char *paths[OPTION_LIST_MOST];
+    const char *paths[OPTION_LIST_MAX];
     const size_t count = option_texts(options, OPTION_FILE, paths);
     if (count == 0) return NULL;
     if (count == 1) return paths[0];

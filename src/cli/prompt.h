@@ -13,8 +13,8 @@
 /* What -sys, -f and -p give.  Stays where it is: prompt points into it. */
 struct prompt_source {
     struct prompt prompt;
-    struct prompt_part documents[OPTION_LIST_MOST];
-    char *texts[OPTION_LIST_MOST]; /* owned */
+    struct prompt_part documents[OPTION_LIST_MAX];
+    char *texts[OPTION_LIST_MAX]; /* owned */
 };
 /* Reads the files.  STATUS_USAGE when standard input is named twice.  To be closed also when it fails. */
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error)

@@ -25,7 +25,7 @@ struct run {
     struct token_list prompt;
     struct listener listener;
     struct generation generation;
-    struct answer answers[ENGINE_SEQUENCES_MOST];
+    struct answer answers[ENGINE_SEQUENCES_MAX];
     size_t answer_count;
     uint64_t seed, kv_bytes_peak, reused_tokens;
     char last_byte; /* written to standard output */
@@ -201,7 +201,7 @@ static enum status open_run(struct run *run, struct error *error) {
 /* ---- the work ---- */
 
 static enum status generate(struct run *run, struct error *error) {
-    struct answer *answers[ENGINE_SEQUENCES_MOST];
+    struct answer *answers[ENGINE_SEQUENCES_MAX];
     for (size_t i = 0; i < run->answer_count; i++) answers[i] = &run->answers[i];
     enum status status = generation_run(&run->generation, answers, run->answer_count, error);
     for (size_t i = 0; i < run->answer_count; i++)
@@ -212,7 +212,7 @@ static enum status generate(struct run *run, struct error *error) {
 
 /* Several answers: each under a heading, in the order of their seeds. */
 static enum status generate_held(struct run *run, struct error *error) {
-    struct held_text held[ENGINE_SEQUENCES_MOST] = {0};
+    struct held_text held[ENGINE_SEQUENCES_MAX] = {0};
     for (size_t i = 0; i < run->answer_count; i++) {
         run->answers[i].sink = sink_hold;
         run->answers[i].sink_context = &held[i];

@@ -160,7 +160,7 @@ enum status ls_command(const struct options *options, struct error *error) {
 
 static void show_text(void *context, const struct document_info *info) {
     (void)context;
-    char text[4 * STORE_TEXT_MOST], size[32], time[TIME_BYTES], hex[2 * STORE_FINGERPRINT_BYTES + 1];
+    char text[4 * STORE_TEXT_MAX], size[32], time[TIME_BYTES], hex[2 * STORE_FINGERPRINT_BYTES + 1];
     char share[SHARES_TEXT_BYTES];
     output_text("document     %" PRIu64 "\n", info->id);
     output_text("name         %s\n", shown(info->name, text, sizeof text));
@@ -241,7 +241,7 @@ static void take_id(void *context, const struct document_info *info) {
 
 static void report_document(struct verification *v, uint64_t id, const char *damage) {
     if (v->report == NULL) {
-        char text[4 * STORE_TEXT_MOST];
+        char text[4 * STORE_TEXT_MAX];
         if (damage == NULL)
             output_text("document %" PRIu64 ": ok\n", id);
         else

@@ -7,12 +7,12 @@
 
 #include "eval/text.h"
 
-enum { TABLE_COLUMNS_MOST = 48 };
+enum { TABLE_COLUMNS_MAX = 48 };
 
 struct table {
     size_t column_count;
-    bool is_number[TABLE_COLUMNS_MOST]; /* aligned to the right */
-    size_t widths[TABLE_COLUMNS_MOST];
+    bool is_number[TABLE_COLUMNS_MAX]; /* aligned to the right */
+    size_t widths[TABLE_COLUMNS_MAX];
     struct text cells; /* row by row, each cell zero-terminated; the first row is the heading */
     size_t cell_count;
 };

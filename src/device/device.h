@@ -43,18 +43,18 @@ enum memory_kind {
     MEMORY_HOST,   /* whole pages of the host's, that the device can copy from and to at full speed */
 };
 
-enum { DEVICE_GROUP_MOST = 4, DEVICE_BATCH_MOST = 4096 };
+enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
 
 /* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */
 struct matmul_operation {
     const float *x; /* [row_count][x_stride] */
     size_t x_stride;
     size_t row_count;
-    size_t weight_count; /* 1..DEVICE_GROUP_MOST */
-    const struct matrix *weights[DEVICE_GROUP_MOST];
-    const float *biases[DEVICE_GROUP_MOST]; /* [rows] or NULL */
-    float *y[DEVICE_GROUP_MOST];            /* [row_count][y_stride[j]] */
-    size_t y_stride[DEVICE_GROUP_MOST];
+    size_t weight_count; /* 1..DEVICE_GROUP_MAX */
+    const struct matrix *weights[DEVICE_GROUP_MAX];
+    const float *biases[DEVICE_GROUP_MAX]; /* [rows] or NULL */
+    float *y[DEVICE_GROUP_MAX];            /* [row_count][y_stride[j]] */
+    size_t y_stride[DEVICE_GROUP_MAX];
     bool accumulate; /* y += instead of y =: the residual connection */
 };
 
@@ -114,12 +114,12 @@ struct kv_view {
     const struct kv_layout *layout;
     void *const *chunks; /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of
                           * chunks[h * chunk_stride + r / 64] */
-    void *const
-        *packed; /* [kv_head_count][chunk_stride]: where not NULL, the chunk in 4 bits (kernels/codec): what
+    void *const *
+        quantized; /* [kv_head_count][chunk_stride]: where not NULL, the chunk in 4 bits (kernels/codec): what
                           * attend_rows then attends to, instead of its rows; NULL: there are none */
     size_t chunk_stride;
     void *const
-        *metadata; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
+        *key_index; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
 };
 
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
@@ -151,22 +151,22 @@ struct attend_operation { /* dense causal attention over everything stored so fa
 };
 
 /* What lies beside a chunk of one KV head, for selection to read instead of the chunk's keys. */
-enum metadata_kind {
-    METADATA_NONE,
-    METADATA_ABSTRACT, /* of pages of 8 to 64 tokens: kernels/abstract */
-    METADATA_HASH,     /* a code and a norm per token: kernels/hash */
-    METADATA_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
-    METADATA_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
-    METADATA_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
-    METADATA_KEYS, /* nothing: the keys themselves are scored, halves only, so that all chunks must be there */
+enum key_index_kind {
+    KEY_INDEX_NONE,
+    KEY_INDEX_ABSTRACT, /* of pages of 8 to 64 tokens: kernels/abstract */
+    KEY_INDEX_HASH,     /* a code and a norm per token: kernels/hash */
+    KEY_INDEX_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
+    KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
+    KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
+    KEY_INDEX_KEYS, /* nothing: the keys themselves are scored, halves only, so that all chunks must be there */
 };
 
-struct metadata_layout {
-    enum metadata_kind kind;
-    size_t bytes; /* of a chunk's block, a multiple of 64; 0 for METADATA_NONE */
+struct key_index_layout {
+    enum key_index_kind kind;
+    size_t bytes; /* of a chunk's block, a multiple of 64; 0 for KEY_INDEX_NONE */
     size_t
         unit_tokens; /* tokens that are picked together: 1, or those of a page, which has the score of its best token
-                         * where tokens are scored (metadata_scores_tokens) */
+                         * where tokens are scored (key_index_scores_tokens) */
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
@@ -175,23 +175,23 @@ struct metadata_layout {
      * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
-    bool use_norms;                 /* METADATA_HASH */
-    size_t columns;                 /* METADATA_PARTIAL, a multiple of 8 */
-    enum score_aggregate aggregate; /* METADATA_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
+    bool use_norms;                 /* KEY_INDEX_HASH */
+    size_t columns;                 /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    enum score_aggregate aggregate; /* KEY_INDEX_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
 };
 
 /* Whether scores are of single tokens, whatever is picked together. */
-static inline bool metadata_scores_tokens(const struct metadata_layout *layout) {
-    return layout->kind == METADATA_HASH || layout->kind == METADATA_PARTIAL ||
-           layout->kind == METADATA_MASS || layout->kind == METADATA_KEYS;
+static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
+    return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_PARTIAL ||
+           layout->kind == KEY_INDEX_MASS || layout->kind == KEY_INDEX_KEYS;
 }
 
-/* Builds the metadata of each item's rows [position_first, position_first + row_count) from the keys as they
- * are stored, so that building again gives the same; METADATA_MASS starts at 0.  METADATA_TREE: a run's node is built
+/* Builds the key index of each item's rows [position_first, position_first + row_count) from the keys as they
+ * are stored, so that building again gives the same; KEY_INDEX_MASS starts at 0.  KEY_INDEX_TREE: a run's node is built
  * with its last token, from the blocks of its other chunks. */
-struct metadata_operation {
-    const struct metadata_layout *layout;
-    /* [kv_head_count][k_dimension][bits or columns] halves, device memory; METADATA_HASH, METADATA_PARTIAL */
+struct key_index_operation {
+    const struct key_index_layout *layout;
+    /* [kv_head_count][k_dimension][bits or columns] halves, device memory; KEY_INDEX_HASH, KEY_INDEX_PARTIAL */
     const uint16_t *weights;
     size_t kv_head_count;
     const struct attend_item *items; /* row_first is not used */
@@ -225,7 +225,7 @@ static inline uint64_t select_item_kept(const struct select_item *item, size_t k
            select_item_picks(item, kv_head);
 }
 
-static inline uint64_t select_item_kept_most(const struct select_item *item, size_t kv_head_count) {
+static inline uint64_t select_item_kept_max(const struct select_item *item, size_t kv_head_count) {
     uint64_t most = 0;
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t kept = select_item_kept(item, head);
@@ -239,15 +239,15 @@ struct select_times {
     uint64_t score_ns, top_k_ns, attend_ns;
 };
 
-/* Scores candidates by their metadata and takes the best; the query heads of a group share one choice.  No row of K or
- * V is read, so the entries of view.chunks may be NULL (but METADATA_KEYS reads the keys). */
+/* Scores candidates by their key index and takes the best; the query heads of a group share one choice.  No row of K or
+ * V is read, so the entries of view.chunks may be NULL (but KEY_INDEX_KEYS reads the keys). */
 struct choose_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
     size_t head_count, kv_head_count;
-    const struct metadata_layout *layout;
-    const uint16_t *weights; /* as in metadata_operation */
-    /* METADATA_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
+    const struct key_index_layout *layout;
+    const uint16_t *weights; /* as in key_index_operation */
+    /* KEY_INDEX_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
      * it.  tree_counts: host memory, added to; or NULL. */
     enum tree_level tree_start;
     struct tree_counts *tree_counts;
@@ -277,7 +277,7 @@ struct softmax_sum {
 
 /* Attention of each KV head over its list: only those rows are read, so all other chunks' entries may be NULL.  An item
  * may be one KV head of a row, kv_head_count 1, head_count the group, q and out seen as [rows * KV heads][group heads],
- * view.chunks (packed, metadata) advanced by head * chunk_stride; its heads may come in any order, in any number of
+ * view.chunks (quantized, key index) advanced by head * chunk_stride; its heads may come in any order, in any number of
  * operations, and give the same bits. */
 struct attend_rows_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
@@ -296,7 +296,7 @@ struct attend_rows_operation {
     struct select_times *times; /* attend_ns is added to; or NULL */
 };
 
-/* METADATA_MASS: adds to each listed row's mass what attention gave it, summed over the heads of a group, times
+/* KEY_INDEX_MASS: adds to each listed row's mass what attention gave it, summed over the heads of a group, times
  * weight. */
 struct add_mass_operation {
     size_t head_count, kv_head_count;
@@ -318,7 +318,7 @@ struct mass_bound_operation {
     const struct rows_item *items;
     size_t item_count;
     const struct softmax_sum *sums;
-    const struct metadata_layout *layout;
+    const struct key_index_layout *layout;
     double *shares; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
 };
 
@@ -351,7 +351,7 @@ struct device_operations {
     /* Host work of the calling thread (disk reads to be submitted), done once while what is launched next is under way,
      * or at the next stream_synchronize.  It launches nothing itself but copies, on another stream.  One at a
      * time. */
-    void (*beside)(struct stream *stream, void (*work)(void *context), void *context);
+    void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     void (*copy)(struct stream *stream, void *target, const void *source,
                  size_t size_bytes); /* any two kinds; other host memory too, slower */
     enum status (*event_create)(struct device *device, struct event **event, struct error *error);
@@ -380,7 +380,7 @@ struct device_operations {
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
-    void (*metadata_build)(struct stream *stream, const struct metadata_operation *operation);
+    void (*key_index_build)(struct stream *stream, const struct key_index_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);

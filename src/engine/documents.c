@@ -10,8 +10,8 @@
 #include "platform/pool.h"
 
 enum {
-    REFUSALS_MOST = 16, /* documents that are opened in vain before the prompt is computed */
-    COPIES_MOST = 4,    /* bytes that are copied at most for each new one */
+    REFUSALS_MAX = 16, /* documents that are opened in vain before the prompt is computed */
+    COPIES_MAX = 4,    /* bytes that are copied at most for each new one */
 };
 
 struct documents {
@@ -121,7 +121,7 @@ enum status documents_open(struct documents **result, const struct plan *plan,
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
-    if (plan->q4_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
+    if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
     if (plan->mixes_pages) { /* zeros are shares too, until they are chosen */
         backing->layout.shares = plan->shares;
         backing->layout.shares.layer_count = (uint16_t)model->config.layer_count;
@@ -129,11 +129,11 @@ enum status documents_open(struct documents **result, const struct plan *plan,
         if (plan->fixes_shares)
             memset(backing->layout.shares.sixteenths, plan->quantized_of_16, model->config.layer_count);
     }
-    snprintf(backing->layout.metadata_kind, sizeof backing->layout.metadata_kind, "none");
+    snprintf(backing->layout.key_index_kind, sizeof backing->layout.key_index_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
-    if (selects && select_metadata_bytes(select) > 0) {
-        select_metadata_kind(select, backing->layout.metadata_kind);
-        backing->layout.metadata_bytes = (uint32_t)select_metadata_bytes(select);
+    if (selects && select_key_index_bytes(select) > 0) {
+        select_key_index_kind(select, backing->layout.key_index_kind);
+        backing->layout.key_index_bytes = (uint32_t)select_key_index_bytes(select);
     }
     return STATUS_OK;
 }
@@ -147,8 +147,8 @@ void documents_close(struct documents *documents) {
     free(documents);
 }
 
-static bool same_metadata(const struct store_layout *a, const struct store_layout *b) {
-    return strcmp(a->metadata_kind, b->metadata_kind) == 0 && a->metadata_bytes == b->metadata_bytes;
+static bool same_key_index(const struct store_layout *a, const struct store_layout *b) {
+    return strcmp(a->key_index_kind, b->key_index_kind) == 0 && a->key_index_bytes == b->key_index_bytes;
 }
 
 /* All of it is wanted: it goes on where the document ends.  Else it is only read; *full->message says so where it is
@@ -158,7 +158,7 @@ static enum status open_match(struct documents *documents, const struct store_ma
                               struct error *full, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
     *writable = match->prefix_tokens == match->token_count &&
-                same_metadata(&match->layout, &backing->layout) && !documents->is_read_only;
+                same_key_index(&match->layout, &backing->layout) && !documents->is_read_only;
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
                                            &match->layout, DOCUMENT_APPEND, token_capacity, error);
@@ -181,7 +181,7 @@ static void keep_exact(const struct store_layout *layout, struct store_match *ma
         match->prefix_tokens -= match->prefix_tokens % KV_CHUNK_TOKENS;
 }
 
-/* The longest prefix that can be used.  Metadata are built anew from the stored keys; those of rounded pages were made
+/* The longest prefix that can be used.  Key index is built anew from the stored keys; those of rounded pages were made
  * of exact ones. */
 static enum status find(struct documents *documents, const int32_t *tokens, uint64_t token_count,
                         struct store_match *match, struct error *error) {
@@ -230,8 +230,8 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
         return STATUS_OK;
     }
     bool departs = match->prefix_tokens < match->token_count ||
-                   !same_metadata(&match->layout, &documents->backing.layout);
-    if (writable || !departs || match->prefix_tokens / COPIES_MOST > token_count - match->prefix_tokens)
+                   !same_key_index(&match->layout, &documents->backing.layout);
+    if (writable || !departs || match->prefix_tokens / COPIES_MAX > token_count - match->prefix_tokens)
         return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, token_capacity, error);
     if (status == STATUS_OK) return STATUS_OK;
@@ -265,7 +265,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     notice->message[0] = '\0';
     kv_sequence_set_backing(sequence, &documents->backing);
     size_t refusals = 0;
-    for (; refusals < REFUSALS_MOST && !documents->ignores; refusals++) {
+    for (; refusals < REFUSALS_MAX && !documents->ignores; refusals++) {
         struct store_match match;
         enum status status = find(documents, tokens, token_count, &match, error);
         if (status == STATUS_OK && match.document == 0) break;
@@ -299,7 +299,7 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context) {
-    documents->backing.build_metadata = build;
+    documents->backing.build_key_index = build;
     documents->backing.build_context = context;
 }
 

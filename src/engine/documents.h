@@ -30,7 +30,7 @@ enum status documents_open(struct documents **documents, const struct plan *plan
                            const struct engine_options *options, const struct model *model,
                            const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
                            struct error *error) STATUS_CHECKED;
-/* Sets the function that builds the key index (kv_backing.build_metadata).  Call before the first sequence. */
+/* Sets the function that builds the key index (kv_backing.build_key_index).  Call before the first sequence. */
 void documents_build_with(struct documents *documents,
                           enum status (*build)(void *context, struct kv_sequence *sequence,
                                                size_t layer_index, uint64_t position_first,

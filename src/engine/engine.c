@@ -65,7 +65,7 @@ static enum status build_rows(void *context, struct kv_sequence *sequence, size_
     return engine->model->device->operations->stream_synchronize(engine->stream, error);
 }
 
-static enum status build_metadata(struct engine *engine, struct sequence *sequence, struct error *error) {
+static enum status build_key_index(struct engine *engine, struct sequence *sequence, struct error *error) {
     uint64_t length = sequence_length(sequence);
     for (size_t layer = 0; layer < engine->kv.layer_count && length > 0; layer++)
         TRY(build_rows(engine, sequence->kv, layer, 0, length, error));
@@ -75,13 +75,13 @@ static enum status build_metadata(struct engine *engine, struct sequence *sequen
 static enum status replace_select(struct engine *engine, const struct select_options *options,
                                   struct error *error) {
     TRY(make_select(engine, options, error));
-    size_t bytes = engine->select != NULL ? select_metadata_bytes(engine->select) : 0;
-    engine->kv.metadata_bytes = 0;
-    TRY(kv_cache_set_metadata(engine->cache, bytes, options->dense_layers, error));
-    engine->kv.metadata_bytes = bytes;
-    engine->kv.metadata_layer_first = options->dense_layers;
+    size_t bytes = engine->select != NULL ? select_key_index_bytes(engine->select) : 0;
+    engine->kv.key_index_bytes = 0;
+    TRY(kv_cache_set_key_index(engine->cache, bytes, options->dense_layers, error));
+    engine->kv.key_index_bytes = bytes;
+    engine->kv.key_index_layer_first = options->dense_layers;
     for (struct sequence *s = engine->sequences; s != NULL && engine->select != NULL; s = s->next)
-        TRY(build_metadata(engine, s, error));
+        TRY(build_key_index(engine, s, error));
     return attention_set_select(engine->attention, engine->select, error);
 }
 
@@ -128,8 +128,8 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
     if (engine->kv.host_bytes > 0 && select != NULL) {
         const struct select_shape shape = plan_select_shape(&engine->model->config);
         uint64_t now, then;
-        TRY(select_options_kept_most(options, &shape, engine->context_size, &now, error));
-        TRY(select_options_kept_most(&wanted, &shape, engine->context_size, &then, error));
+        TRY(select_options_kept_max(options, &shape, engine->context_size, &now, error));
+        TRY(select_options_kept_max(&wanted, &shape, engine->context_size, &then, error));
         if (then > now)
             return error_set(error, STATUS_UNSUPPORTED,
                              "a sequence that keeps more than its engine was made for, with KV on disk");
@@ -179,7 +179,7 @@ static double layer_seconds(void *context) {
 }
 
 /* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */
-static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_SHARES_LAYERS_MOST]) {
+static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_SHARES_LAYERS_MAX]) {
     struct calibration *file = NULL;
     bool known = calibration_open(&file, engine->model, NULL, NULL) == STATUS_OK && file != NULL &&
                  calibration_kv_sensitivity(file) != NULL;
@@ -197,7 +197,7 @@ static void choose_shares(void *context, struct store *store, const struct store
     struct engine *engine = context;
     const struct pool *pool = device_pool(engine->model->device);
     const bool selects = engine->select != NULL && token_count > 0;
-    float sensitivity[PAGE_SHARES_LAYERS_MOST];
+    float sensitivity[PAGE_SHARES_LAYERS_MAX];
     struct layer_timing timing = {engine, kv};
     const struct page_question question = {
         .store = store,
@@ -254,7 +254,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
                                                     .trace = trace,
                                                     .row_capacity = rows,
                                                     .block_capacity = block,
-                                                    .logit_row_capacity = engine->logit_rows_most},
+                                                    .logit_row_capacity = engine->logit_rows_max},
                           error);
 }
 
@@ -263,12 +263,12 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
     /* The cache rejects a budget that is too small, and names what everything together needs.  So the key index counts
      * here if there is a budget; without one it is allocated with the selection. */
-    if (plan->host_bytes == 0) engine->kv.metadata_bytes = engine->kv.metadata_layer_first = 0;
+    if (plan->host_bytes == 0) engine->kv.key_index_bytes = engine->kv.key_index_layer_first = 0;
     TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, engine->model->device,
                                                                        &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
-    engine->logit_rows_most = min_size(block, ENGINE_SEQUENCES_MOST);
+    engine->logit_rows_max = min_size(block, ENGINE_SEQUENCES_MAX);
     TRY(make_forward(engine, plan, rows, block, options->trace, error));
     engine->positions = calloc(rows, sizeof *engine->positions);
     engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);
@@ -395,7 +395,7 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
                                size_t count, const float **last, struct error *error) {
     size_t vocabulary = engine->model->config.vocabulary_size;
     for (size_t done = 0; done < count;) {
-        size_t rows = min_size(count - done, engine->logit_rows_most);
+        size_t rows = min_size(count - done, engine->logit_rows_max);
         const float *logits;
         TRY(forward_logits(engine->forward, engine->logit_rows + done, rows, &logits, error));
         for (size_t i = 0; i < rows; i++) {
@@ -424,8 +424,8 @@ void sequence_note_tokens(struct sequence *sequence, uint64_t position, const in
 }
 
 /* Rebuilds the key index of the rows behind the last full chunk: documents hold it only for full chunks. */
-static enum status build_tail_metadata(struct engine *engine, struct sequence *sequence,
-                                       struct error *error) {
+static enum status build_tail_key_index(struct engine *engine, struct sequence *sequence,
+                                        struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
          layer++)
@@ -443,7 +443,7 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
     TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
                          engine->context_size, &sequence->reused, &sequence->notice, error));
     sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->reused);
-    return build_tail_metadata(engine, sequence, error);
+    return build_tail_key_index(engine, sequence, error);
 }
 
 enum status engine_check_weights(const struct engine *engine, struct error *error) {
@@ -595,9 +595,9 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
 
 enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
                         size_t count, const float **logits, struct error *error) {
-    struct attend_item items[ENGINE_SEQUENCES_MOST];
-    struct kv_sequence *kv[ENGINE_SEQUENCES_MOST];
-    const struct select_rule *rules[ENGINE_SEQUENCES_MOST];
+    struct attend_item items[ENGINE_SEQUENCES_MAX];
+    struct kv_sequence *kv[ENGINE_SEQUENCES_MAX];
+    const struct select_rule *rules[ENGINE_SEQUENCES_MAX];
     if (count == 0 || count > engine->sequence_capacity)
         return error_set(error, STATUS_USAGE, "a step of %zu sequences: expected 1 to %zu", count,
                          engine->sequence_capacity);
@@ -641,13 +641,14 @@ uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
 }
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {
     struct kv_cache_config plain = engine->kv;
-    plain.metadata_bytes = 0;
+    plain.key_index_bytes = 0;
     uint64_t layers = engine->kv.layer_count, layer_bytes = kv_cache_bytes_per_token(&plain) / layers;
-    uint64_t metadata = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
+    uint64_t key_index = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
     if (engine->select == NULL || length == 0) return length * layer_bytes * layers;
     uint64_t dense = min_size(select_get_options(engine->select)->dense_layers, engine->kv.layer_count);
     uint64_t kept = select_kept_tokens(engine->select, length - 1);
-    return (length * dense + kept * (layers - dense)) * layer_bytes + (kept < length ? length * metadata : 0);
+    return (length * dense + kept * (layers - dense)) * layer_bytes +
+           (kept < length ? length * key_index : 0);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }

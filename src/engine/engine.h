@@ -16,7 +16,7 @@
 #include "model/model.h"
 #include "plan/plan.h"
 
-enum { ENGINE_SEQUENCES_MOST = PLAN_SEQUENCES_MAX };
+enum { ENGINE_SEQUENCES_MAX = PLAN_SEQUENCES_MAX };
 
 struct engine;
 struct sequence;

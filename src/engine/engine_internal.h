@@ -23,7 +23,7 @@ struct engine {
     struct kv_cache *cache;
     struct kv_cache_config kv;
     uint64_t context_size;
-    size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_most;
+    size_t sequence_capacity, sequence_count, batch_size, segment_size, logit_rows_max;
     enum plan_suffix suffix;
     bool watched;          /* an observer is set: prompts run block by block, in the order of their rows */
     uint64_t *positions;   /* [row capacity] */

@@ -288,8 +288,8 @@ void replay_keys_values(const struct replay *replay, const struct replay_shape *
     const uint16_t *rows = layer_rows(replay, shape, layer);
     uint32_t row;
     const int64_t distance = source_of(replay, position, &row);
-    float cosine_sine[2 * ROPE_PAIRS_MOST];
-    ASSERT(s->pair_count <= ROPE_PAIRS_MOST);
+    float cosine_sine[2 * ROPE_PAIRS_MAX];
+    ASSERT(s->pair_count <= ROPE_PAIRS_MAX);
     for (size_t i = 0; i < s->pair_count && distance != 0; i++) {
         double angle = (double)distance * (double)recording->frequencies[i];
         cosine_sine[2 * i] = (float)cos(angle);

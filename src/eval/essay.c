@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SENTENCE_MOST = 400 };
+enum { SENTENCE_MAX = 400 };
 
 /* The file's bytes as they are; the path comes from the build. */
 __asm__(".pushsection .rodata\n"
@@ -66,7 +66,7 @@ static bool cut_all(struct cutter *cutter, const char *text, size_t length) {
         if (text[i] == '\0' || isspace((unsigned char)text[i])) {
             bool paragraph = text[i] == '\n' && text[i + 1] == '\n';
             if (!starts && bytes[cutter->used - 1] != ' ') bytes[cutter->used++] = ' ';
-            if ((paragraph || cutter->used - cutter->began > SENTENCE_MOST) && !cut(cutter)) return false;
+            if ((paragraph || cutter->used - cutter->began > SENTENCE_MAX) && !cut(cutter)) return false;
             continue;
         }
         bytes[cutter->used++] = text[i];

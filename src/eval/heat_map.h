@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "eval/text.h"
 
-enum { HEAT_MAP_DEPTHS = 10, HEAT_MAP_PANELS_MOST = 40, HEAT_MAP_LENGTHS_MOST = 64 };
+enum { HEAT_MAP_DEPTHS = 10, HEAT_MAP_PANELS_MAX = 40, HEAT_MAP_LENGTHS_MAX = 64 };
 
 struct heat_cell {
     double sum; /* of scores in [0, 1] */
@@ -19,9 +19,9 @@ struct heat_cell {
 struct heat_map {
     const char *title;
     size_t panel_count, length_count;
-    const char *panels[HEAT_MAP_PANELS_MOST];
-    uint64_t lengths[HEAT_MAP_LENGTHS_MOST]; /* tokens */
-    struct heat_cell cells[HEAT_MAP_PANELS_MOST][HEAT_MAP_LENGTHS_MOST][HEAT_MAP_DEPTHS];
+    const char *panels[HEAT_MAP_PANELS_MAX];
+    uint64_t lengths[HEAT_MAP_LENGTHS_MAX]; /* tokens */
+    struct heat_cell cells[HEAT_MAP_PANELS_MAX][HEAT_MAP_LENGTHS_MAX][HEAT_MAP_DEPTHS];
 };
 
 void heat_map_add(struct heat_map *map, size_t panel, size_t length_index, double depth /* [0, 1] */,

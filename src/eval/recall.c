@@ -113,7 +113,7 @@ static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size
 static void add_certified(struct recall_cell *sum, uint64_t count, double certified, double least,
                           double excess) {
     bool is_first = sum->certified_count == 0;
-    if (is_first || least < sum->certified_least) sum->certified_least = least;
+    if (is_first || least < sum->certified_min) sum->certified_min = least;
     if (is_first || excess > sum->certified_excess) sum->certified_excess = excess;
     sum->certified += certified;
     sum->certified_count += count;
@@ -140,7 +140,7 @@ static void add_head(struct recall *recall, const struct select_event *step, con
     size_t best_count = min_size(row_count, visible);
     double mass = fmin(caught / all, 1);
     cell->mass += mass;
-    if (cell->count == 0 || mass < cell->mass_least) cell->mass_least = mass;
+    if (cell->count == 0 || mass < cell->mass_min) cell->mass_min = mass;
     cell->top += (double)in_both(rows, row_count, recall->best, best_count) / (double)best_count;
     cell->kept += (double)row_count / (double)visible;
     cell->count++;
@@ -168,12 +168,12 @@ const struct recall_cell *recall_get(const struct recall *recall, size_t layer_i
 
 void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell) {
     if (cell->count == 0) return;
-    if (sum->count == 0 || cell->mass_least < sum->mass_least) sum->mass_least = cell->mass_least;
+    if (sum->count == 0 || cell->mass_min < sum->mass_min) sum->mass_min = cell->mass_min;
     sum->mass += cell->mass;
     sum->top += cell->top;
     sum->kept += cell->kept;
     sum->count += cell->count;
     if (cell->certified_count > 0)
-        add_certified(sum, cell->certified_count, cell->certified, cell->certified_least,
+        add_certified(sum, cell->certified_count, cell->certified, cell->certified_min,
                       cell->certified_excess);
 }

@@ -22,11 +22,11 @@ struct recall_shape {
     float scale; /* of q . k */
 };
 
-struct recall_cell {                    /* of one layer and query head, over the steps */
-    double mass, mass_least, top, kept; /* sums; mass_least: the smallest */
+struct recall_cell {                  /* of one layer and query head, over the steps */
+    double mass, mass_min, top, kept; /* sums; mass_min: the smallest */
     uint64_t count;
     uint64_t certified_count; /* of the following; 0: they are not set */
-    double certified, certified_least;
+    double certified, certified_min;
     /* max of certified - mass.  Above 0, except for this file's rounding, it is a defect. */
     double certified_excess;
 };

@@ -125,7 +125,7 @@ enum status ruler_page_budget(const struct ruler_page *page, const struct tokeni
 
 /* ---- the size that fits ---- */
 
-enum { UNITS_LEAST_FWE = 64, INTERPOLATIONS_MOST = 16 };
+enum { UNITS_MIN_FWE = 64, INTERPOLATIONS_MAX = 16 };
 
 /* The token count grows by nearly the same amount per unit, so interpolation finds the place in a few writings. */
 enum status ruler_fit(ruler_write *write, void *context, size_t lower, size_t lower_tokens, size_t target,
@@ -136,7 +136,7 @@ enum status ruler_fit(ruler_write *write, void *context, size_t lower, size_t lo
     for (size_t round = 0; upper - lower > 1; round++) {
         double step = (double)(target - lower_tokens) / rate;
         size_t unit_count = lower + (step >= 1 ? (size_t)step : 1);
-        if (round >= INTERPOLATIONS_MOST && upper != SIZE_MAX) unit_count = lower + (upper - lower) / 2;
+        if (round >= INTERPOLATIONS_MAX && upper != SIZE_MAX) unit_count = lower + (upper - lower) / 2;
         if (unit_count >= upper) unit_count = upper - 1;
         bool ended;
         TRY(write(context, unit_count, &tokens, &ended, error));
@@ -211,7 +211,7 @@ enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_optio
 /* One attempt, in the trial; *exhausted: the task's word lists are too short for this length. */
 static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exhausted, struct error *error) {
     const struct ruler_draft *draft = &trial->draft;
-    size_t least = draft->task == RULER_FWE ? UNITS_LEAST_FWE : 0, token_count;
+    size_t least = draft->task == RULER_FWE ? UNITS_MIN_FWE : 0, token_count;
     TRY(write_page(trial, least, &token_count, exhausted, error));
     TRY(ruler_page_budget(&trial->page, draft->options->tokenizer, draft->task, budget, error));
     if (token_count + *budget > draft->length)
@@ -223,9 +223,9 @@ static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exh
 
 static enum status make(struct trial *trial, const struct ruler_options *options, enum ruler_task task,
                         uint64_t length, uint64_t index, size_t *budget, struct error *error) {
-    enum { ATTEMPTS_MOST = 100 };
+    enum { ATTEMPTS_MAX = 100 };
     bool exhausted = false, pairs = false;
-    for (uint64_t attempt = 0; attempt < ATTEMPTS_MOST; attempt++) {
+    for (uint64_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         TRY(ruler_draft_draw(&trial->draft, options, task, length, index, attempt, pairs, error));
         TRY(attempt_sample(trial, budget, &exhausted, error));
         if (exhausted && task == RULER_CWE && !pairs) {

@@ -43,7 +43,7 @@ enum ruler_task {
     RULER_TASK_COUNT
 };
 
-enum { RULER_ANSWERS_MOST = 10, RULER_ANSWER_BYTES = 48, RULER_LENGTH_LEAST = 256 };
+enum { RULER_ANSWERS_MAX = 10, RULER_ANSWER_BYTES = 48, RULER_LENGTH_MIN = 256 };
 
 const char *ruler_task_name(enum ruler_task task); /* "niah_single_1" */
 bool ruler_task_is_part(enum ruler_task task);     /* scored by string_match_part (qa) instead of _all */
@@ -59,7 +59,7 @@ struct ruler_sample {
     char *prompt; /* owned, zero-terminated */
     size_t prompt_bytes;
     struct token_list tokens; /* of the prompt, with what the vocabulary puts before a text */
-    char answers[RULER_ANSWERS_MOST][RULER_ANSWER_BYTES];
+    char answers[RULER_ANSWERS_MAX][RULER_ANSWER_BYTES];
     size_t answer_count;
     char *answer_text;   /* owned: what a perfect model goes on with, " 1234567." */
     double depth;        /* of the asked needle or document, 0 (start) to 1; -1: the task has more than one */

@@ -62,7 +62,7 @@ void urn_refill(struct urn *urn);
 void urn_remove(struct urn *urn, size_t index);
 int64_t urn_draw(struct urn *urn, struct random *random); /* URN_EMPTY when nothing is left */
 
-enum { NEEDLES_MOST = 4, VT_NAMES = 5, CWE_COMMON = 10, FWE_ASKED = 3 };
+enum { NEEDLES_MAX = 4, VT_NAMES = 5, CWE_COMMON = 10, FWE_ASKED = 3 };
 
 struct needle {
     char key[RULER_ANSWER_BYTES], value[RULER_ANSWER_BYTES];
@@ -77,7 +77,7 @@ struct ruler_draft {
     uint64_t length;
     struct random random; /* for writing; copied each time */
     double depth;         /* of the asked needle */
-    struct needle needles[NEEDLES_MOST];
+    struct needle needles[NEEDLES_MAX];
     size_t needle_count, key_index; /* key_index: of needles[0], when keys are words */
     enum ruler_kind key_kind, value_kind;
     char names[VT_NAMES][8], vt_value[8];
@@ -92,7 +92,7 @@ struct ruler_draft {
 /* A sample as written at one size. */
 struct ruler_page {
     struct text prompt;
-    char answers[RULER_ANSWERS_MOST][RULER_ANSWER_BYTES];
+    char answers[RULER_ANSWERS_MAX][RULER_ANSWER_BYTES];
     size_t answer_count;
     double depth;
     bool exhausted; /* the word lists do not give so many units */

@@ -130,8 +130,8 @@ void ruler_write_essay(const struct essay *essay, struct random *random, size_t 
 
 static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count,
                         struct text *text) {
-    struct needle in_order[NEEDLES_MOST];
-    struct hidden hidden[NEEDLES_MOST] = {0};
+    struct needle in_order[NEEDLES_MAX];
+    struct hidden hidden[NEEDLES_MAX] = {0};
     sort_needles(draft, in_order);
     for (size_t i = 0; i < draft->needle_count; i++) {
         hidden[i].depth = in_order[i].depth;
@@ -179,11 +179,11 @@ static void write_noise(const struct ruler_draft *draft, size_t unit_count, stru
 
 void ruler_niah_question(const struct ruler_draft *draft, struct ruler_page *page) {
     const struct niah_shape *shape = &shapes[draft->task];
-    struct needle in_order[NEEDLES_MOST];
+    struct needle in_order[NEEDLES_MAX];
     sort_needles(draft, in_order);
     bool many = shape->asked_count * shape->value_count > 1;
     struct text keys = {0};
-    char asked[NEEDLES_MOST][RULER_ANSWER_BYTES];
+    char asked[NEEDLES_MAX][RULER_ANSWER_BYTES];
     for (size_t i = 0; i < shape->asked_count; i++) memcpy(asked[i], draft->needles[i].key, sizeof asked[i]);
     ruler_join_keys(&keys, (const char(*)[RULER_ANSWER_BYTES])asked, shape->asked_count);
     if (keys.failed) {

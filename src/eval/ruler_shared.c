@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "eval/ruler_internal.h"
 
-enum { HIDDEN_MOST = RULER_TASK_COUNT * NEEDLES_MOST + VT_NAMES, ATTEMPTS_MOST = 100 };
+enum { HIDDEN_MAX = RULER_TASK_COUNT * NEEDLES_MAX + VT_NAMES, ATTEMPTS_MAX = 100 };
 
 struct shared {
     const struct ruler_options *options;
@@ -17,7 +17,7 @@ struct shared {
     struct ruler_page pages[RULER_TASK_COUNT];
     struct token_list tokens[RULER_TASK_COUNT];
     size_t budgets[RULER_TASK_COUNT];
-    struct hidden hidden[HIDDEN_MOST];
+    struct hidden hidden[HIDDEN_MAX];
     size_t hidden_count;
     struct text intro, text; /* text: intro and haystack, what the prompts have in common */
 };
@@ -28,7 +28,7 @@ static void shared_deinit(struct shared *shared) {
         text_deinit(&shared->pages[i].prompt);
         token_list_deinit(&shared->tokens[i]);
     }
-    for (size_t i = 0; i < HIDDEN_MOST; i++) text_deinit(&shared->hidden[i].text);
+    for (size_t i = 0; i < HIDDEN_MAX; i++) text_deinit(&shared->hidden[i].text);
     text_deinit(&shared->intro);
     text_deinit(&shared->text);
 }
@@ -36,7 +36,7 @@ static void shared_deinit(struct shared *shared) {
 /* ---- what is hidden ---- */
 
 static struct text *hide(struct shared *shared, double depth, bool own_line) {
-    ASSERT(shared->hidden_count < HIDDEN_MOST);
+    ASSERT(shared->hidden_count < HIDDEN_MAX);
     struct hidden *hidden = &shared->hidden[shared->hidden_count++];
     hidden->depth = depth;
     hidden->own_line = own_line;
@@ -161,7 +161,7 @@ static bool is_unambiguous(const struct shared *shared) {
 }
 
 static enum status make(struct shared *shared, uint64_t index, struct error *error) {
-    for (uint64_t attempt = 0; attempt < ATTEMPTS_MOST; attempt++) {
+    for (uint64_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         size_t least;
         bool exhausted;
         TRY(draw_all(shared, index, attempt, error));

@@ -103,7 +103,7 @@ void ruler_word(char *target, enum ruler_kind kind, struct random *random) {
 }
 
 void ruler_page_answer(struct ruler_page *page, const char *answer) {
-    ASSERT(page->answer_count < RULER_ANSWERS_MOST && strlen(answer) < RULER_ANSWER_BYTES);
+    ASSERT(page->answer_count < RULER_ANSWERS_MAX && strlen(answer) < RULER_ANSWER_BYTES);
     memcpy(page->answers[page->answer_count++], answer, strlen(answer) + 1);
 }
 

@@ -98,9 +98,9 @@ static enum status read_split(struct split *split, const struct gguf_part *part,
     TRY(gguf_get_uint(&view, "split.count", UINT16_MAX, &split->count, error));
     TRY(gguf_get_uint(&view, "split.tensors.count", INT32_MAX, &split->tensor_count, error));
     if (split->count <= 1) split->count = 1;
-    if (split->count > GGUF_FILES_MOST)
+    if (split->count > GGUF_FILES_MAX)
         return error_set(error, STATUS_MODEL, "%s: key 'split.count': found %llu, expected at most %d",
-                         gguf_path_shown(path), (unsigned long long)split->count, GGUF_FILES_MOST);
+                         gguf_path_shown(path), (unsigned long long)split->count, GGUF_FILES_MAX);
     return STATUS_OK;
 }
 

@@ -39,16 +39,16 @@ enum gguf_type {
     GGUF_TYPE_COUNT
 };
 
-enum { GGUF_DIMENSIONS_MOST = 4 };
+enum { GGUF_DIMENSIONS_MAX = 4 };
 
 enum gguf_limits {
-    GGUF_ENTRIES_MOST = 1 << 16, /* keys of one file */
-    GGUF_TENSORS_MOST = 1 << 20, /* tensors of one file */
-    GGUF_FILES_MOST = 256,       /* parts of a split model */
-    GGUF_KEY_BYTES_MOST = 65535, /* as the format says */
-    GGUF_NAME_BYTES_MOST = 64,   /* of a tensor, as the format says */
-    GGUF_ALIGNMENT_LEAST = 8,    /* powers of two */
-    GGUF_ALIGNMENT_MOST = 1 << 20,
+    GGUF_ENTRIES_MAX = 1 << 16, /* keys of one file */
+    GGUF_TENSORS_MAX = 1 << 20, /* tensors of one file */
+    GGUF_FILES_MAX = 256,       /* parts of a split model */
+    GGUF_KEY_BYTES_MAX = 65535, /* as the format says */
+    GGUF_NAME_BYTES_MAX = 64,   /* of a tensor, as the format says */
+    GGUF_ALIGNMENT_MIN = 8,     /* powers of two */
+    GGUF_ALIGNMENT_MAX = 1 << 20,
     GGUF_ALIGNMENT_DEFAULT = 32,
 };
 
@@ -70,8 +70,8 @@ struct gguf_entry { /* one metadata key */
 struct gguf_tensor {
     struct gguf_string name;
     enum tensor_type type;
-    uint32_t dimension_count;                  /* 1..4 */
-    uint64_t dimensions[GGUF_DIMENSIONS_MOST]; /* [0] is the row length; the rest 1 when absent */
+    uint32_t dimension_count;                 /* 1..4 */
+    uint64_t dimensions[GGUF_DIMENSIONS_MAX]; /* [0] is the row length; the rest 1 when absent */
     uint64_t size_bytes;
     const uint8_t *data; /* borrowed; aligned to general.alignment in its file */
     uint32_t file_index; /* of a split model */

@@ -160,7 +160,7 @@ static enum status take_strings(struct cursor *cursor, uint64_t count, struct st
 /* Reads one key and value; room (NULL in the first pass) is where its strings go. */
 static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, struct string_room *room) {
     *entry = (struct gguf_entry){.count = 1};
-    TRY(take_name(cursor, "name", GGUF_KEY_BYTES_MOST));
+    TRY(take_name(cursor, "name", GGUF_KEY_BYTES_MAX));
     entry->key = cursor->subject_name;
     uint32_t type;
     TRY(take_type(cursor, "type", &type));
@@ -203,10 +203,10 @@ static const char *foreign_type_name(uint32_t number) {
 
 static enum status take_dimensions(struct cursor *cursor, struct gguf_tensor *tensor) {
     TRY(take_u32(cursor, "dimension count", &tensor->dimension_count));
-    if (tensor->dimension_count < 1 || tensor->dimension_count > GGUF_DIMENSIONS_MOST)
+    if (tensor->dimension_count < 1 || tensor->dimension_count > GGUF_DIMENSIONS_MAX)
         return fail(cursor, "dimension count", "found %u, expected 1 to %d", tensor->dimension_count,
-                    GGUF_DIMENSIONS_MOST);
-    for (uint32_t i = 0; i < GGUF_DIMENSIONS_MOST; i++) {
+                    GGUF_DIMENSIONS_MAX);
+    for (uint32_t i = 0; i < GGUF_DIMENSIONS_MAX; i++) {
         tensor->dimensions[i] = 1;
         if (i >= tensor->dimension_count) continue;
         char field[32];
@@ -222,7 +222,7 @@ static enum status take_dimensions(struct cursor *cursor, struct gguf_tensor *te
 /* Reads one tensor's declaration; its offset (relative to the data section) goes to *offset. */
 static enum status take_tensor(struct cursor *cursor, struct gguf_tensor *tensor, uint64_t *offset) {
     *tensor = (struct gguf_tensor){0};
-    TRY(take_name(cursor, "name", GGUF_NAME_BYTES_MOST));
+    TRY(take_name(cursor, "name", GGUF_NAME_BYTES_MAX));
     tensor->name = cursor->subject_name;
     TRY(take_dimensions(cursor, tensor));
     uint32_t number;
@@ -238,7 +238,7 @@ static enum status take_tensor(struct cursor *cursor, struct gguf_tensor *tensor
                     (unsigned long long)tensor->dimensions[0], info->block_elements, info->name);
     bool fits = tensor_row_bytes(tensor->type, tensor->dimensions[0], &tensor->size_bytes);
     uint64_t elements = tensor->dimensions[0];
-    for (uint32_t i = 1; i < GGUF_DIMENSIONS_MOST; i++)
+    for (uint32_t i = 1; i < GGUF_DIMENSIONS_MAX; i++)
         fits = fits && checked_multiply(tensor->size_bytes, tensor->dimensions[i], &tensor->size_bytes) &&
                checked_multiply(elements, tensor->dimensions[i], &elements);
     if (!fits || elements > INT64_MAX)
@@ -261,12 +261,12 @@ static enum status take_counts(struct cursor *cursor, struct gguf_part *part) {
         return fail(cursor, "version", "found %u, expected 2 or 3", part->version);
     TRY(take_u64(cursor, "tensor count", &part->tensor_count));
     TRY(take_u64(cursor, "key count", &part->entry_count));
-    if (part->tensor_count > GGUF_TENSORS_MOST)
+    if (part->tensor_count > GGUF_TENSORS_MAX)
         return fail(cursor, "tensor count", "found %llu, expected at most %d",
-                    (unsigned long long)part->tensor_count, GGUF_TENSORS_MOST);
-    if (part->entry_count > GGUF_ENTRIES_MOST)
+                    (unsigned long long)part->tensor_count, GGUF_TENSORS_MAX);
+    if (part->entry_count > GGUF_ENTRIES_MAX)
         return fail(cursor, "key count", "found %llu, expected at most %d",
-                    (unsigned long long)part->entry_count, GGUF_ENTRIES_MOST);
+                    (unsigned long long)part->entry_count, GGUF_ENTRIES_MAX);
     return STATUS_OK;
 }
 
@@ -326,9 +326,9 @@ static enum status read_alignment(struct cursor *cursor, struct gguf_part *part)
             return fail(cursor, "type", "found %s, expected uint32", gguf_type_name(entry->type));
         uint32_t value;
         memcpy(&value, entry->data, sizeof value);
-        if (value < GGUF_ALIGNMENT_LEAST || value > GGUF_ALIGNMENT_MOST || (value & (value - 1)) != 0)
+        if (value < GGUF_ALIGNMENT_MIN || value > GGUF_ALIGNMENT_MAX || (value & (value - 1)) != 0)
             return fail(cursor, "value", "found %u, expected a power of two from %d to %d", value,
-                        GGUF_ALIGNMENT_LEAST, GGUF_ALIGNMENT_MOST);
+                        GGUF_ALIGNMENT_MIN, GGUF_ALIGNMENT_MAX);
         part->alignment = value;
         break;
     }

@@ -14,10 +14,10 @@ struct buffer {
 };
 
 struct declared {
-    char name[GGUF_NAME_BYTES_MOST + 1];
+    char name[GGUF_NAME_BYTES_MAX + 1];
     enum tensor_type type;
     uint32_t dimension_count;
-    uint64_t dimensions[GGUF_DIMENSIONS_MOST];
+    uint64_t dimensions[GGUF_DIMENSIONS_MAX];
     uint64_t size_bytes, offset; /* offset in the data section, aligned */
 };
 
@@ -86,7 +86,7 @@ static bool append_string(struct buffer *buffer, const char *text, uint64_t leng
 static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t key_length,
                          enum gguf_type type, enum gguf_type element_type, uint64_t count) {
     ASSERT(!writer->in_data);
-    ASSERT(key_length > 0 && key_length <= GGUF_KEY_BYTES_MOST);
+    ASSERT(key_length > 0 && key_length <= GGUF_KEY_BYTES_MAX);
     uint32_t outer = type, inner = element_type;
     writer->entry_count++;
     struct buffer *entries = &writer->entries;
@@ -176,12 +176,12 @@ enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *n
                                        uint32_t dimension_count, const uint64_t *dimensions,
                                        struct error *error) {
     ASSERT(!writer->in_data);
-    ASSERT(dimension_count >= 1 && dimension_count <= GGUF_DIMENSIONS_MOST);
+    ASSERT(dimension_count >= 1 && dimension_count <= GGUF_DIMENSIONS_MAX);
     size_t length = strlen(name);
     const char *path = gguf_path_shown(writer->path);
-    if (length == 0 || length > GGUF_NAME_BYTES_MOST)
+    if (length == 0 || length > GGUF_NAME_BYTES_MAX)
         return error_set(error, STATUS_MODEL, "%s: tensor '%.80s': the name has %zu bytes, expected 1 to %d",
-                         path, name, length, GGUF_NAME_BYTES_MOST);
+                         path, name, length, GGUF_NAME_BYTES_MAX);
     for (uint64_t i = 0; i < writer->tensor_count; i++)
         if (strcmp(writer->tensors[i].name, name) == 0)
             return error_set(error, STATUS_MODEL, "%s: tensor '%s': declared twice", path, name);

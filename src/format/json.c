@@ -7,7 +7,7 @@
 #include "format/path_tail.h"
 #include "platform/file.h"
 
-/* Brackets outside of strings; says whether they ever nest deeper than JSON_DEPTH_MOST. */
+/* Brackets outside of strings; says whether they ever nest deeper than JSON_DEPTH_MAX. */
 static bool is_too_deep(const char *text, uint64_t length) {
     uint64_t depth = 0;
     bool in_string = false;
@@ -21,7 +21,7 @@ static bool is_too_deep(const char *text, uint64_t length) {
         } else if (c == '"') {
             in_string = true;
         } else if (c == '[' || c == '{') {
-            if (++depth > JSON_DEPTH_MOST) return true;
+            if (++depth > JSON_DEPTH_MAX) return true;
         } else if ((c == ']' || c == '}') && depth > 0) {
             depth--;
         }
@@ -34,7 +34,7 @@ enum status json_parse_bytes(const char *text, uint64_t length, const char *path
     *value = NULL;
     if (is_too_deep(text, length))
         return error_set(error, failed, "%s: JSON: nested deeper than %d", path_tail(path, PATH_TAIL_BYTES),
-                         JSON_DEPTH_MOST);
+                         JSON_DEPTH_MAX);
     json_error_t reason;
     *value = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &reason);
     if (*value == NULL)

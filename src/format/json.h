@@ -1,7 +1,7 @@
 /* json: JSON of untrusted files, read with jansson.
  *
  * The whole text must be one value; duplicate keys, invalid UTF-8 and nesting deeper than
- * JSON_DEPTH_MOST are refused (jansson descends by recursion: the depth is checked before it starts).
+ * JSON_DEPTH_MAX are refused (jansson descends by recursion: the depth is checked before it starts).
  * A failure names the file and the line.
  */
 #ifndef LOAM_FORMAT_JSON_H
@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 
-enum { JSON_DEPTH_MOST = 64 };
+enum { JSON_DEPTH_MAX = 64 };
 
 /* text[length]; path is for messages, failed the status of a refusal.  The caller json_decrefs *value. */
 enum status json_parse_bytes(const char *text, uint64_t length, const char *path, enum status failed,

@@ -63,9 +63,9 @@ static enum status read_shape(const struct shard *shard, struct safetensors_tens
     const json_t *shape = json_object_get(description, "shape");
     if (!json_is_array(shape)) return fail(shard, tensor->name, "shape", "not found, expected an array");
     size_t count = json_array_size(shape);
-    if (count > SAFETENSORS_DIMENSIONS_MOST)
+    if (count > SAFETENSORS_DIMENSIONS_MAX)
         return fail(shard, tensor->name, "shape", "found %zu dimensions, expected at most %d", count,
-                    SAFETENSORS_DIMENSIONS_MOST);
+                    SAFETENSORS_DIMENSIONS_MAX);
     tensor->dimension_count = (uint32_t)count;
     uint64_t elements = 1;
     for (size_t i = 0; i < count; i++) {
@@ -164,9 +164,9 @@ static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_
     if (header_bytes > most)
         return fail(shard, NULL, "header length", "found %llu, the file ends after %llu",
                     (unsigned long long)header_bytes, (unsigned long long)most);
-    if (header_bytes > SAFETENSORS_HEADER_MOST)
+    if (header_bytes > SAFETENSORS_HEADER_MAX)
         return fail(shard, NULL, "header length", "found %llu, expected at most %d",
-                    (unsigned long long)header_bytes, SAFETENSORS_HEADER_MOST);
+                    (unsigned long long)header_bytes, SAFETENSORS_HEADER_MAX);
     shard->data = data + sizeof header_bytes + header_bytes;
     shard->data_bytes = most - header_bytes;
     json_t *header;
@@ -220,7 +220,7 @@ static char *join(struct arena *arena, const char *folder, const char *name) {
 
 static enum status open_shard(struct safetensors *safetensors, struct shard *shard, const char *path,
                               struct error *error) {
-    ASSERT(safetensors->file_count < SAFETENSORS_FILES_MOST);
+    ASSERT(safetensors->file_count < SAFETENSORS_FILES_MAX);
     struct file_map *map = &safetensors->maps[safetensors->file_count];
     TRY(file_map_open(map, path, error));
     safetensors->file_count++;
@@ -247,9 +247,9 @@ static enum status shard_named(struct safetensors *safetensors, struct shards *s
         return error_set(error, STATUS_MODEL,
                          "%.140s: weight_map: found '%.80s', expected a file beside the index",
                          shards->index_path, name);
-    if (shards->count == SAFETENSORS_FILES_MOST)
+    if (shards->count == SAFETENSORS_FILES_MAX)
         return error_set(error, STATUS_MODEL, "%.140s: weight_map: more than %d files", shards->index_path,
-                         SAFETENSORS_FILES_MOST);
+                         SAFETENSORS_FILES_MAX);
     char *path = join(&safetensors->arena, shards->folder, name);
     char *kept = arena_text(&safetensors->arena, name, strlen(name));
     if (path == NULL || kept == NULL)
@@ -295,12 +295,12 @@ static enum status gather(struct safetensors *safetensors, struct shards *shards
 static enum status open_sharded(struct safetensors *safetensors, const char *folder, const char *index_path,
                                 struct error *error) {
     struct shards shards = {.index_path = index_path, .folder = folder};
-    shards.shard = arena_array(&safetensors->arena, SAFETENSORS_FILES_MOST, sizeof *shards.shard);
-    shards.name = arena_array(&safetensors->arena, SAFETENSORS_FILES_MOST, sizeof *shards.name);
+    shards.shard = arena_array(&safetensors->arena, SAFETENSORS_FILES_MAX, sizeof *shards.shard);
+    shards.name = arena_array(&safetensors->arena, SAFETENSORS_FILES_MAX, sizeof *shards.name);
     if (shards.shard == NULL || shards.name == NULL)
         return error_set(error, STATUS_MEMORY, "%.140s: out of memory", index_path);
     json_t *index;
-    TRY(json_parse_file(index_path, SAFETENSORS_HEADER_MOST, &index, error));
+    TRY(json_parse_file(index_path, SAFETENSORS_HEADER_MAX, &index, error));
     enum status status = gather(safetensors, &shards, index, error);
     json_decref(index);
     return status;
@@ -309,7 +309,7 @@ static enum status open_sharded(struct safetensors *safetensors, const char *fol
 static enum status open_folder(struct safetensors *safetensors, const char *folder, struct error *error) {
     char *index_path = join(&safetensors->arena, folder, "model.safetensors.index.json");
     char *path = join(&safetensors->arena, folder, "model.safetensors");
-    safetensors->maps = arena_array(&safetensors->arena, SAFETENSORS_FILES_MOST, sizeof *safetensors->maps);
+    safetensors->maps = arena_array(&safetensors->arena, SAFETENSORS_FILES_MAX, sizeof *safetensors->maps);
     if (index_path == NULL || path == NULL || safetensors->maps == NULL)
         return error_set(error, STATUS_MEMORY, "%.140s: out of memory", folder);
     if (access(index_path, F_OK) == 0) return open_sharded(safetensors, folder, index_path, error);

@@ -2,7 +2,7 @@
  *
  * A file is a length of 8 bytes (little-endian), a JSON header of that length which gives each tensor's
  * dtype, shape and data_offsets, and the data.  Checked before use: header within the file and at most
- * SAFETENSORS_HEADER_MOST, known dtypes, shape times dtype equal to the bytes, every tensor inside the
+ * SAFETENSORS_HEADER_MAX, known dtypes, shape times dtype equal to the bytes, every tensor inside the
  * file, none overlapping another.  After STATUS_OK every pointer is inside the mapping.
  * A model in shards is read through model.safetensors.index.json.
  */
@@ -16,16 +16,16 @@
 #include "platform/file.h"
 
 enum {
-    SAFETENSORS_HEADER_MOST = 100000000, /* as the reference implementation */
-    SAFETENSORS_DIMENSIONS_MOST = 8,
-    SAFETENSORS_FILES_MOST = 1024,
+    SAFETENSORS_HEADER_MAX = 100000000, /* as the reference implementation */
+    SAFETENSORS_DIMENSIONS_MAX = 8,
+    SAFETENSORS_FILES_MAX = 1024,
 };
 
 struct safetensors_tensor {
     const char *name;  /* zero-terminated; holds no zero byte itself */
     const char *dtype; /* "F32", "BF16", ...: a constant, as the format spells it */
     uint32_t dimension_count;
-    uint64_t dimensions[SAFETENSORS_DIMENSIONS_MOST]; /* slowest first; 0 is allowed */
+    uint64_t dimensions[SAFETENSORS_DIMENSIONS_MAX]; /* slowest first; 0 is allowed */
     uint64_t size_bytes;
     const uint8_t *data; /* borrowed; no alignment is promised */
 };

@@ -82,7 +82,7 @@ static enum status note_top(struct answer *answer, const struct generation *gene
 static enum status emit_bytes(struct answer *answer, const char *bytes, size_t length, struct error *error) {
     enum { SLICE = 256 };
     for (size_t done = 0; done < length; done += SLICE) {
-        char shown[3 * (SLICE + UTF8_BYTES_MOST)]; /* utf8_stream_bound(SLICE) */
+        char shown[3 * (SLICE + UTF8_BYTES_MAX)]; /* utf8_stream_bound(SLICE) */
         size_t count = utf8_stream_push(&answer->utf8, bytes + done, min_size(SLICE, length - done), shown);
         if (count > 0) TRY(answer->sink(answer->sink_context, shown, count, error));
     }
@@ -107,7 +107,7 @@ static enum status emit(struct answer *answer, const struct tokenizer *tokenizer
 
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) {
     answer->stop = reason;
-    char shown[3 * UTF8_BYTES_MOST]; /* utf8_stream_bound(0) */
+    char shown[3 * UTF8_BYTES_MAX]; /* utf8_stream_bound(0) */
     size_t count = utf8_stream_finish(&answer->utf8, shown);
     if (answer->sink == NULL || count == 0) return STATUS_OK;
     return answer->sink(answer->sink_context, shown, count, error);

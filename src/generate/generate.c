@@ -65,8 +65,8 @@ enum status generation_feed(struct generation *generation, struct answer *answer
 enum status generation_step(struct generation *generation, struct answer *const *answers,
                             const token_id *tokens, size_t answer_count, const float **logits,
                             struct error *error) {
-    struct sequence *sequences[ENGINE_SEQUENCES_MOST] = {NULL};
-    ASSERT(answer_count <= ENGINE_SEQUENCES_MOST);
+    struct sequence *sequences[ENGINE_SEQUENCES_MAX] = {NULL};
+    ASSERT(answer_count <= ENGINE_SEQUENCES_MAX);
     for (size_t i = 0; i < answer_count; i++) sequences[i] = answers[i]->sequence;
     TRY(engine_step(generation->engine, sequences, tokens, answer_count, logits, error));
     generation->figures.step_tokens += answer_count;
@@ -86,7 +86,7 @@ enum status generation_prefill(struct generation *generation, struct answer *ans
 
 static enum status step(struct generation *generation, struct answer *const *active, size_t count,
                         struct error *error) {
-    token_id tokens[ENGINE_SEQUENCES_MOST];
+    token_id tokens[ENGINE_SEQUENCES_MAX];
     const float *logits;
     for (size_t i = 0; i < count; i++) tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
     TRY(generation_step(generation, active, tokens, count, &logits, error));
@@ -101,7 +101,7 @@ static enum status decode(struct generation *generation, struct answer *const *a
     enum status status = STATUS_OK;
     double began = clock_seconds();
     while (status == STATUS_OK) {
-        struct answer *active[ENGINE_SEQUENCES_MOST];
+        struct answer *active[ENGINE_SEQUENCES_MAX];
         size_t count = 0;
         for (size_t i = 0; i < answer_count; i++)
             if (answers[i]->stop == STOP_NONE) active[count++] = answers[i];
@@ -126,7 +126,7 @@ static enum status prefill_all(struct generation *generation, struct answer *con
 
 enum status generation_run(struct generation *generation, struct answer *const *answers, size_t answer_count,
                            struct error *error) {
-    ASSERT(answer_count <= ENGINE_SEQUENCES_MOST && generation->top_count <= GENERATION_TOP_MAX);
+    ASSERT(answer_count <= ENGINE_SEQUENCES_MAX && generation->top_count <= GENERATION_TOP_MAX);
     enum status status = prefill_all(generation, answers, answer_count, error);
     if (status == STATUS_OK) status = decode(generation, answers, answer_count, error);
     if (status == STATUS_DOCUMENT && generation->make_engine != NULL) {

@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { REPEAT_MOST = 1 << 20, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
+enum { REPEAT_MAX = 1 << 20, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
 
 /* 16 bytes: every target has these; gcc 12 takes wider comparisons apart where it has no AVX. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
@@ -47,9 +47,9 @@ static enum status options_check(const struct sampler_options *options, struct e
     if (!(options->repeat_penalty > 0 && options->repeat_penalty <= FLT_MAX))
         return error_set(error, STATUS_USAGE, "repeat penalty %g: expected above 0",
                          (double)options->repeat_penalty);
-    if (options->repeat_last > REPEAT_MOST)
+    if (options->repeat_last > REPEAT_MAX)
         return error_set(error, STATUS_USAGE, "repeat-last %u: expected at most %d", options->repeat_last,
-                         REPEAT_MOST);
+                         REPEAT_MAX);
     return STATUS_OK;
 }
 

@@ -59,7 +59,7 @@ static uint64_t mix_tensor(uint64_t hash, const struct gguf_tensor *tensor) {
     enum { PIECES = 16, PIECE_BYTES = 64 };
     hash = mix(hash, tensor->name.text, (size_t)tensor->name.length);
     hash = mix_number(hash, tensor->type);
-    for (size_t i = 0; i < GGUF_DIMENSIONS_MOST; i++) hash = mix_number(hash, tensor->dimensions[i]);
+    for (size_t i = 0; i < GGUF_DIMENSIONS_MAX; i++) hash = mix_number(hash, tensor->dimensions[i]);
     if (tensor->size_bytes <= PIECES * PIECE_BYTES)
         return mix(hash, tensor->data, (size_t)tensor->size_bytes);
     uint64_t last = tensor->size_bytes - PIECE_BYTES;
@@ -178,7 +178,7 @@ static enum status check_sensitivity(const struct calibration *c, struct error *
 
 /* blk.N.skew: 0 (any number of columns), blk.N.hash_128: 128; UINT64_MAX: neither. */
 static uint64_t columns_named(const struct gguf_tensor *tensor) {
-    char name[GGUF_NAME_BYTES_MOST + 1];
+    char name[GGUF_NAME_BYTES_MAX + 1];
     snprintf(name, sizeof name, "%.*s", (int)tensor->name.length, tensor->name.text);
     const char *part = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
     if (part == NULL) return UINT64_MAX;
@@ -274,7 +274,7 @@ const char *calibration_file(const struct calibration *calibration) { return cal
 static const struct gguf_tensor *find_hash(const struct calibration *c, size_t layer_index, size_t bits) {
     static const size_t usual[] = {128, 256, 64, 512};
     const struct gguf_tensor *tensor = NULL;
-    char name[GGUF_NAME_BYTES_MOST];
+    char name[GGUF_NAME_BYTES_MAX];
     for (size_t i = 0; i < (bits != 0 ? 1 : sizeof usual / sizeof usual[0]) && tensor == NULL; i++) {
         snprintf(name, sizeof name, "blk.%zu.hash_%zu", layer_index, bits != 0 ? bits : usual[i]);
         tensor = gguf_find_tensor(&c->gguf, name);
@@ -285,7 +285,7 @@ static const struct gguf_tensor *find_hash(const struct calibration *c, size_t l
 const uint16_t *calibration_find(void *context, const char *kind, size_t layer_index, size_t *columns) {
     const struct calibration *c = context;
     const struct gguf_tensor *tensor = NULL;
-    char name[GGUF_NAME_BYTES_MOST];
+    char name[GGUF_NAME_BYTES_MAX];
     if (strcmp(kind, "hash") == 0) tensor = find_hash(c, layer_index, *columns);
     if (strcmp(kind, "skew") == 0) {
         snprintf(name, sizeof name, "blk.%zu.skew", layer_index);

@@ -153,17 +153,17 @@ static enum status refuse_unsupported(struct reader *reader) {
 
 static enum status read_shape(struct reader *reader) {
     struct model_config *config = reader->config;
-    TRY(read_count(reader, "block_count", true, 1, LAYERS_MOST, &config->layer_count));
-    TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MOST, &config->hidden_size));
-    TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MOST, &config->ffn_size));
-    TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MOST, &config->head_count));
+    TRY(read_count(reader, "block_count", true, 1, LAYERS_MAX, &config->layer_count));
+    TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
+    TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MAX, &config->ffn_size));
+    TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
     config->kv_head_count = config->head_count;
     TRY(read_layer_count(reader, "attention.head_count_kv", false, 1, config->head_count,
                          &config->kv_head_count));
     if (config->head_count % config->kv_head_count != 0)
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a divisor of %zu heads",
                          reader->gguf->path, reader->key, config->kv_head_count, config->head_count);
-    if (config->head_count / config->kv_head_count > GROUP_MOST)
+    if (config->head_count / config->kv_head_count > GROUP_MAX)
         return refuse(reader, reader->key, "more than 64 query heads per KV head are not supported");
 
     bool has_key_length = gguf_find(reader->gguf, reader_key(reader, "attention.key_length")) != NULL;
@@ -172,16 +172,16 @@ static enum status read_shape(struct reader *reader) {
                          reader->gguf->path, reader_key(reader, "embedding_length"), config->hidden_size,
                          config->head_count);
     config->k_dimension = config->hidden_size / config->head_count;
-    TRY(read_count(reader, "attention.key_length", false, 1, HEAD_DIMENSION_MOST, &config->k_dimension));
+    TRY(read_count(reader, "attention.key_length", false, 1, HEAD_DIMENSION_MAX, &config->k_dimension));
     if (config->k_dimension % HEAD_DIMENSION_GRANULE != 0)
         return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
     config->v_dimension = config->k_dimension;
-    TRY(read_count(reader, "attention.value_length", false, 1, HEAD_DIMENSION_MOST, &config->v_dimension));
+    TRY(read_count(reader, "attention.value_length", false, 1, HEAD_DIMENSION_MAX, &config->v_dimension));
     if (config->v_dimension % HEAD_DIMENSION_GRANULE != 0)
         return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
 
     size_t context = 0;
-    TRY(read_count(reader, "context_length", true, 1, CONTEXT_MOST, &context));
+    TRY(read_count(reader, "context_length", true, 1, CONTEXT_MAX, &context));
     config->context_length = context;
     TRY(gguf_required(reader->gguf, reader_key(reader, reader->family->epsilon_key), reader->error));
     return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
@@ -193,11 +193,11 @@ static enum status read_vocabulary_size(struct reader *reader) {
     const struct gguf_tensor *embedding = gguf_find_tensor(reader->gguf, "token_embd.weight");
     uint64_t listed = tokens != NULL && tokens->type == GGUF_ARRAY ? tokens->count : 0;
     size_t size = listed;
-    TRY(read_count(reader, "vocab_size", false, 0, VOCABULARY_MOST, &size));
+    TRY(read_count(reader, "vocab_size", false, 0, VOCABULARY_MAX, &size));
     if (embedding != NULL) size = embedding->dimensions[1];
-    if (size == 0 || size > VOCABULARY_MOST)
+    if (size == 0 || size > VOCABULARY_MAX)
         return error_set(reader->error, STATUS_MODEL, "%s: vocabulary: found %zu tokens, expected 1 to %d",
-                         reader->gguf->path, size, VOCABULARY_MOST);
+                         reader->gguf->path, size, VOCABULARY_MAX);
     if (listed > size)
         return error_set(reader->error, STATUS_MODEL,
                          "%s: tokenizer.ggml.tokens: found %llu tokens, expected at most the %zu rows of "
@@ -276,7 +276,7 @@ static enum status read_rope(struct reader *reader) {
     if (config->rope_factor < 1e-6F) return refuse(reader, reader->key, "expected at least 1e-6");
     TRY(read_float(reader, "rope.scaling.attn_factor", 1e-6, 1e6, &config->rope_attention_factor));
     size_t original = config->context_length;
-    TRY(read_count(reader, "rope.scaling.original_context_length", false, 1, CONTEXT_MOST, &original));
+    TRY(read_count(reader, "rope.scaling.original_context_length", false, 1, CONTEXT_MAX, &original));
     config->rope_original_context = original;
     TRY(read_scaling_type(reader));
     if (config->rope_scaling == ROPE_SCALING_YARN) TRY(read_yarn(reader));
@@ -302,7 +302,7 @@ static enum status read_layers(struct reader *reader, struct arena *arena) {
     if (layers == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
     config->layers = layers;
     size_t window = 0, period = 0;
-    TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MOST, &window));
+    TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
     const char *key = reader_key(reader, "attention.sliding_window_pattern");
     const struct gguf_entry *pattern = gguf_find(reader->gguf, key);
@@ -310,7 +310,7 @@ static enum status read_layers(struct reader *reader, struct arena *arena) {
     if (per_layer && (pattern->element_type == GGUF_STRING || pattern->count != config->layer_count))
         return refuse(reader, key, "expected one flag per layer");
     if (!per_layer)
-        TRY(read_count(reader, "attention.sliding_window_pattern", false, 0, LAYERS_MOST, &period));
+        TRY(read_count(reader, "attention.sliding_window_pattern", false, 0, LAYERS_MAX, &period));
     for (size_t i = 0; i < config->layer_count; i++) {
         bool slides = per_layer     ? gguf_array_int(pattern, i) != 0
                       : period == 0 ? true

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "model/forward_internal.h"
 
-enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MOST = 1 << 20 };
+enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MAX = 1 << 20 };
 
 /* Lays the buffers out one after another: the first round (memory NULL) only counts. */
 struct layout {
@@ -77,14 +77,14 @@ enum status forward_create(struct forward **forward, struct model *model,
     const size_t row_capacity = options->row_capacity, block_capacity = options->block_capacity;
     const size_t logit_row_capacity = options->logit_row_capacity;
     *forward = NULL;
-    if (block_capacity == 0 || block_capacity > DEVICE_BATCH_MOST || logit_row_capacity == 0 ||
+    if (block_capacity == 0 || block_capacity > DEVICE_BATCH_MAX || logit_row_capacity == 0 ||
         logit_row_capacity > block_capacity)
         return error_set(error, STATUS_USAGE, "a forward pass takes 1 to %d rows, not %zu with %zu of logits",
-                         DEVICE_BATCH_MOST, block_capacity, logit_row_capacity);
-    if (row_capacity < block_capacity || row_capacity > FORWARD_ROWS_MOST)
+                         DEVICE_BATCH_MAX, block_capacity, logit_row_capacity);
+    if (row_capacity < block_capacity || row_capacity > FORWARD_ROWS_MAX)
         return error_set(error, STATUS_USAGE,
                          "a forward pass over %zu rows in blocks of %zu: expected at most %d rows",
-                         row_capacity, block_capacity, FORWARD_ROWS_MOST);
+                         row_capacity, block_capacity, FORWARD_ROWS_MAX);
     struct forward *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a forward pass");
     made->model = model;

@@ -11,7 +11,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 
-enum { JSON_BYTES_MOST = 200 << 20, TEMPLATE_BYTES_MOST = 4 << 20 };
+enum { JSON_BYTES_MAX = 200 << 20, TEMPLATE_BYTES_MAX = 4 << 20 };
 
 static enum status path_in(struct import *import, const char *file, char **path) {
     size_t length = strlen(import->folder) + strlen(file) + 2;
@@ -27,14 +27,14 @@ static enum status read_json(struct import *import, const char *file, bool requi
     source->file = file;
     TRY(path_in(import, file, &path));
     if (!required && access(path, F_OK) != 0) return STATUS_OK;
-    return json_parse_file(path, JSON_BYTES_MOST, &source->object, import->error);
+    return json_parse_file(path, JSON_BYTES_MAX, &source->object, import->error);
 }
 
 static enum status read_template(struct import *import) {
     char *path;
     TRY(path_in(import, "chat_template.jinja", &path));
     if (access(path, F_OK) != 0) return STATUS_OK;
-    return file_read_all(path, TEMPLATE_BYTES_MOST, &import->chat_template, &import->chat_template_bytes,
+    return file_read_all(path, TEMPLATE_BYTES_MAX, &import->chat_template, &import->chat_template_bytes,
                          import->error);
 }
 

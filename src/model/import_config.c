@@ -8,7 +8,7 @@
 #include "model/import_internal.h"
 #include "model/rope_scaling.h"
 
-enum { LAYERS_MOST = 1 << 12, SIZE_MOST = 1 << 24, CONTEXT_MOST = 1 << 28 };
+enum { LAYERS_MAX = 1 << 12, DIMENSION_MAX = 1 << 24, CONTEXT_MAX = 1 << 28 };
 
 static const struct {
     const char *class_name, *model_type, *architecture;
@@ -76,14 +76,14 @@ static enum status read_family(const struct fields *fields) {
 static enum status read_sizes(const struct fields *fields) {
     struct import_config *config = &fields->import->config;
     bool opt = config->family == FAMILY_OPT;
-    TRY(field_uint(fields, "hidden_size", true, SIZE_MOST, &config->hidden));
-    TRY(field_uint(fields, "num_hidden_layers", true, LAYERS_MOST, &config->layers));
-    TRY(field_uint(fields, "num_attention_heads", true, SIZE_MOST, &config->heads));
-    TRY(field_uint(fields, opt ? "ffn_dim" : "intermediate_size", true, SIZE_MOST, &config->ffn));
-    TRY(field_uint(fields, "vocab_size", true, SIZE_MOST, &config->vocabulary));
-    TRY(field_uint(fields, "max_position_embeddings", true, CONTEXT_MOST, &config->context));
+    TRY(field_uint(fields, "hidden_size", true, DIMENSION_MAX, &config->hidden));
+    TRY(field_uint(fields, "num_hidden_layers", true, LAYERS_MAX, &config->layers));
+    TRY(field_uint(fields, "num_attention_heads", true, DIMENSION_MAX, &config->heads));
+    TRY(field_uint(fields, opt ? "ffn_dim" : "intermediate_size", true, DIMENSION_MAX, &config->ffn));
+    TRY(field_uint(fields, "vocab_size", true, DIMENSION_MAX, &config->vocabulary));
+    TRY(field_uint(fields, "max_position_embeddings", true, CONTEXT_MAX, &config->context));
     config->kv_heads = config->heads;
-    if (!opt) TRY(field_uint(fields, "num_key_value_heads", false, SIZE_MOST, &config->kv_heads));
+    if (!opt) TRY(field_uint(fields, "num_key_value_heads", false, DIMENSION_MAX, &config->kv_heads));
     if (config->heads % config->kv_heads != 0)
         return import_refuse(fields->import, fields->source->file, "num_key_value_heads",
                              "found %llu, expected a divisor of %llu", (unsigned long long)config->kv_heads,
@@ -102,7 +102,7 @@ static enum status read_opt(const struct fields *fields) {
     struct import_config *config = &fields->import->config;
     uint64_t width = config->hidden;
     TRY(field_must_be(fields, "do_layer_norm_before", true, true)); /* opt-350m has it false */
-    TRY(field_uint(fields, "word_embed_proj_dim", false, SIZE_MOST, &width));
+    TRY(field_uint(fields, "word_embed_proj_dim", false, DIMENSION_MAX, &width));
     if (width != config->hidden)
         return import_refuse(fields->import, fields->source->file, "word_embed_proj_dim",
                              "found %llu, only hidden_size (%llu) is supported", (unsigned long long)width,
@@ -142,7 +142,7 @@ static enum status read_yarn(const struct fields *fields, const json_t *rope) {
     TRY(rope_number(fields, rope, "attention_factor", false, &wanted));
     config->attention_factor = wanted / usual;
     uint64_t scaled = (uint64_t)(config->rope_factor * (double)config->original_context + 0.5);
-    if (scaled > config->context && scaled <= CONTEXT_MOST) config->context = scaled;
+    if (scaled > config->context && scaled <= CONTEXT_MAX) config->context = scaled;
     return STATUS_OK;
 }
 
@@ -160,7 +160,7 @@ static enum status read_scaling(const struct fields *fields, const json_t *rope)
     TRY(rope_number(fields, rope, "factor", true, &config->rope_factor));
     config->original_context = config->context;
     TRY(import_uint(fields->import, fields->source, rope, "original_max_position_embeddings", false, 1,
-                    CONTEXT_MOST, &config->original_context));
+                    CONTEXT_MAX, &config->original_context));
     if (yarn) return read_yarn(fields, rope);
     if (linear) return STATUS_OK;
     TRY(rope_number(fields, rope, "low_freq_factor", true, &config->low_factor));
@@ -202,11 +202,11 @@ static enum status read_window(const struct fields *fields) {
     bool qwen = config->family != FAMILY_LLAMA, uses = !qwen;
     uint64_t window = 0, full_layers = qwen ? 28 : 0, sliding = 0;
     TRY(import_bool(fields->import, fields->source, fields->object, "use_sliding_window", &uses));
-    TRY(import_uint(fields->import, fields->source, fields->object, "sliding_window", false, 0, CONTEXT_MOST,
+    TRY(import_uint(fields->import, fields->source, fields->object, "sliding_window", false, 0, CONTEXT_MAX,
                     &window));
     if (!uses || window == 0) return STATUS_OK;
-    TRY(import_uint(fields->import, fields->source, fields->object, "max_window_layers", false, 0,
-                    LAYERS_MOST, &full_layers));
+    TRY(import_uint(fields->import, fields->source, fields->object, "max_window_layers", false, 0, LAYERS_MAX,
+                    &full_layers));
     bool *slides = arena_array(&fields->import->arena, config->layers, sizeof *slides);
     if (slides == NULL) return error_set(fields->import->error, STATUS_MEMORY, "out of memory");
     const json_t *types = import_member(fields->object, "layer_types");

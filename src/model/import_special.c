@@ -3,7 +3,7 @@
 
 #include "model/import_internal.h"
 
-enum { ENDS_MOST = 16 };
+enum { ENDS_MAX = 16 };
 
 static const char pre_key[] = "tokenizer.ggml.";
 
@@ -38,7 +38,7 @@ static bool named_id(const struct import *import, const char *field, uint64_t *i
 }
 
 struct ends {
-    uint64_t ids[ENDS_MOST];
+    uint64_t ids[ENDS_MAX];
     size_t count;
 };
 
@@ -62,7 +62,7 @@ static void collect(const struct import *import, const json_t *value, struct end
         json_int_t id = json_integer_value(element);
         bool is_new = json_is_integer(element) && id >= 0 && (uint64_t)id < import->config.vocabulary;
         for (size_t j = 0; j < ends->count; j++) is_new = is_new && ends->ids[j] != (uint64_t)id;
-        if (!is_new || ends->count == ENDS_MOST) continue;
+        if (!is_new || ends->count == ENDS_MAX) continue;
         const json_t *added = added_token(import, (uint64_t)id);
         if (ends->count == 0 || json_is_true(json_object_get(added, "special")))
             ends->ids[ends->count++] = (uint64_t)id;

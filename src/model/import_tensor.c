@@ -178,7 +178,7 @@ static enum status visit_one(struct import *import, const struct mapping *mappin
 static enum status visit_table(struct import *import, const struct mapping *table, size_t count,
                                const char *source_prefix, const char *target_prefix, visit *action) {
     for (size_t i = 0; i < count; i++) {
-        char target[GGUF_NAME_BYTES_MOST + 1];
+        char target[GGUF_NAME_BYTES_MAX + 1];
         snprintf(target, sizeof target, "%s%s", target_prefix, table[i].target);
         TRY(visit_one(import, &table[i], source_prefix, target, action));
     }
@@ -331,12 +331,12 @@ static enum status write_tensor(struct import *import, const struct mapping *map
 
 static enum status write_rope_divisors(struct import *import) {
     const struct import_config *config = &import->config;
-    double divisors[ROPE_PAIRS_MOST];
-    float values[ROPE_PAIRS_MOST];
+    double divisors[ROPE_PAIRS_MAX];
+    float values[ROPE_PAIRS_MAX];
     uint64_t pairs = config->head_dimension / 2;
-    if (pairs > ROPE_PAIRS_MOST)
+    if (pairs > ROPE_PAIRS_MAX)
         return import_refuse(import, "config.json", "head_dim", "found %llu, expected at most %d",
-                             (unsigned long long)config->head_dimension, 2 * ROPE_PAIRS_MOST);
+                             (unsigned long long)config->head_dimension, 2 * ROPE_PAIRS_MAX);
     rope_llama3_divisors(config->rope_base, config->head_dimension, config->rope_factor, config->low_factor,
                          config->high_factor, (double)config->original_context, divisors);
     for (uint64_t i = 0; i < pairs; i++) values[i] = (float)divisors[i];

@@ -7,17 +7,17 @@
 /* Bounds on what a file may claim; far above any model of these families, and small enough that no product
  * of two overflows.  KV layouts want rows of 8 halves, and attention takes at most 64 query heads per KV head. */
 enum {
-    LAYERS_MOST = 1024,
-    HEADS_MOST = 4096,
-    HEAD_DIMENSION_MOST = 1024,
+    LAYERS_MAX = 1024,
+    HEADS_MAX = 4096,
+    HEAD_DIMENSION_MAX = 1024,
     HEAD_DIMENSION_GRANULE = 8,
-    GROUP_MOST = 64,
-    HIDDEN_MOST = 1 << 18,
-    FFN_MOST = 1 << 22,
-    VOCABULARY_MOST = 1 << 24,
+    GROUP_MAX = 64,
+    HIDDEN_MAX = 1 << 18,
+    FFN_MAX = 1 << 22,
+    VOCABULARY_MAX = 1 << 24,
 };
 
-#define CONTEXT_MOST ((uint64_t)1 << 40)
+#define CONTEXT_MAX ((uint64_t)1 << 40)
 
 /* The word of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);

@@ -181,7 +181,7 @@ static void convert_rows(void *context, const struct pool_worker *worker) {
 static enum status fail(const struct quantizer *quantizer, const struct gguf_tensor *tensor,
                         enum status status, const char *what) {
     return error_set(quantizer->error, status, "%.140s: tensor '%.*s': %s", quantizer->input.path,
-                     (int)min_size(tensor->name.length, GGUF_NAME_BYTES_MOST), tensor->name.text, what);
+                     (int)min_size(tensor->name.length, GGUF_NAME_BYTES_MAX), tensor->name.text, what);
 }
 
 static enum status convert_bands(struct quantizer *quantizer, const struct gguf_tensor *tensor,
@@ -248,7 +248,7 @@ static enum status write_header(struct quantizer *quantizer) {
     TRY(gguf_writer_add_uint(quantizer->writer, "general.quantization_version", QUANTIZATION_VERSION, error));
     for (uint64_t i = 0; i < input->tensor_count; i++) {
         const struct gguf_tensor *tensor = &input->tensors[i];
-        char name[GGUF_NAME_BYTES_MOST + 1] = {0};
+        char name[GGUF_NAME_BYTES_MAX + 1] = {0};
         bool fell_back;
         memcpy(name, tensor->name.text, tensor->name.length);
         TRY(gguf_writer_declare_tensor(quantizer->writer, name, type_for(quantizer, tensor, &fell_back),
@@ -264,7 +264,7 @@ static enum status write_tensors(struct quantizer *quantizer) {
     for (uint64_t i = 0; i < input->tensor_count; i++) step.all_bytes += input->tensors[i].size_bytes;
     for (uint64_t i = 0; i < input->tensor_count; i++) {
         const struct gguf_tensor *tensor = &input->tensors[i];
-        char name[GGUF_NAME_BYTES_MOST + 1] = {0};
+        char name[GGUF_NAME_BYTES_MAX + 1] = {0};
         memcpy(name, tensor->name.text, tensor->name.length);
         step.name = name;
         step.index = i;

@@ -58,7 +58,7 @@ void rope_frequencies(const struct model_config *config, const float *divisors, 
         frequency[j] = (float)value;
     }
     if (config->rope_scaling == ROPE_SCALING_LLAMA3 && config->llama3_high_factor > 0) {
-        double own[ROPE_PAIRS_MOST];
+        double own[ROPE_PAIRS_MAX];
         rope_llama3_divisors(base, config->rope_dimension, config->rope_factor, config->llama3_low_factor,
                              config->llama3_high_factor, (double)config->rope_original_context, own);
         for (size_t j = 0; j < config->rope_dimension / 2; j++)

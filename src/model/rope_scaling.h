@@ -15,7 +15,7 @@
 
 #include "model/model.h"
 
-enum { ROPE_PAIRS_MOST = 512 }; /* of a head: half of the largest head dimension */
+enum { ROPE_PAIRS_MAX = 512 }; /* of a head: half of the largest head dimension */
 
 /* 0.1 * multiplier * ln(factor) + 1, and 1 for a factor of at most 1. */
 double rope_yarn_magnitude(double factor, double multiplier);

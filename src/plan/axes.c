@@ -74,7 +74,7 @@ static void set_codec(struct plan *plan, const char *method) {
     plan->methods[AXIS_CODEC] = method;
     plan->k_type = plan->v_type = is_word(method, "q8") ? KV_Q8 : KV_F16;
     plan->mixes_pages = is_word(method, "dynamic");
-    plan->q4_pages = plan->mixes_pages || is_word(method, "q4");
+    plan->quantized_pages = plan->mixes_pages || is_word(method, "q4");
 }
 
 /* "AXIS=METHOD,..." and "NAME=NUMBER,..." */
@@ -107,7 +107,7 @@ static enum status read_preset(struct plan *plan, const struct preset *preset, s
     plan->preset = preset->name;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
-    plan->q4_pages = plan->mixes_pages = plan->fixes_shares = false;
+    plan->quantized_pages = plan->mixes_pages = plan->fixes_shares = false;
     plan->resident_layers = SIZE_MAX;
     if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
     if (preset->disk_settings != NULL && plan->disk_directory != NULL)
@@ -129,12 +129,12 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
     if (set != NULL) TRY(read_set(plan, set, &names_codec, error));
-    if (plan->q4_pages && !on_disk)
+    if (plan->quantized_pages && !on_disk)
         return error_set(error, STATUS_USAGE,
                          "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
                          plan_method(plan, AXIS_CODEC, name, sizeof name));
     plan->select.method = select_method_find(plan_method(plan, AXIS_SELECT, name, sizeof name));
-    if (!names_codec && plan->q4_pages && !takes_q4(plan, k_type, v_type)) set_codec(plan, "f16");
+    if (!names_codec && plan->quantized_pages && !takes_q4(plan, k_type, v_type)) set_codec(plan, "f16");
     if (!names_codec) {
         plan->k_type = k_type;
         plan->v_type = v_type;

@@ -18,7 +18,7 @@ double compression_layer_seconds(const struct compression_costs *costs, double s
     return fmax(compression_read_seconds(costs, share), compression_compute_seconds(costs, share));
 }
 
-double compression_share(const struct compression_costs *costs) {
+double compression_fraction(const struct compression_costs *costs) {
     ASSERT(costs->read_rate > 0 && costs->decode_rate > 0);
     if (!(costs->bytes > 0) || !(costs->ratio < 1)) return 0;
     double late = compression_read_seconds(costs, 0) - compression_compute_seconds(costs, 0);

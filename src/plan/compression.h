@@ -33,7 +33,7 @@ struct compression_costs {
 
 /* Returns x*, 0 to 1.  Rates must be positive.  0: there is nothing to read, or compression saves nothing (ratio >= 1).
  */
-double compression_share(const struct compression_costs *costs);
+double compression_fraction(const struct compression_costs *costs);
 /* Rounds the shares of layers to sixteenths.  The sum over the first n layers, for every n, changes by at most half a
  * sixteenth.  sensitivity: each layer's error at 4 bits, > 0 where known.  The sum is then distributed by
  * share / sensitivity, up to 1 per layer; a share of 0 stays 0.  NULL: shares are only rounded. */

@@ -31,9 +31,9 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
     if (plan->sequence_capacity < 1 || plan->sequence_capacity > PLAN_SEQUENCES_MAX)
         return error_set(error, STATUS_USAGE, "%zu sequences: expected 1 to %d", plan->sequence_capacity,
                          PLAN_SEQUENCES_MAX);
-    if (plan->batch_size > DEVICE_BATCH_MOST)
+    if (plan->batch_size > DEVICE_BATCH_MAX)
         return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d", plan->batch_size,
-                         DEVICE_BATCH_MOST);
+                         DEVICE_BATCH_MAX);
     if (plan->segment_size > PLAN_SEGMENT_MAX)
         return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d",
                          plan->segment_size, PLAN_SEGMENT_MAX);
@@ -50,7 +50,7 @@ static enum status check_select(const struct plan *plan, struct error *error) {
     if (method->reads_keys && plan->k_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
                          method->name);
-    if (plan->q4_pages && (method->reads_keys || plan->select.scan))
+    if (plan->quantized_pages && (method->reads_keys || plan->select.scan))
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
                          method->name);
     if (plan->host_bytes > 0 && method->watches_prefill)
@@ -70,12 +70,13 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
                          config->k_dimension, config->v_dimension);
     if (plan->disk_directory != NULL && plan->host_bytes == 0)
         return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
-    if (plan->q4_pages && (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
+    if (plan->quantized_pages &&
+        (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
         return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
-    if (plan->mixes_pages && (!plan->q4_pages || config->layer_count > PAGE_SHARES_LAYERS_MOST))
+    if (plan->mixes_pages && (!plan->quantized_pages || config->layer_count > PAGE_SHARES_LAYERS_MAX))
         return error_set(error, STATUS_USAGE,
                          "a share of the pages in 4 bits is of at most %d layers, not %zu",
-                         PAGE_SHARES_LAYERS_MOST, config->layer_count);
+                         PAGE_SHARES_LAYERS_MAX, config->layer_count);
     return check_select(plan, error);
 }
 
@@ -100,13 +101,13 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches};
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
-    return select_options_kept_most(&plan->select, &shape, attention->context_size, &attention->kept_most,
-                                    error);
+    return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,
+                                   error);
 }
 
 static uint64_t buffer_bytes_of(const struct plan *plan) {
     if (plan->disk_directory == NULL) return 0;
-    uint64_t bytes = plan->host_bytes / (plan->q4_pages ? 32 : 16); /* pages of a third the bytes */
+    uint64_t bytes = plan->host_bytes / (plan->quantized_pages ? 32 : 16); /* pages of a third the bytes */
     if (bytes < BUFFER_BYTES_MIN) return BUFFER_BYTES_MIN;
     return bytes > BUFFER_BYTES_MAX ? BUFFER_BYTES_MAX : bytes;
 }
@@ -116,9 +117,9 @@ static enum status token_config(const struct plan *plan, const struct model_conf
                                 struct kv_cache_config *cache, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
-    cache->metadata_layer_first = plan->select.dense_layers;
+    cache->key_index_layer_first = plan->select.dense_layers;
     if (plan->select.method == NULL) return STATUS_OK;
-    return select_options_metadata_bytes(&plan->select, &shape, &cache->metadata_bytes, error);
+    return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
 }
 
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
@@ -130,7 +131,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     TRY(plan_attention_options(plan, config, &lists, error));
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
-    cache->q4_pages = plan->q4_pages;
+    cache->quantized_pages = plan->quantized_pages;
     cache->mixes_pages = plan->mixes_pages;
     cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
     cache->buffer_bytes = buffer_bytes_of(plan);
@@ -150,7 +151,7 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
                                 struct error *error) {
     struct kv_cache_config cache;
     TRY(plan_cache_config(plan, config, &cache, error));
-    *bytes = kv_tier_bytes_least(&cache);
+    *bytes = kv_tier_bytes_min(&cache);
     return STATUS_OK;
 }
 

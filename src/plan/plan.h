@@ -45,9 +45,9 @@ struct plan {
     struct select_options select;    /* method NULL: attention is full */
     enum kv_type k_type, v_type;
     /* Pages on disk, and full chunks in RAM, are quantized to 4 bits.  f16 only. */
-    bool q4_pages;
-    /* With q4_pages: only a share of each layer's chunks is quantized.  shares: of new documents; without layers, they
-     * are chosen when the first document is made, from measurements of the machine (plan/quantized_pages.h). */
+    bool quantized_pages;
+    /* With quantized_pages: only a share of each layer's chunks is quantized.  shares: of new documents.  Without
+     * layers they are chosen when the first document is made, from measurements of the machine (plan/quantized_pages.h). */
     bool mixes_pages;
     struct page_shares shares;
     /* Fixed shares instead: quantized_of_16 of every 16 pages in all layers, on any machine and budget.  So answers do

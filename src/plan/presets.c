@@ -38,7 +38,7 @@ const struct preset preset_table[] = {
      NULL,
      NULL},
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
-     * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose metadata would take the
+     * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose key index would take the
      * budget. */
     {"leoam",
      "leaves of a tree, over RAM and disk (LeoAM)",

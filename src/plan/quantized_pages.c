@@ -23,7 +23,7 @@ struct bench {
     struct attention_kernels attention;
     struct codec_kernels codec;
     const struct kv_layout *kv;
-    uint8_t *rows, *packed; /* owned; [CHUNKS] */
+    uint8_t *rows, *quantized; /* owned; [CHUNKS] */
     const void *chunks[CHUNKS], *forms[CHUNKS];
     uint32_t chosen[CHUNKS * KV_CHUNK_TOKENS];
     float *q, *partial; /* owned; [group][k_dimension]; [group][2 + v_dimension] */
@@ -37,13 +37,13 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
     bench->kv = kv;
     size_t q4_bytes = kv_q4_chunk_bytes(kv);
     bench->rows = calloc(CHUNKS, kv->chunk_bytes);
-    bench->packed = calloc(CHUNKS, q4_bytes);
+    bench->quantized = calloc(CHUNKS, q4_bytes);
     bench->q = calloc(group * kv->k_dimension, sizeof *bench->q);
     bench->partial = calloc(group * (2 + kv->v_dimension), sizeof *bench->partial);
     bench->scratch = calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
                                         bench->attention.gather_q4_scratch_bytes(group, kv)));
     float *row = calloc(kv->k_dimension + kv->v_dimension, sizeof *row);
-    if (bench->rows == NULL || bench->packed == NULL || bench->q == NULL || bench->partial == NULL ||
+    if (bench->rows == NULL || bench->quantized == NULL || bench->q == NULL || bench->partial == NULL ||
         bench->scratch == NULL || row == NULL) {
         free(row);
         return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
@@ -60,8 +60,8 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
     }
     for (size_t i = 0; i < CHUNKS; i++) {
         bench->chunks[i] = bench->rows + i * kv->chunk_bytes;
-        bench->forms[i] = bench->packed + i * q4_bytes;
-        bench->codec.q4_encode(kv, bench->chunks[i], bench->packed + i * q4_bytes);
+        bench->forms[i] = bench->quantized + i * q4_bytes;
+        bench->codec.q4_encode(kv, bench->chunks[i], bench->quantized + i * q4_bytes);
     }
     free(row);
     return STATUS_OK;
@@ -69,16 +69,16 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
 
 static void bench_deinit(struct bench *bench) {
     free(bench->rows);
-    free(bench->packed);
+    free(bench->quantized);
     free(bench->q);
     free(bench->partial);
     free(bench->scratch);
 }
 
-static void bench_attend(struct bench *bench, size_t group, bool packed) {
-    (packed ? bench->attention.gather_q4 : bench->attention.gather)(
+static void bench_attend(struct bench *bench, size_t group, bool quantized) {
+    (quantized ? bench->attention.gather_q4 : bench->attention.gather)(
         &(struct attention_gather_args){.layout = bench->kv,
-                                        .chunks = packed ? bench->forms : bench->chunks,
+                                        .chunks = quantized ? bench->forms : bench->chunks,
                                         .rows = bench->chosen,
                                         .row_count = CHUNKS * KV_CHUNK_TOKENS,
                                         .q = bench->q,
@@ -162,8 +162,8 @@ double quantized_pages_share(const struct page_costs *costs, const struct page_w
 
 void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
                             struct page_shares *shares) {
-    double layers[PAGE_SHARES_LAYERS_MOST];
-    ASSERT(work->layer_count <= PAGE_SHARES_LAYERS_MOST);
+    double layers[PAGE_SHARES_LAYERS_MAX];
+    ASSERT(work->layer_count <= PAGE_SHARES_LAYERS_MAX);
     for (size_t i = 0; i < work->layer_count; i++) layers[i] = quantized_pages_share(costs, work, i);
     *shares = (struct page_shares){.layer_count = (uint16_t)work->layer_count};
     compression_spread(layers, work->sensitivity, work->layer_count, shares->sixteenths);
@@ -176,7 +176,7 @@ static struct page_work work_of(const struct page_question *question) {
     const uint64_t chunks = kv_chunks_of(question->token_count);
     const size_t rows_bytes = question->rows->chunk_bytes;
     double all = (double)(cache->layer_count * cache->kv_head_count * chunks * rows_bytes);
-    double room = (double)(cache->host_bytes - kv_tier_bytes_least(cache)); /* beyond what any step needs */
+    double room = (double)(cache->host_bytes - kv_tier_bytes_min(cache)); /* beyond what any step needs */
     return (struct page_work){.layer_count = cache->layer_count,
                               .dense_layers = question->dense_layers,
                               .kv_head_count = cache->kv_head_count,

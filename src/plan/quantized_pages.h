@@ -67,8 +67,8 @@ bool quantized_pages_plan(struct page_costs *costs, const struct page_question *
 /* The parts of quantized_pages_plan, for tests.  Measures all costs except `layer`. */
 enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
                                     struct error *error) STATUS_CHECKED;
-/* The smallest share that minimises a layer's time, 0 to 1 in steps of 1 / 256.  Equals compression_share if RAM holds
- * no chunk. */
+/* The smallest share that minimises a layer's time, 0 to 1 in steps of 1 / 256.  Equals compression_fraction if RAM
+ * holds no chunk. */
 double quantized_pages_share(const struct page_costs *costs, const struct page_work *work,
                              size_t layer_index);
 /* Chooses the share of every layer. */

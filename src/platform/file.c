@@ -14,16 +14,16 @@
 
 /* The guard must find, inside a signal handler, which file a fault belongs to:
  * a fixed table of mappings, entries published by their address. */
-enum { MAPS_MOST = 256, PATH_KEPT = 256 };
+enum { MAPS_MAX = 256, PATH_KEPT = 256 };
 
 static struct guarded_map {
     _Atomic uintptr_t begin; /* 0: free; released last, pairs with the handler's load */
     _Atomic uintptr_t end;
     char path[PATH_KEPT];
-} guarded[MAPS_MOST];
+} guarded[MAPS_MAX];
 
 static void guard_add(const uint8_t *data, uint64_t size, const char *path) {
-    for (size_t i = 0; i < MAPS_MOST; i++) {
+    for (size_t i = 0; i < MAPS_MAX; i++) {
         uintptr_t expected = 0;
         if (atomic_load(&guarded[i].end) != 0) continue;
         if (!atomic_compare_exchange_strong(&guarded[i].end, &expected, (uintptr_t)data + size)) continue;
@@ -34,7 +34,7 @@ static void guard_add(const uint8_t *data, uint64_t size, const char *path) {
 }
 
 static void guard_remove(const uint8_t *data) {
-    for (size_t i = 0; i < MAPS_MOST; i++)
+    for (size_t i = 0; i < MAPS_MAX; i++)
         if (atomic_load(&guarded[i].begin) == (uintptr_t)data) {
             atomic_store(&guarded[i].begin, 0);
             atomic_store(&guarded[i].end, 0);
@@ -50,7 +50,7 @@ static void write_text(const char *text) {
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     (void)context;
     uintptr_t address = (uintptr_t)info->si_addr;
-    for (size_t i = 0; i < MAPS_MOST; i++) {
+    for (size_t i = 0; i < MAPS_MAX; i++) {
         uintptr_t begin = atomic_load(&guarded[i].begin);
         if (begin == 0 || address < begin || address >= atomic_load(&guarded[i].end)) continue;
         write_text("loam: ");

@@ -19,9 +19,9 @@ static int refused(const struct io_faults *faults, enum io_call call, const char
 struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uint64_t offset, size_t bytes) {
     if (file->faults == NULL) return (struct io_fault){0, bytes};
     struct io_fault fault = file->faults->decide(file->faults->context, call, file->path, offset, bytes);
-    if (fault.bytes_most > bytes) fault.bytes_most = bytes;
-    if (file->direct && fault.bytes_most > 0 && fault.bytes_most < bytes)
-        fault.bytes_most = max_size(fault.bytes_most / IO_BLOCK_BYTES, 1) * IO_BLOCK_BYTES;
+    if (fault.bytes_max > bytes) fault.bytes_max = bytes;
+    if (file->direct && fault.bytes_max > 0 && fault.bytes_max < bytes)
+        fault.bytes_max = max_size(fault.bytes_max / IO_BLOCK_BYTES, 1) * IO_BLOCK_BYTES;
     return fault;
 }
 
@@ -204,11 +204,11 @@ static enum status transfer(struct io_file *file, enum io_call call, uint64_t of
         errno = fault.os_error;
         if (fault.os_error == 0) {
             if (call == IO_CALL_READ)
-                moved = pread(file->fd, (uint8_t *)memory + done, fault.bytes_most, (off_t)(offset + done));
+                moved = pread(file->fd, (uint8_t *)memory + done, fault.bytes_max, (off_t)(offset + done));
             else
-                moved = pwrite(file->fd, (uint8_t *)memory + done, fault.bytes_most, (off_t)(offset + done));
+                moved = pwrite(file->fd, (uint8_t *)memory + done, fault.bytes_max, (off_t)(offset + done));
         }
-        if (moved < 0 && (errno == EINTR || errno == EAGAIN) && retries++ < IO_RETRIES_MOST) continue;
+        if (moved < 0 && (errno == EINTR || errno == EAGAIN) && retries++ < IO_RETRIES_MAX) continue;
         if (moved < 0) return io_transfer_error(error, call, file->path, offset, bytes, errno);
         size_t progress = io_file_progress(file, (size_t)moved, bytes - done);
         if (progress == 0)
@@ -236,7 +236,7 @@ enum status io_file_sync(struct io_file *file, struct error *error) {
         do { /* interrupted, or not now: nothing has been tried yet */
             failed = refused(file->faults, IO_CALL_SYNC, file->path);
             if (failed == 0 && fdatasync(file->fd) != 0) failed = errno;
-        } while ((failed == EINTR || failed == EAGAIN) && retries++ < IO_RETRIES_MOST);
+        } while ((failed == EINTR || failed == EAGAIN) && retries++ < IO_RETRIES_MAX);
     }
     if (failed == 0) return STATUS_OK;
     file->sync_error = failed;

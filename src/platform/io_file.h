@@ -38,10 +38,10 @@ enum io_call {
     IO_CALL_CLOSE, /* is told of, but what it says is not heard: what must last was flushed before */
 };
 
-/* What a test wants of the next call: os_error 0 lets it happen, moving at most bytes_most bytes. */
+/* What a test wants of the next call: os_error 0 lets it happen, moving at most bytes_max bytes. */
 struct io_fault {
     int os_error;
-    size_t bytes_most;
+    size_t bytes_max;
 };
 
 struct io_faults {
@@ -119,13 +119,15 @@ void io_file_unlock(struct io_file *file, uint64_t byte);
 
 /* For io_queue and its back ends. */
 
-enum { IO_RETRIES_MOST = 1000 }; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
+enum {
+    IO_RETRIES_MAX = 1000
+}; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
 
-/* What the test wants of this transfer; without faults everything is let through.  bytes_most <= bytes, and
+/* What the test wants of this transfer; without faults everything is let through.  bytes_max <= bytes, and
  * whole blocks where the file needs that. */
 struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uint64_t offset, size_t bytes);
 
-/* How far a transfer of `moved` bytes brought one that still lacked `wanted` (moved <= wanted): with
+/* How far a transfer of `moved` bytes fetched one that still lacked `wanted` (moved <= wanted): with
  * O_DIRECT a transfer can only go on at a block boundary. */
 size_t io_file_progress(const struct io_file *file, size_t moved, size_t wanted);
 

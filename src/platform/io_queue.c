@@ -8,7 +8,7 @@
 #include "platform/io_queue_internal.h"
 
 /* One system call moves less than 2 GiB. */
-enum { DEPTH_USUAL = 64, THREADS_USUAL_MOST = 32, ATTEMPT_BYTES_MOST = 1 << 30 };
+enum { DEPTH_USUAL = 64, THREADS_USUAL_MAX = 32, ATTEMPT_BYTES_MAX = 1 << 30 };
 
 static enum status engine_create(struct io_queue *queue, const struct io_queue_options *options, size_t depth,
                                  struct error *error) {
@@ -18,15 +18,15 @@ static enum status engine_create(struct io_queue *queue, const struct io_queue_o
         if (status == STATUS_OK || options->backend == IO_BACKEND_URING) return status;
     }
     queue->backend = IO_BACKEND_THREADS;
-    size_t threads = options->thread_count > 0 ? options->thread_count : min_size(depth, THREADS_USUAL_MOST);
+    size_t threads = options->thread_count > 0 ? options->thread_count : min_size(depth, THREADS_USUAL_MAX);
     return io_threads_engine_create(queue, min_size(threads, depth), error);
 }
 
 enum status io_queue_create(struct io_queue **result, const struct io_queue_options *options,
                             struct error *error) {
     size_t depth = options->depth > 0 ? options->depth : DEPTH_USUAL;
-    if (depth > IO_DEPTH_MOST)
-        return error_set(error, STATUS_USAGE, "I/O queue: depth %zu, at most %d", depth, IO_DEPTH_MOST);
+    if (depth > IO_DEPTH_MAX)
+        return error_set(error, STATUS_USAGE, "I/O queue: depth %zu, at most %d", depth, IO_DEPTH_MAX);
     struct io_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL) return error_set(error, STATUS_MEMORY, "I/O queue: out of memory");
     queue->depth = depth;
@@ -83,13 +83,13 @@ static enum io_call call_of(enum io_operation operation) {
 static void attempt_start(struct io_queue *queue, struct io_slot *slot) {
     const struct io_request *request = &slot->request;
     struct io_file *file = request->file;
-    slot->attempt_bytes = min_size(request->bytes - slot->done, ATTEMPT_BYTES_MOST);
+    slot->attempt_bytes = min_size(request->bytes - slot->done, ATTEMPT_BYTES_MAX);
     int failed = request->operation != IO_READ ? file->sync_error : 0;
     if (failed == 0 && file->faults != NULL) {
         struct io_fault fault = io_file_fault(file, call_of(request->operation), request->offset + slot->done,
                                               slot->attempt_bytes);
         failed = fault.os_error;
-        slot->attempt_bytes = fault.bytes_most;
+        slot->attempt_bytes = fault.bytes_max;
     }
     if (failed == 0) {
         queue->operations->start(queue->engine, slot);
@@ -124,7 +124,7 @@ void io_queue_flush(struct io_queue *queue) {
 static bool attempt_finish(struct io_queue *queue, struct io_slot *slot, struct io_completion *completion) {
     struct io_request *request = &slot->request;
     int failed = slot->result < 0 ? (int)-slot->result : 0;
-    if ((failed == EINTR || failed == EAGAIN) && slot->retries++ < IO_RETRIES_MOST) {
+    if ((failed == EINTR || failed == EAGAIN) && slot->retries++ < IO_RETRIES_MAX) {
         attempt_start(queue, slot);
         return false;
     }
@@ -148,15 +148,15 @@ static bool attempt_finish(struct io_queue *queue, struct io_slot *slot, struct 
     return true;
 }
 
-/* Returns completions until count_least are there; of those that have finished none is lost: what does not
+/* Returns completions until count_min are there; of those that have finished none is lost: what does not
  * fit into capacity stays in the list of instant ones. */
 static size_t collect(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                      size_t count_least) {
+                      size_t count_min) {
     size_t count = 0;
     for (;;) {
         io_queue_flush(queue);
         if (count >= capacity) return count;
-        bool wait = count < count_least && queue->instant.first == NULL;
+        bool wait = count < count_min && queue->instant.first == NULL;
         if (queue->in_flight > 0) queue->operations->reap(queue->engine, wait, &queue->instant);
         if (queue->instant.first == NULL) return count; /* nothing more has finished */
         struct io_slot_list finished = queue->instant;
@@ -172,8 +172,8 @@ size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, 
 }
 
 size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                     size_t count_least) {
-    return collect(queue, completions, capacity, min_size(min_size(count_least, capacity), queue->in_flight));
+                     size_t count_min) {
+    return collect(queue, completions, capacity, min_size(min_size(count_min, capacity), queue->in_flight));
 }
 
 enum status io_completion_error(const struct io_completion *completion, struct error *error) {

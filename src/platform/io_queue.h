@@ -39,11 +39,11 @@ enum io_backend {
 
 struct io_queue_options {
     enum io_backend backend;
-    size_t depth;        /* requests in flight at most; 0: 64; at most IO_DEPTH_MOST */
+    size_t depth;        /* requests in flight at most; 0: 64; at most IO_DEPTH_MAX */
     size_t thread_count; /* of the threads back end; 0: as many as the depth, at most 32 */
 };
 
-enum { IO_DEPTH_MOST = 4096 };
+enum { IO_DEPTH_MAX = 4096 };
 
 enum io_operation { IO_READ, IO_WRITE, IO_SYNC };
 
@@ -72,18 +72,18 @@ enum io_backend io_queue_backend(const struct io_queue *queue); /* never AUTOMAT
 const char *io_backend_name(enum io_backend backend);
 
 /* Tells io_uring of memory that many requests will use, so that its pages are looked up once.  At most
- * IO_MEMORIES_MOST regions.  Only an advantage: without it, or after a refusal (memory that may be locked
+ * IO_MEMORIES_MAX regions.  Only an advantage: without it, or after a refusal (memory that may be locked
  * is limited), everything works the same.  Returns whether it was taken.  Nothing may be in flight. */
 bool io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
-enum { IO_MEMORIES_MOST = 16 };
+enum { IO_MEMORIES_MAX = 16 };
 
 enum status io_queue_submit(struct io_queue *queue, const struct io_request *request) STATUS_CHECKED;
 void io_queue_flush(struct io_queue *queue);
 /* Both return how many completions were stored, at most capacity. */
 size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, size_t capacity);
-/* count_least is cut to capacity and to what is in flight. */
+/* count_min is cut to capacity and to what is in flight. */
 size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                     size_t count_least);
+                     size_t count_min);
 
 size_t io_queue_in_flight(const struct io_queue *queue); /* submitted, completion not yet returned */
 size_t io_queue_room(const struct io_queue *queue);      /* submits that will not be STATUS_FULL */

@@ -19,7 +19,7 @@ struct uring_engine {
     struct io_uring ring;
     bool memory_refused;
     unsigned memory_count;
-    struct iovec memories[IO_MEMORIES_MOST];
+    struct iovec memories[IO_MEMORIES_MAX];
 };
 
 static void uring_destroy(void *pointer) {
@@ -94,7 +94,7 @@ static void uring_reap(void *pointer, bool wait, struct io_slot_list *finished) 
 
 static bool uring_register_memory(void *pointer, void *memory, size_t bytes) {
     struct uring_engine *engine = pointer;
-    if (engine->memory_refused || engine->memory_count == IO_MEMORIES_MOST) return false;
+    if (engine->memory_refused || engine->memory_count == IO_MEMORIES_MAX) return false;
     if (engine->memory_count > 0) (void)io_uring_unregister_buffers(&engine->ring);
     engine->memories[engine->memory_count] = (struct iovec){memory, bytes};
     unsigned count = engine->memory_count + 1;

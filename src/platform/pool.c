@@ -30,7 +30,7 @@
 #include "platform/cpu.h"
 #include "platform/trace.h"
 
-enum { SPIN_ROUNDS = 20000, PATIENT_ROUNDS = 4000, THREADS_MOST = 512 };
+enum { SPIN_ROUNDS = 20000, PATIENT_ROUNDS = 4000, THREADS_MAX = 512 };
 
 struct pool_thread {
     pthread_t handle;
@@ -146,9 +146,9 @@ static int thread_start(struct pool_thread *thread) {
 enum status pool_create(struct pool **result, size_t thread_count, struct error *error) {
     size_t processors = cpu_count();
     if (thread_count == 0) thread_count = processors;
-    if (thread_count > THREADS_MOST)
+    if (thread_count > THREADS_MAX)
         return error_set(error, STATUS_USAGE, "threads: found %zu, expected at most %d", thread_count,
-                         THREADS_MOST);
+                         THREADS_MAX);
     size_t bytes = align_up(sizeof(struct pool) + thread_count * sizeof(struct pool_thread), 64);
     struct pool *pool = aligned_alloc(64, bytes);
     if (pool == NULL) return error_set(error, STATUS_MEMORY, "thread pool: out of memory");

@@ -13,7 +13,7 @@ struct trace {
     size_t span_count;
     uint64_t written_count; /* events */
     uint64_t read_count;    /* asynchronous spans: the number of one is its id */
-    uint32_t track_most;
+    uint32_t track_max;
     const char *phase; /* NULL: none */
     uint32_t phase_layer;
     uint64_t phase_ns;
@@ -84,7 +84,7 @@ static void write_buffer(struct trace *trace) {
 
 static void write_track_names(struct trace *trace) {
     static const char *const names[] = {"engine", "choice", "waits", "reads"};
-    for (uint32_t track = 0; track <= trace->track_most; track++) {
+    for (uint32_t track = 0; track <= trace->track_max; track++) {
         write_event_head(trace, "M", "thread_name", trace->began_ns, track);
         if (track < TRACE_THREADS)
             fprintf(trace->stream, ",\"args\":{\"name\":\"%s\"}}", names[track]);
@@ -110,7 +110,7 @@ enum status trace_finish(struct trace *trace, struct error *error) {
 /* ---- recording ---- */
 
 static void keep(struct trace *trace, const struct trace_span *span) {
-    if (span->track > trace->track_most) trace->track_most = span->track;
+    if (span->track > trace->track_max) trace->track_max = span->track;
     trace->spans[trace->span_count++] = *span;
 }
 

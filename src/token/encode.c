@@ -14,7 +14,7 @@ struct encoder {
     size_t spaced_capacity;
     bool after_special; /* at the start, or the last thing appended was a token as such */
     bool after_space;   /* SPM: the last byte of the text so far was a space, or there is none */
-    bool single_prefix; /* SPM: a text that brings its own space gets no other in front */
+    bool single_prefix; /* SPM: a text that fetches its own space gets no other in front */
     struct token_list *list;
 };
 

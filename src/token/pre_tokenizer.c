@@ -89,7 +89,7 @@ const struct pre_tokenizer_name *pre_tokenizer_find(const char *name, size_t len
 void pre_tokenizer_begin(struct pre_tokenizer_cursor *cursor, const struct pre_tokenizer *pre_tokenizer,
                          const uint8_t *text, size_t length) {
     *cursor = (struct pre_tokenizer_cursor){.pre_tokenizer = pre_tokenizer, .view = {text, length}};
-    while (cursor->stage_count < PRE_TOKENIZER_STAGES_MOST && pre_tokenizer->stages[cursor->stage_count])
+    while (cursor->stage_count < PRE_TOKENIZER_STAGES_MAX && pre_tokenizer->stages[cursor->stage_count])
         cursor->stage_count++;
     cursor->ends[0] = length;
 }

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PRE_TOKENIZER_STAGES_MOST = 6 };
+enum { PRE_TOKENIZER_STAGES_MAX = 6 };
 
 /* The part of a text that a stage sees: look-ahead ends at end, as if nothing followed. */
 struct text_view {
@@ -27,7 +27,7 @@ typedef size_t pre_tokenizer_scan(const struct text_view *view, size_t at);
 
 struct pre_tokenizer {
     const char *family;
-    pre_tokenizer_scan *stages[PRE_TOKENIZER_STAGES_MOST]; /* NULL after the last */
+    pre_tokenizer_scan *stages[PRE_TOKENIZER_STAGES_MAX]; /* NULL after the last */
 };
 
 /* A value of tokenizer.ggml.pre and what it says besides. */
@@ -46,7 +46,7 @@ struct pre_tokenizer_cursor {
     struct text_view view;
     size_t at;
     size_t stage_count;
-    size_t ends[PRE_TOKENIZER_STAGES_MOST + 1]; /* [0] the text, [k] the piece of stage k that holds at */
+    size_t ends[PRE_TOKENIZER_STAGES_MAX + 1]; /* [0] the text, [k] the piece of stage k that holds at */
 };
 
 void pre_tokenizer_begin(struct pre_tokenizer_cursor *cursor, const struct pre_tokenizer *pre_tokenizer,

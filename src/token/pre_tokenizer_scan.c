@@ -43,7 +43,7 @@ static size_t run_without(const struct text_view *view, size_t at, unsigned mask
     return at;
 }
 
-static size_t run_of_at_most(const struct text_view *view, size_t at, unsigned mask, size_t most) {
+static size_t run_of_at_max(const struct text_view *view, size_t at, unsigned mask, size_t most) {
     size_t next;
     for (; most > 0 && class_at(view, at, &next) & mask; most--) at = next;
     return at;
@@ -88,7 +88,7 @@ static size_t space_end(const struct text_view *view, size_t at, bool newlines) 
 /* What differs between the expressions that came from OpenAI's cl100k. */
 struct word_rules {
     unsigned letters; /* of the body of a word */
-    size_t digits_most;
+    size_t digits_max;
 };
 
 /* CONTR|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
@@ -101,7 +101,7 @@ static inline size_t scan_words(const struct text_view *view, size_t at, struct 
     if (!(c & (UNICODE_NEWLINE | UNICODE_LETTER | UNICODE_NUMBER)) && classes(view, next) & rules.letters)
         return run_of(view, next, rules.letters);
     if (c & rules.letters) return run_of(view, at, rules.letters);
-    if (c & UNICODE_NUMBER) return run_of_at_most(view, at, UNICODE_NUMBER, rules.digits_most);
+    if (c & UNICODE_NUMBER) return run_of_at_max(view, at, UNICODE_NUMBER, rules.digits_max);
     size_t body = view->text[at] == ' ' ? at + 1 : at;
     end = run_without(view, body, UNICODE_SPACE | UNICODE_NUMBER | rules.letters);
     if (end > body) return run_of(view, end, UNICODE_NEWLINE);
@@ -163,13 +163,13 @@ static size_t cased_word_end(const struct text_view *view, size_t at) {
 }
 
 static inline size_t scan_cased(const struct text_view *view, size_t at, bool contractions,
-                                size_t digits_most) {
+                                size_t digits_max) {
     size_t end = cased_word_end(view, at);
     if (end) {
         size_t longer = contractions ? contraction_end(view, end, true) : 0;
         return longer ? longer : end;
     }
-    if (classes(view, at) & UNICODE_NUMBER) return run_of_at_most(view, at, UNICODE_NUMBER, digits_most);
+    if (classes(view, at) & UNICODE_NUMBER) return run_of_at_max(view, at, UNICODE_NUMBER, digits_max);
     size_t body = view->text[at] == ' ' ? at + 1 : at;
     end = run_without(view, body, UNICODE_SPACE | UNICODE_LETTER | UNICODE_NUMBER);
     if (end == body) return space_end(view, at, true);
@@ -237,7 +237,7 @@ size_t scan_numbers(const struct text_view *view, size_t at) { return scan_class
 
 /* \p{N}{1,most} */
 static size_t scan_numbers_by(const struct text_view *view, size_t at, size_t most) {
-    size_t end = run_of_at_most(view, at, UNICODE_NUMBER, most);
+    size_t end = run_of_at_max(view, at, UNICODE_NUMBER, most);
     return end > at ? end : run_without(view, at, UNICODE_NUMBER);
 }
 
@@ -249,7 +249,7 @@ size_t scan_numbers_by_three(const struct text_view *view, size_t at) { return s
 
 /* [\r\n] */
 size_t scan_newline(const struct text_view *view, size_t at) {
-    size_t end = run_of_at_most(view, at, UNICODE_NEWLINE, 1);
+    size_t end = run_of_at_max(view, at, UNICODE_NEWLINE, 1);
     return end > at ? end : run_without(view, at, UNICODE_NEWLINE);
 }
 

@@ -27,9 +27,9 @@ enum token_type { /* the values of tokenizer.ggml.token_type */
 enum tokenizer_model { TOKENIZER_SPM, TOKENIZER_BPE };
 
 enum {
-    TOKEN_TEXT_BYTES_MOST = 16384,  /* of one token */
-    SPECIAL_TEXT_BYTES_MOST = 1024, /* of one that is searched for in the text: bounds a look-up */
-    TOKENIZER_ENDS_MOST = 32,
+    TOKEN_TEXT_BYTES_MAX = 16384,  /* of one token */
+    SPECIAL_TEXT_BYTES_MAX = 1024, /* of one that is searched for in the text: bounds a look-up */
+    TOKENIZER_ENDS_MAX = 32,
 };
 
 /* What a vocabulary is made of; all borrowed and only read by tokenizer_build. */
@@ -43,7 +43,7 @@ struct tokenizer_source {
     uint64_t merge_count;
     const struct pre_tokenizer_name *pre; /* BPE only */
     token_id bos, eos, unknown;           /* in range or TOKEN_NONE */
-    token_id ends[TOKENIZER_ENDS_MOST];   /* eot, eom: further ends of an answer, in range or TOKEN_NONE */
+    token_id ends[TOKENIZER_ENDS_MAX];    /* eot, eom: further ends of an answer, in range or TOKEN_NONE */
     size_t end_count;
     bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
 };
@@ -82,7 +82,7 @@ struct tokenizer {
     uint64_t hash_seed;          /* differs per run, so that no file can be made to collide */
     struct token_table by_text;  /* all tokens */
     struct token_table by_bytes; /* those that merging may produce */
-    size_t byte_length_most;     /* of those */
+    size_t byte_length_max;      /* of those */
     struct merge_rule *merges;   /* BPE: open addressing */
     size_t merge_mask;
     token_id byte_tokens[256];                 /* TOKEN_NONE: the vocabulary has none */
@@ -94,7 +94,7 @@ struct tokenizer {
      * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
     _Atomic uint8_t *whole;
     token_id bos, eos, unknown;
-    token_id ends[TOKENIZER_ENDS_MOST];
+    token_id ends[TOKENIZER_ENDS_MAX];
     size_t end_count;
     bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
 };

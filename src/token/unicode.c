@@ -38,7 +38,7 @@ struct unicode_character unicode_decode(const uint8_t *text, size_t end, size_t 
     }
 }
 
-size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MOST]) {
+size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MAX]) {
     if (code < 0x80) {
         bytes[0] = (uint8_t)code;
         return 1;
@@ -133,8 +133,8 @@ unsigned unicode_classes(uint32_t code) {
 /* Whether more bytes could still make held[count] a character: a proper prefix of a valid sequence. */
 static bool is_prefix(const uint8_t *held, size_t count) {
     static const uint8_t fill[] = {0x80, 0x90, 0xA0, 0xBF};
-    uint8_t trial[UTF8_BYTES_MOST];
-    if (count == 0 || count >= UTF8_BYTES_MOST) return false;
+    uint8_t trial[UTF8_BYTES_MAX];
+    if (count == 0 || count >= UTF8_BYTES_MAX) return false;
     /* The second byte has the only odd ranges; one of these fills is inside each. */
     for (size_t f = 0; f < sizeof fill; f++) {
         memset(trial, 0x80, sizeof trial);

@@ -29,7 +29,7 @@ enum unicode_class {
 enum {
     UNICODE_LETTER = UNICODE_UPPER | UNICODE_LOWER | UNICODE_UNCASED,
     UNICODE_REPLACEMENT = 0xFFFD,
-    UTF8_BYTES_MOST = 4,
+    UTF8_BYTES_MAX = 4,
 };
 
 /* One character of text. */
@@ -45,7 +45,7 @@ struct unicode_character unicode_decode(const uint8_t *text, size_t end, size_t 
 size_t utf8_sequence_length(const uint8_t *text, size_t end, size_t at);
 
 /* Writes 1..4 bytes; code must be a scalar value. Returns how many. */
-size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MOST]);
+size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MAX]);
 
 unsigned unicode_classes(uint32_t code); /* bits of enum unicode_class; never 0 */
 extern const uint16_t unicode_ascii_classes[128];
@@ -53,13 +53,13 @@ extern const uint16_t unicode_ascii_classes[128];
 /* Bytes arrive in any cut (a token may end inside a character); whole characters leave.  Holds at most
  * three bytes back.  Bytes that can never become a character leave as they are, or as U+FFFD with replace. */
 struct utf8_stream {
-    uint8_t held[UTF8_BYTES_MOST];
+    uint8_t held[UTF8_BYTES_MAX];
     size_t held_count;
     bool replace; /* set by the caller: invalid bytes become U+FFFD (for JSON), each one */
 };
 
 /* How many bytes utf8_stream_push may write for input of length bytes. */
-static inline size_t utf8_stream_bound(size_t length) { return 3 * (length + UTF8_BYTES_MOST); }
+static inline size_t utf8_stream_bound(size_t length) { return 3 * (length + UTF8_BYTES_MAX); }
 
 /* Writes what is complete to output (utf8_stream_bound(length) bytes of room); returns its length. */
 size_t utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t length, char *output);

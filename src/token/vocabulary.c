@@ -69,7 +69,7 @@ token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_
 }
 
 token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, size_t length) {
-    if (length > t->byte_length_most) return TOKEN_NONE;
+    if (length > t->byte_length_max) return TOKEN_NONE;
     size_t slot = hash_bytes(t->hash_seed, (const char *)bytes, length) & t->by_bytes.mask;
     for (token_id id; (id = t->by_bytes.slots[slot]) != TOKEN_NONE; slot = (slot + 1) & t->by_bytes.mask)
         if (t->tokens[id].byte_length == length && memcmp(token_bytes(t, id), bytes, length) == 0) return id;
@@ -88,7 +88,7 @@ static void add_by_text(struct tokenizer *t, token_id id) {
 
 static void add_by_bytes(struct tokenizer *t, token_id id) {
     const struct vocabulary_token *token = &t->tokens[id];
-    if (token->byte_length > t->byte_length_most) t->byte_length_most = token->byte_length;
+    if (token->byte_length > t->byte_length_max) t->byte_length_max = token->byte_length;
     const char *bytes = token_bytes(t, id);
     if (vocabulary_find_bytes(t, (const uint8_t *)bytes, token->byte_length) != TOKEN_NONE) return;
     size_t slot = hash_bytes(t->hash_seed, bytes, token->byte_length) & t->by_bytes.mask;
@@ -250,10 +250,10 @@ static enum status add_tokens(struct tokenizer *t, const struct tokenizer_source
                               struct error *error) {
     uint64_t total = 0;
     for (uint64_t i = 0; i < source->token_count; i++) {
-        if (source->tokens[i].length > TOKEN_TEXT_BYTES_MOST)
+        if (source->tokens[i].length > TOKEN_TEXT_BYTES_MAX)
             return error_set(error, STATUS_MODEL, KEY_TOKENS "[%llu]: %llu bytes, at most %d",
                              (unsigned long long)i, (unsigned long long)source->tokens[i].length,
-                             TOKEN_TEXT_BYTES_MOST);
+                             TOKEN_TEXT_BYTES_MAX);
         if (source->types && source->types[i] >= TOKEN_TYPE_COUNT)
             return error_set(error, STATUS_MODEL,
                              "tokenizer.ggml.token_type[%llu]: found %d, expected 0 to %d",
@@ -313,7 +313,7 @@ static bool splits_at_spaces(const struct tokenizer *t) {
 
 /* ---- byte-level BPE: merges ---- */
 
-enum { MERGE_TEXT_BYTES_MOST = 2 * TOKEN_TEXT_BYTES_MOST };
+enum { MERGE_TEXT_BYTES_MAX = 2 * TOKEN_TEXT_BYTES_MAX };
 
 static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint32_t rank, char *joined,
                              struct error *error) {
@@ -321,7 +321,7 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
     const char *space = text.length > 1 ? memchr(text.text + 1, ' ', text.length - 1) : NULL;
     size_t left = space ? (size_t)(space - text.text) : 0;
     size_t right = space ? text.length - left - 1 : 0;
-    if (right == 0 || text.length > MERGE_TEXT_BYTES_MOST)
+    if (right == 0 || text.length > MERGE_TEXT_BYTES_MAX)
         return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: found '%.*s', expected two tokens", rank,
                          shown, text.text);
     memcpy(joined, text.text, left);
@@ -353,7 +353,7 @@ static enum status add_merges(struct tokenizer *t, const struct tokenizer_source
     if (!t->merges) return error_set(error, STATUS_MEMORY, "no memory for %zu merges", slots / 2);
     t->merge_mask = slots - 1;
     for (size_t i = 0; i < slots; i++) t->merges[i].merged = TOKEN_NONE;
-    char *joined = malloc(MERGE_TEXT_BYTES_MOST);
+    char *joined = malloc(MERGE_TEXT_BYTES_MAX);
     if (!joined) return error_set(error, STATUS_MEMORY, "no memory to read merges");
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < source->merge_count && status == STATUS_OK; i++)
@@ -392,10 +392,10 @@ static enum status special_list_init(struct tokenizer *t, struct special_list *l
             if (type != TOKEN_USER_DEFINED && !(control && (type == TOKEN_CONTROL || type == TOKEN_UNKNOWN)))
                 continue;
             if (t->tokens[i].byte_length == 0) continue;
-            if (t->tokens[i].byte_length > SPECIAL_TEXT_BYTES_MOST)
+            if (t->tokens[i].byte_length > SPECIAL_TEXT_BYTES_MAX)
                 return error_set(error, STATUS_MODEL,
                                  KEY_TOKENS "[%zu]: a special token of %u bytes, at most %d", i,
-                                 t->tokens[i].byte_length, SPECIAL_TEXT_BYTES_MOST);
+                                 t->tokens[i].byte_length, SPECIAL_TEXT_BYTES_MAX);
             if (pass == 1) {
                 list->ids[count] = (token_id)i;
                 list->starts[(uint8_t)token_bytes(t, (token_id)i)[0]] = true;
@@ -460,7 +460,7 @@ static const char *const end_texts[] = {
     "<|return|>",    "<|call|>"};
 
 static void add_end(struct tokenizer *t, token_id id) {
-    if (id == TOKEN_NONE || t->end_count == TOKENIZER_ENDS_MOST || tokenizer_is_end(t, id)) return;
+    if (id == TOKEN_NONE || t->end_count == TOKENIZER_ENDS_MAX || tokenizer_is_end(t, id)) return;
     t->ends[t->end_count++] = id;
 }
 

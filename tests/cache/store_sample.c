@@ -8,7 +8,7 @@
 
 enum { CHUNK = 64, QUEUE_DEPTH = 8 };
 
-static const uint64_t STREAM_TOKEN = 1, STREAM_PAGE = 2, STREAM_METADATA = 3;
+static const uint64_t STREAM_TOKEN = 1, STREAM_PAGE = 2, STREAM_KEY_INDEX = 3;
 
 struct sample sample_random(struct random *random) {
     struct sample sample = {.seed = random_next(random), .model = {.description = "a model of the tests"}};
@@ -17,9 +17,9 @@ struct sample sample_random(struct random *random) {
     layout->layer_count = 1 + (uint32_t)random_below(random, 3);
     layout->kv_head_count = 1 + (uint32_t)random_below(random, 3);
     layout->chunk_bytes = 8 * (1 + (uint32_t)random_below(random, 2048));
-    snprintf(layout->metadata_kind, sizeof layout->metadata_kind, "abstract");
-    static const uint32_t metadata[] = {0, 24, 512, 5000};
-    layout->metadata_bytes = metadata[random_below(random, 4)];
+    snprintf(layout->key_index_kind, sizeof layout->key_index_kind, "abstract");
+    static const uint32_t key_index[] = {0, 24, 512, 5000};
+    layout->key_index_bytes = key_index[random_below(random, 4)];
     for (size_t i = 0; i < STORE_FINGERPRINT_BYTES; i++)
         sample.model.fingerprint[i] = (uint8_t)random_next(random);
     return sample;
@@ -66,7 +66,7 @@ static size_t tail_bytes(const struct sample *sample) {
 static size_t page_bytes(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct store_layout *layout = &sample->layout;
     bool rows = layout->shares.layer_count > 0 &&
-                !page_shares_is_packed(&layout->shares, layer, kv_head, layout->kv_head_count, chunk);
+                !page_shares_is_quantized(&layout->shares, layer, kv_head, layout->kv_head_count, chunk);
     return rows ? layout->tail_bytes : layout->chunk_bytes;
 }
 
@@ -89,15 +89,15 @@ static void sample_tail(const struct sample *sample, size_t layer, size_t kv_hea
     fill(&random, bytes, tail_bytes(sample));
 }
 
-static size_t page_most(const struct sample *sample) {
+static size_t page_max(const struct sample *sample) {
     size_t page = store_page_bytes(&sample->layout), tail = store_tail_bytes(&sample->layout);
     return page > tail ? page : tail;
 }
 
-void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
-                     uint8_t *bytes) {
-    struct random random = stream(sample->seed, STREAM_METADATA, layer, kv_head, chunk);
-    fill(&random, bytes, sample->layout.metadata_bytes);
+void sample_key_index(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
+                      uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_KEY_INDEX, layer, kv_head, chunk);
+    fill(&random, bytes, sample->layout.key_index_bytes);
 }
 
 /* Asks again while the buffers are under way. */
@@ -113,9 +113,9 @@ void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, 
 static enum status write_head(const struct sample *sample, struct document *document, size_t layer,
                               size_t head, uint64_t chunk_first, uint64_t chunk_end, uint8_t *memory,
                               struct random *random, struct error *error) {
-    size_t bytes = page_most(sample), entry = sample->layout.metadata_bytes;
+    size_t bytes = page_max(sample), entry = sample->layout.key_index_bytes;
     while (chunk_first < chunk_end) {
-        size_t most = document_write_most(document), count = (size_t)(chunk_end - chunk_first);
+        size_t most = document_write_max(document), count = (size_t)(chunk_end - chunk_first);
         if (count > most) count = most;
         if (random != NULL) count = 1 + (size_t)random_below(random, count);
         const void *chunks[16];
@@ -125,9 +125,9 @@ static enum status write_head(const struct sample *sample, struct document *docu
         }
         PATIENTLY(document_write_pages(document, layer, head, chunk_first, count, chunks, error));
         for (size_t i = 0; entry > 0 && i < count; i++)
-            sample_metadata(sample, layer, head, chunk_first + i, memory + i * entry);
+            sample_key_index(sample, layer, head, chunk_first + i, memory + i * entry);
         if (entry > 0)
-            PATIENTLY(document_write_metadata(document, layer, head, chunk_first, count, memory, error));
+            PATIENTLY(document_write_key_index(document, layer, head, chunk_first, count, memory, error));
         chunk_first += count;
     }
     return STATUS_OK;
@@ -158,8 +158,8 @@ struct store *sample_store_open(const char *directory) {
 
 enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
                          struct random *random, struct error *error) {
-    size_t widest = page_most(sample);
-    if (widest < sample->layout.metadata_bytes) widest = sample->layout.metadata_bytes;
+    size_t widest = page_max(sample);
+    if (widest < sample->layout.key_index_bytes) widest = sample->layout.key_index_bytes;
     uint8_t *memory = malloc(16 * widest);
     int32_t *tokens = sample_tokens(sample, to);
     assert_non_null(memory);
@@ -193,7 +193,7 @@ static size_t bytes_of(const struct sample *sample, const struct page_read *read
 
 static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
                                uint8_t *memory, uint8_t *expected, struct error *error) {
-    size_t most = page_most(sample);
+    size_t most = page_max(sample);
     uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
@@ -220,18 +220,18 @@ static enum status check_pages(const struct sample *sample, struct document *doc
     return STATUS_OK;
 }
 
-static enum status check_metadata(const struct sample *sample, struct document *document,
-                                  struct error *error) {
-    size_t entry = sample->layout.metadata_bytes, heads = sample->layout.kv_head_count;
+static enum status check_key_index(const struct sample *sample, struct document *document,
+                                   struct error *error) {
+    size_t entry = sample->layout.key_index_bytes, heads = sample->layout.kv_head_count;
     uint64_t chunks = document_token_count(document) / CHUNK;
     uint8_t *memory = malloc(heads * chunks * entry + 1), *expected = malloc(entry + 1);
     assert_non_null(memory);
     assert_non_null(expected);
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
-        status = document_read_metadata(document, layer, 0, chunks, memory, error);
+        status = document_read_key_index(document, layer, 0, chunks, memory, error);
         for (size_t i = 0; status == STATUS_OK && i < heads * chunks && entry > 0; i++) {
-            sample_metadata(sample, layer, i / chunks, i % chunks, expected);
+            sample_key_index(sample, layer, i / chunks, i % chunks, expected);
             assert_memory_equal(memory + i * entry, expected, entry);
         }
     }
@@ -247,11 +247,11 @@ enum status sample_check(const struct sample *sample, struct document *document,
     struct io_queue *queue;
     const struct io_queue_options options = {.depth = QUEUE_DEPTH};
     TRY(io_queue_create(&queue, &options, error));
-    size_t most = page_most(sample);
+    size_t most = page_max(sample);
     uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * most), *expected = malloc(most);
     assert_non_null(memory);
     assert_non_null(expected);
-    enum status status = check_metadata(sample, document, error);
+    enum status status = check_key_index(sample, document, error);
     if (status == STATUS_OK) status = check_pages(sample, document, queue, memory, expected, error);
     io_queue_destroy(queue);
     free(memory);

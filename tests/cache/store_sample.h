@@ -13,7 +13,7 @@ struct sample {
     uint64_t shared_tokens;
 };
 
-/* Small shapes: up to 3 layers, 3 heads and 4 pages of 4 KiB a chunk, with and without metadata. */
+/* Small shapes: up to 3 layers, 3 heads and 4 pages of 4 KiB a chunk, with and without key index. */
 struct sample sample_random(struct random *random);
 /* The same shape and model, other contents. */
 struct sample sample_other(const struct sample *sample, uint64_t seed);
@@ -25,8 +25,8 @@ int32_t sample_token(const struct sample *sample, uint64_t position);
 /* The caller frees them. */
 int32_t *sample_tokens(const struct sample *sample, uint64_t count);
 void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes);
-void sample_metadata(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
-                     uint8_t *bytes);
+void sample_key_index(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
+                      uint8_t *bytes);
 
 /* A store of the folder, with requests by threads: what fails or is damaged there is the test's doing. */
 struct store *sample_store_open(const char *directory);

@@ -1,5 +1,5 @@
 /* The host tier against a model: random operations on sequences whose KV is several times the budget.  Every stored
- * row is a number that follows from its sequence, layer, head and position; what a bring shows must be exactly those.
+ * row is a number that follows from its sequence, layer, head and position; what a fetch shows must be exactly those.
  * Sequences are appended to in blocks, layer by layer, read whole and in parts, cut back, saved and opened again. */
 #include "testing.h"
 
@@ -13,7 +13,7 @@
 #include "cache/kv_tier.h"
 #include "seed.h"
 
-enum { SEQUENCES = 3, LAYERS = 3, HEADS = 2, CONTEXT = 4096, BLOCK = 200, METADATA = 128 };
+enum { SEQUENCES = 3, LAYERS = 3, HEADS = 2, CONTEXT = 4096, BLOCK = 200, KEY_INDEX = 128 };
 
 struct setting {
     struct device *device;
@@ -36,7 +36,7 @@ static size_t bytes_per_chunk(const struct setting *setting) {
 }
 
 static void setting_open(struct setting *setting, const char *directory, uint64_t host_bytes,
-                         size_t metadata_bytes) {
+                         size_t key_index_bytes) {
     struct error error;
     setting->config = (struct kv_cache_config){.layer_count = LAYERS,
                                                .kv_head_count = HEADS,
@@ -46,12 +46,12 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                .v_type = KV_Q8,
                                                .token_capacity = SEQUENCES * CONTEXT,
                                                .sequence_capacity = SEQUENCES,
-                                               .metadata_bytes = metadata_bytes,
-                                               .metadata_layer_first = 1,
+                                               .key_index_bytes = key_index_bytes,
+                                               .key_index_layer_first = 1,
                                                .buffer_bytes = 1 << 20,
                                                .backend = setting->backend,
                                                .block_tokens = BLOCK};
-    setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_least(&setting->config);
+    setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_min(&setting->config);
     assert_ok(store_open(&setting->store,
                          &(struct store_options){
                              .directory = directory, .backend = setting->backend, .staging_bytes = 1 << 20},
@@ -64,10 +64,10 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                       .layer_count = LAYERS,
                                                       .kv_head_count = HEADS,
                                                       .chunk_bytes = (uint32_t)bytes_per_chunk(setting),
-                                                      .metadata_kind = "none",
-                                                      .metadata_bytes = (uint32_t)metadata_bytes},
+                                                      .key_index_kind = "none",
+                                                      .key_index_bytes = (uint32_t)key_index_bytes},
                                            .name = "test"};
-    if (metadata_bytes > 0) strcpy(setting->backing.layout.metadata_kind, "numbers");
+    if (key_index_bytes > 0) strcpy(setting->backing.layout.key_index_kind, "numbers");
 }
 
 static void setting_close(struct setting *setting) {
@@ -86,10 +86,10 @@ static uint8_t *row_address(struct kv_sequence *sequence, size_t layer, size_t h
     return (uint8_t *)(uintptr_t)kv_k_row(view.layout, chunk, position % KV_CHUNK_TOKENS);
 }
 
-/* Metadata of a chunk: its first row's word. */
-static uint32_t *metadata_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+/* Key index of a chunk: its first row's word. */
+static uint32_t *key_index_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     struct kv_view view = kv_sequence_view(sequence, layer);
-    return view.metadata[head * view.chunk_stride + chunk];
+    return view.key_index[head * view.chunk_stride + chunk];
 }
 
 static void append_layer(struct setting *setting, struct model_sequence *model, size_t layer,
@@ -100,8 +100,8 @@ static void append_layer(struct setting *setting, struct model_sequence *model, 
         for (uint64_t position = model->length; position < model->length + count; position++) {
             uint32_t word = word_of(model->rows[position], layer, head);
             memcpy(row_address(model->sequence, layer, head, position), &word, sizeof word);
-            if (position % KV_CHUNK_TOKENS == 0 && layer >= 1 && setting->config.metadata_bytes > 0)
-                *metadata_address(model->sequence, layer, head, position / KV_CHUNK_TOKENS) = word;
+            if (position % KV_CHUNK_TOKENS == 0 && layer >= 1 && setting->config.key_index_bytes > 0)
+                *key_index_address(model->sequence, layer, head, position / KV_CHUNK_TOKENS) = word;
         }
     assert_ok(kv_sequence_write(model->sequence, layer, model->length + count, &error), error);
 }
@@ -118,20 +118,20 @@ static void append(struct setting *setting, struct model_sequence *model) {
     kv_sequence_set_length(model->sequence, model->length);
 }
 
-static void check_bring(struct setting *setting, const struct model_sequence *model, struct kv_bring *bring) {
-    for (size_t i = 0; i < bring->chunk_count; i++) {
-        uint64_t chunk = bring->chunks != NULL ? bring->chunks[i] : bring->chunk_first + i;
+static void check_fetch(struct setting *setting, const struct model_sequence *model, struct kv_fetch *fetch) {
+    for (size_t i = 0; i < fetch->chunk_count; i++) {
+        uint64_t chunk = fetch->chunks != NULL ? fetch->chunks[i] : fetch->chunk_first + i;
         uint64_t end = (chunk + 1) * KV_CHUNK_TOKENS;
         for (uint64_t position = chunk * KV_CHUNK_TOKENS; position < end && position < model->length;
              position++) {
             uint32_t word;
-            memcpy(&word, row_address(model->sequence, bring->layer_index, bring->kv_head, position),
+            memcpy(&word, row_address(model->sequence, fetch->layer_index, fetch->kv_head, position),
                    sizeof word);
-            assert_int_equal(word, word_of(model->rows[position], bring->layer_index, bring->kv_head));
+            assert_int_equal(word, word_of(model->rows[position], fetch->layer_index, fetch->kv_head));
         }
-        if (bring->layer_index == 0 || setting->config.metadata_bytes == 0) continue;
-        assert_int_equal(*metadata_address(model->sequence, bring->layer_index, bring->kv_head, chunk),
-                         word_of(model->rows[chunk * KV_CHUNK_TOKENS], bring->layer_index, bring->kv_head));
+        if (fetch->layer_index == 0 || setting->config.key_index_bytes == 0) continue;
+        assert_int_equal(*key_index_address(model->sequence, fetch->layer_index, fetch->kv_head, chunk),
+                         word_of(model->rows[chunk * KV_CHUNK_TOKENS], fetch->layer_index, fetch->kv_head));
     }
 }
 
@@ -140,30 +140,30 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
     struct random *random = setting->random;
     struct error error;
     uint32_t chunks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
-    struct kv_bring brings[2 * HEADS];
+    struct kv_fetch fetchs[2 * HEADS];
     uint64_t stored = (model->length + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
     size_t begun = 0, count = 1 + random_below(random, 2 * HEADS);
     if (stored == 0) return;
     for (size_t i = 0; i < count; i++) {
-        brings[i] = (struct kv_bring){.sequence = model->sequence,
+        fetchs[i] = (struct kv_fetch){.sequence = model->sequence,
                                       .layer_index = random_below(random, LAYERS),
                                       .kv_head = random_below(random, HEADS)};
-        brings[i].scan = random_below(random, 2) == 0;
-        if (brings[i].scan) {
-            brings[i].chunk_first = random_below(random, 2) * random_below(random, stored);
-            brings[i].chunk_count = stored - brings[i].chunk_first;
+        fetchs[i].scan = random_below(random, 2) == 0;
+        if (fetchs[i].scan) {
+            fetchs[i].chunk_first = random_below(random, 2) * random_below(random, stored);
+            fetchs[i].chunk_count = stored - fetchs[i].chunk_first;
             continue;
         }
-        brings[i].chunks = chunks[i];
+        fetchs[i].chunks = chunks[i];
         for (uint64_t chunk = 0; chunk < stored; chunk++)
-            if (random_below(random, 3) == 0) chunks[i][brings[i].chunk_count++] = (uint32_t)chunk;
+            if (random_below(random, 3) == 0) chunks[i][fetchs[i].chunk_count++] = (uint32_t)chunk;
     }
     for (size_t i = 0; i < count; i++) {
-        while (begun < count && kv_bring_begin(&brings[begun])) begun++;
+        while (begun < count && kv_fetch_begin(&fetchs[begun])) begun++;
         assert_true(begun > i); /* the least budget is enough for any one head */
-        assert_ok(kv_bring_wait(&brings[i], &error), error);
-        check_bring(setting, model, &brings[i]);
-        kv_bring_release(&brings[i]);
+        assert_ok(kv_fetch_wait(&fetchs[i], &error), error);
+        check_fetch(setting, model, &fetchs[i]);
+        kv_fetch_release(&fetchs[i]);
     }
 }
 
@@ -225,10 +225,10 @@ static void reopen(struct setting *setting, struct model_sequence *model) {
     assert_ok(kv_sequence_open_document(model->sequence, document, match.prefix_tokens, writable, &error),
               error);
     uint64_t chunk = model->length / KV_CHUNK_TOKENS; /* what is not full is built anew */
-    if (model->length % KV_CHUNK_TOKENS == 0 || setting->config.metadata_bytes == 0) return;
+    if (model->length % KV_CHUNK_TOKENS == 0 || setting->config.key_index_bytes == 0) return;
     for (size_t layer = 1; layer < LAYERS; layer++)
         for (size_t head = 0; head < HEADS; head++)
-            *metadata_address(model->sequence, layer, head, chunk) =
+            *key_index_address(model->sequence, layer, head, chunk) =
                 word_of(model->rows[chunk * KV_CHUNK_TOKENS], layer, head);
 }
 
@@ -286,7 +286,7 @@ static void test_against_a_model(void **state) {
         scratch_create(&scratch, random_below(&random, 4) == 0 ? SCRATCH_DISK : SCRATCH_MEMORY);
         struct setting setting = {.device = device, .random = &random};
         setting.backend = round % 2 == 0 ? IO_BACKEND_AUTOMATIC : IO_BACKEND_THREADS;
-        setting_open(&setting, scratch.path, 0, random_below(&random, 2) * METADATA);
+        setting_open(&setting, scratch.path, 0, random_below(&random, 2) * KEY_INDEX);
         misses += run(&setting, 300);
         setting_close(&setting);
         scratch_destroy(&scratch);
@@ -307,7 +307,7 @@ static void test_too_small_a_budget_is_refused(void **state) {
                                      .token_capacity = CONTEXT,
                                      .sequence_capacity = 1,
                                      .block_tokens = BLOCK};
-    config.host_bytes = kv_tier_bytes_least(&config) - 1;
+    config.host_bytes = kv_tier_bytes_min(&config) - 1;
     assert_int_equal(kv_tier_create(&cache, device, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "--kv-host"));
     config.host_bytes++;
@@ -316,7 +316,7 @@ static void test_too_small_a_budget_is_refused(void **state) {
     device_destroy(device);
 }
 
-/* Room for an eighth of the KV in f16, beside metadata, tables and buffers, is enough for a context of 8K and more. */
+/* Room for an eighth of the KV in f16, beside key index, tables and buffers, is enough for a context of 8K and more. */
 static void an_eighth_is_enough(void **state) {
     (void)state;
     static const struct { size_t layers, heads; } shapes[] = {{6, 2}, {16, 8}, {32, 8}};
@@ -333,12 +333,12 @@ static void an_eighth_is_enough(void **state) {
                                                  .sequence_capacity = 1,
                                                  .buffer_bytes = 2 << 20,
                                                  .block_tokens = 256,
-                                                 .q4_pages = form / 2 == 1,
-                                                 .metadata_bytes = form % 2 == 1 ? 256 : 0};
+                                                 .quantized_pages = form / 2 == 1,
+                                                 .key_index_bytes = form % 2 == 1 ? 256 : 0};
                 struct kv_cache_config plain = config;
-                plain.metadata_bytes = 0;
+                plain.key_index_bytes = 0;
                 uint64_t eighth = kv_cache_bytes_per_token(&plain) * context / 8;
-                assert_true(kv_tier_bytes_least(&config) <= kv_tier_bytes_around(&config, eighth));
+                assert_true(kv_tier_bytes_min(&config) <= kv_tier_bytes_around(&config, eighth));
             }
 }
 

@@ -199,19 +199,19 @@ static void see(void *context, const struct document_info *info) {
 }
 
 /* Pages in 4 bits of chunks [first, end) of one head. */
-static uint64_t packed_of(const struct page_shares *shares, size_t head, size_t heads, uint64_t first,
-                          uint64_t end) {
+static uint64_t quantized_of(const struct page_shares *shares, size_t head, size_t heads, uint64_t first,
+                             uint64_t end) {
     uint64_t count = 0;
     for (uint64_t chunk = first; chunk < end; chunk++)
-        count += page_shares_is_packed(shares, 0, head, heads, chunk);
+        count += page_shares_is_quantized(shares, 0, head, heads, chunk);
     return count;
 }
 
-static void assert_share(uint64_t packed, uint64_t pages, unsigned sixteenths) {
-    uint64_t wanted = pages * sixteenths, found = packed * PAGE_SHARE_WHOLE;
+static void assert_share(uint64_t quantized, uint64_t pages, unsigned sixteenths) {
+    uint64_t wanted = pages * sixteenths, found = quantized * PAGE_SHARE_WHOLE;
     if (found + PAGE_SHARE_WHOLE <= wanted || found >= wanted + PAGE_SHARE_WHOLE)
         fail_msg("seed %llu: %llu of %llu pages in 4 bits, expected %u sixteenths", (unsigned long long)seed,
-                 (unsigned long long)packed, (unsigned long long)pages, sixteenths);
+                 (unsigned long long)quantized, (unsigned long long)pages, sixteenths);
 }
 
 /* Any run of a head, and of a layer, has its share to within one page; no head is left out. */
@@ -225,10 +225,10 @@ static void test_shares_are_even(void **state) {
             size_t heads = 1 + (size_t)random_below(&random, 12);
             uint64_t first = random_below(&random, 3000), end = first + random_below(&random, 100), layer = 0;
             for (size_t head = 0; head < heads; head++) {
-                uint64_t packed = packed_of(&shares, head, heads, first, end);
-                assert_share(packed, end - first, sixteenths);
-                assert_int_equal(packed_of(&shares, head, heads, first, first + 16), sixteenths);
-                layer += packed;
+                uint64_t quantized = quantized_of(&shares, head, heads, first, end);
+                assert_share(quantized, end - first, sixteenths);
+                assert_int_equal(quantized_of(&shares, head, heads, first, first + 16), sixteenths);
+                layer += quantized;
             }
             assert_share(layer, heads * (end - first), sixteenths);
         }
@@ -284,8 +284,8 @@ static void test_shares_are_what_is_written(void **state) {
                                             &error) == STATUS_FULL)
                     assert_ok(document_wait_room(document, &error), error);
         assert_ok(document_flush(document, &error), error);
-        uint64_t packed = share * heads * chunks / 16, rows = heads * chunks - packed;
-        assert_int_equal(plan.written_bytes - before, packed * 8192 + rows * 16384);
+        uint64_t quantized = share * heads * chunks / 16, rows = heads * chunks - quantized;
+        assert_int_equal(plan.written_bytes - before, quantized * 8192 + rows * 16384);
     }
     free(page);
     document_close(document);
@@ -348,7 +348,7 @@ static void change_layout(const char *share) {
     assert_ok(catalog_open(&catalog, &folder, false, false, NULL, &error), error);
     assert_ok(catalog_find(&catalog, 1, &row, &found, &error), error);
     assert_true(found && row.intact);
-    char *at = strstr(row.layout, " share="), rest[STORE_TEXT_MOST];
+    char *at = strstr(row.layout, " share="), rest[STORE_TEXT_MAX];
     assert_non_null(at);
     snprintf(rest, sizeof rest, "%s", strstr(at, " metadata="));
     snprintf(at, (size_t)(row.layout + sizeof row.layout - at), "%s%s", share, rest);
@@ -358,7 +358,7 @@ static void change_layout(const char *share) {
 }
 
 static void see_reason(void *context, const struct document_info *info) {
-    if (info->damaged != NULL) snprintf(context, STORE_TEXT_MOST, "%s", info->damaged);
+    if (info->damaged != NULL) snprintf(context, STORE_TEXT_MAX, "%s", info->damaged);
 }
 
 static void test_faulty_shares(void **state) {
@@ -377,7 +377,7 @@ static void test_faulty_shares(void **state) {
         store_close(store);
         change_layout(faulty[i]);
         store = open_store(0);
-        char reason[STORE_TEXT_MOST] = "";
+        char reason[STORE_TEXT_MAX] = "";
         struct error error;
         if (store_warning(store) == NULL || strstr(store_warning(store), says) == NULL)
             fail_msg("%s: the warning is %s", faulty[i], store_warning(store));
@@ -493,7 +493,7 @@ static void test_own_pages(void **state) {
     struct random random;
     random_init(&random, seed + 4);
     struct sample sample = sample_random(&random);
-    sample.layout.metadata_bytes = 0;
+    sample.layout.key_index_bytes = 0;
     struct store *store = open_store(0);
     struct document *document;
     struct error error;
@@ -534,7 +534,7 @@ static void test_limit(void **state) {
     struct sample sample = sample_random(&random);
     sample.layout.layer_count = sample.layout.kv_head_count = 2;
     sample.layout.chunk_bytes = 16384;
-    sample.layout.metadata_bytes = 24;                /* three documents fit, four do not, with any seed */
+    sample.layout.key_index_bytes = 24;               /* three documents fit, four do not, with any seed */
     const uint64_t tokens = 64 * 32, limit = 8 << 20; /* 2 MiB each */
     struct store *store = open_store(limit);
     struct error error;
@@ -669,8 +669,8 @@ static void test_full_folder(void **state) {
     assert_int_equal(rmdir(inner), 0);
 }
 
-/* Invariant: bytes written (page files, metadata, catalog and its journal) per byte of KV and metadata.  With pages of
- * two sizes, half of each: none in both. */
+/* Invariant: bytes written (page files, key index, catalog and its journal) per byte of KV and key index.  With pages
+ * of two sizes, half of each: none in both. */
 static void write_amplification(bool shared) {
     struct fault_plan plan;
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
@@ -685,7 +685,7 @@ static void write_amplification(bool shared) {
     struct sample sample = sample_random(&random);
     sample.layout.layer_count = sample.layout.kv_head_count = 4;
     sample.layout.chunk_bytes = 16384;
-    sample.layout.metadata_bytes = 512;
+    sample.layout.key_index_bytes = 512;
     if (shared) {
         sample.layout.tail_bytes = 32768; /* at dimension 128 */
         sample.layout.chunk_bytes = 9728;
@@ -719,7 +719,7 @@ static void test_open_is_quick(void **state) {
     sample.layout.layer_count = 16;
     sample.layout.kv_head_count = 8;
     sample.layout.chunk_bytes = 8;
-    sample.layout.metadata_bytes = 0;
+    sample.layout.key_index_bytes = 0;
     struct store *store = open_store(0);
     struct document *document;
     struct error error;

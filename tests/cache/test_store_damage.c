@@ -1,4 +1,4 @@
-/* Damage: every bit of a document's rows, thousands of flips in pages and metadata and in the
+/* Damage: every bit of a document's rows, thousands of flips in pages and key index and in the
  * catalog's file, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign, another
  * model, other versions.  The outcome is always the same: refused with a reason, or right to the last byte
  * (store_sample compares), and the document beside it unharmed.
@@ -110,7 +110,7 @@ static void set_scene(struct scene *scene, uint64_t token_count) {
     scene->sample.layout.layer_count = 1;
     scene->sample.layout.kv_head_count = 2;
     scene->sample.layout.chunk_bytes = 8 * 600; /* a page of 8 KiB with room behind the chunk */
-    scene->sample.layout.metadata_bytes = 100;
+    scene->sample.layout.key_index_bytes = 100;
     if (seed % 2 == 1) share(&scene->sample.layout);
     scene->beside = sample_other(&scene->sample, 77);
     struct store *store = sample_store_open(scene->scratch.path);
@@ -369,9 +369,9 @@ static void test_swapped_stale_foreign(void **state) {
     restore(&scene);
     put_file(&scene, name, scene.files[other].bytes, scene.files[other].size);
     assert_false(outcome(&scene, true, "foreign file"));
-    size_t metadata = file_of(&scene, scene.id, "metadata");
+    size_t key_index = file_of(&scene, scene.id, "metadata");
     restore(&scene);
-    copy_range(&scene, scene.files[metadata].name, 0, scene.files[metadata].bytes + 100, 100);
+    copy_range(&scene, scene.files[key_index].name, 0, scene.files[key_index].bytes + 100, 100);
     assert_false(outcome(&scene, true, "foreign metadata"));
     clear_scene(&scene);
 }

@@ -105,8 +105,8 @@ static bool run(const struct sample *before, const struct sample *sample, enum f
     fault_plan_init(&plan, kind, first, for_ever, 0);
     faulty_vfs_use(&plan);
     const struct store_options options = {.directory = scratch.path,
-                                          .backend =
-                                              (first + seed / 2) % 2 == 0 ? IO_BACKEND_THREADS : IO_BACKEND_AUTOMATIC,
+                                          .backend = (first + seed / 2) % 2 == 0 ? IO_BACKEND_THREADS
+                                                                                 : IO_BACKEND_AUTOMATIC,
                                           .faults = &plan.faults,
                                           .sqlite_vfs = FAULTY_VFS,
                                           .staging_bytes = 1 << 20};
@@ -138,7 +138,7 @@ static void every_call(void) {
     sample.layout.layer_count = 1;
     sample.layout.kv_head_count = 2;
     sample.layout.chunk_bytes = 4096;
-    sample.layout.metadata_bytes = 64;
+    sample.layout.key_index_bytes = 64;
     if (seed % 2 == 1) sample_share(&sample, &random);
     before = sample_other(&sample, 3);
     uint64_t runs = 0, failures = 0;

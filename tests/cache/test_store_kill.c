@@ -153,7 +153,7 @@ static struct sample make_sample(void) {
     sample.layout.layer_count = 2;
     sample.layout.kv_head_count = 1;
     sample.layout.chunk_bytes = 8 * 500;
-    sample.layout.metadata_bytes = 48;
+    sample.layout.key_index_bytes = 48;
     if (seed % 2 == 1) sample_share(&sample, &random);
     return sample;
 }

@@ -16,7 +16,7 @@
 
 #include "platform/clock.h"
 
-enum { ARGUMENTS_MOST = 64 };
+enum { ARGUMENTS_MAX = 64 };
 
 struct capture {
     int fd;
@@ -80,9 +80,9 @@ static int child_prepare(const struct process_request *request, const int input[
 }
 
 static void child_run(const struct process_request *request, int program) {
-    const char *argv[ARGUMENTS_MOST + 2] = {LOAM_BINARY};
+    const char *argv[ARGUMENTS_MAX + 2] = {LOAM_BINARY};
     for (size_t i = 0; request->arguments[i] != NULL; i++) {
-        if (i == ARGUMENTS_MOST) _exit(98);
+        if (i == ARGUMENTS_MAX) _exit(98);
         argv[i + 1] = request->arguments[i];
     }
     fexecve(program, (char *const *)(uintptr_t)argv, environ);

@@ -20,14 +20,14 @@
 #include "cli/process.h"
 #include "cli/tiny_model.h"
 
-enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MOST = 16 };
+enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MAX = 16 };
 /* KV in f16 of a token of the model with TINY_LAYERS. */
 enum { TOKEN_BYTES = TINY_LAYERS * TINY_KV_HEADS * 2 * TINY_HEAD_DIMENSION * 2 };
 /* ... and of one with many layers, twice the KV heads and twice their dimension. */
-enum { WIDE_TOKEN_BYTES = DEEP_LAYERS * TINY_HEADS * 2 * TINY_HEAD_DIMENSION_MOST * 2 };
+enum { WIDE_TOKEN_BYTES = DEEP_LAYERS * TINY_HEADS * 2 * TINY_HEAD_DIMENSION_MAX * 2 };
 
-static char talking_path[160], model_path[160], other_path[160], deep_path[160],
-    wide_path[160], text_path[160], json_path[160], small_path[160], little_path[160];
+static char talking_path[160], model_path[160], other_path[160], deep_path[160], wide_path[160],
+    text_path[160], json_path[160], small_path[160], little_path[160];
 
 /* ---- running ---- */
 
@@ -35,7 +35,7 @@ struct outcome {
     int code;
     char complaint[1024];
     uint64_t prompt, computed, reused, read_bytes, write_bytes, host_bytes, rss_bytes;
-    int64_t tokens[TOKENS_MOST];
+    int64_t tokens[TOKENS_MAX];
     size_t token_count;
 };
 
@@ -59,7 +59,7 @@ static void read_json(struct outcome *outcome, const char *path) {
     outcome->rss_bytes = number(root, NULL, "peak_rss_bytes");
     const json_t *tokens = json_object_get(root, "output_tokens");
     outcome->token_count = json_array_size(tokens);
-    assert_true(outcome->token_count <= TOKENS_MOST);
+    assert_true(outcome->token_count <= TOKENS_MAX);
     for (size_t i = 0; i < outcome->token_count; i++)
         outcome->tokens[i] = json_integer_value(json_array_get(tokens, i));
     json_decref(root);
@@ -342,9 +342,8 @@ static void the_budget_holds_with_metadata(void **state) {
     static const char *const settings[] = {"codec=q4", "codec=q4", "codec=dynamic"};
     for (size_t i = 0; i < 3; i++) {
         const uint64_t base = rss_without_kv(host, "leoam", settings[i]);
-        struct outcome tiered =
-            RUN(wide_path, text_path, "--preset", "leoam", "--set", settings[i], "--kv-disk",
-                folder(i < 2 ? "packed" : "mixed"), "--kv-host", host);
+        struct outcome tiered = RUN(wide_path, text_path, "--preset", "leoam", "--set", settings[i],
+                                    "--kv-disk", folder(i < 2 ? "packed" : "mixed"), "--kv-host", host);
         expect_code(&tiered, 0, "");
         if (i == 0) expect_same(&tiered, &all); /* then its last token selects, too */
         expect_within(&tiered, base, budget);
@@ -772,7 +771,7 @@ int main(void) {
                                                      .context = 4096,
                                                      .layers = DEEP_LAYERS,
                                                      .kv_heads = TINY_HEADS,
-                                                     .head_dimension = TINY_HEAD_DIMENSION_MOST,
+                                                     .head_dimension = TINY_HEAD_DIMENSION_MAX,
                                                      .never_ends = true});
     snprintf(talking_path, sizeof talking_path, "%s", scratch_path("talking.gguf"));
     tiny_model_write(talking_path, &(struct tiny_model){.seed = 8,

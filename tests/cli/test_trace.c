@@ -13,7 +13,7 @@
 #include "cli/process.h"
 #include "cli/tiny_model.h"
 
-enum { LAYERS = 4, TEXT_BYTES = 3000, TOKENS = 24, EVENTS_MOST = 200000, ARGUMENTS = 40 };
+enum { LAYERS = 4, TEXT_BYTES = 3000, TOKENS = 24, EVENTS_MAX = 200000, ARGUMENTS = 40 };
 
 static char model_path[160], text_path[160], trace_path[160], json_path[160];
 
@@ -66,7 +66,7 @@ static void add_event(struct timeline *timeline, const json_t *raw) {
         return;
     }
     assert_true(strcmp(kind, "X") == 0 || strcmp(kind, "b") == 0);
-    assert_true(timeline->count < EVENTS_MOST);
+    assert_true(timeline->count < EVENTS_MAX);
     struct event *event = &timeline->events[timeline->count++];
     *event = (struct event){.kind = kind,
                             .name = name,
@@ -83,7 +83,7 @@ static void add_event(struct timeline *timeline, const json_t *raw) {
 static struct timeline timeline_read(void) {
     json_error_t why;
     struct timeline timeline = {.root = json_load_file(trace_path, JSON_REJECT_DUPLICATES, &why),
-                                .events = calloc(EVENTS_MOST, sizeof(struct event))};
+                                .events = calloc(EVENTS_MAX, sizeof(struct event))};
     if (timeline.root == NULL) fail_msg("%s, line %d", why.text, why.line);
     const json_t *list = json_object_get(timeline.root, "traceEvents");
     assert_true(json_is_array(list));

@@ -45,7 +45,7 @@ static void write_vocabulary(struct gguf_writer *writer) {
 }
 
 static uint32_t layers_of(const struct tiny_model *model) {
-    assert_true(model->layers <= TINY_LAYERS_MOST);
+    assert_true(model->layers <= TINY_LAYERS_MAX);
     return model->layers != 0 ? model->layers : TINY_LAYERS;
 }
 
@@ -54,7 +54,7 @@ static uint32_t kv_heads_of(const struct tiny_model *model) {
 }
 
 static uint32_t head_dimension_of(const struct tiny_model *model) {
-    assert_true(model->head_dimension <= TINY_HEAD_DIMENSION_MOST);
+    assert_true(model->head_dimension <= TINY_HEAD_DIMENSION_MAX);
     return model->head_dimension != 0 ? model->head_dimension : TINY_HEAD_DIMENSION;
 }
 
@@ -129,7 +129,7 @@ static float weight_value(const struct tiny_model *model, const struct shape *sh
 }
 
 static void write_tensors(struct gguf_writer *writer, const struct tiny_model *model) {
-    struct shape shapes[9 * TINY_LAYERS_MOST + 3];
+    struct shape shapes[9 * TINY_LAYERS_MAX + 3];
     size_t count = list_shapes(model, shapes);
     for (size_t i = 0; i < count; i++)
         OK(gguf_writer_declare_tensor(writer, shapes[i].name, TENSOR_F32, shapes[i].dimension_count,
@@ -139,7 +139,7 @@ static void write_tensors(struct gguf_writer *writer, const struct tiny_model *m
     random_init(&random, model->seed);
     for (size_t i = 0; i < count; i++)
         for (uint64_t row = 0; row < shapes[i].dimensions[1]; row++) {
-            float values[TINY_HEADS * TINY_HEAD_DIMENSION_MOST];
+            float values[TINY_HEADS * TINY_HEAD_DIMENSION_MAX];
             for (uint64_t c = 0; c < shapes[i].dimensions[0]; c++)
                 values[c] = weight_value(model, &shapes[i], row * shapes[i].dimensions[0] + c, &random);
             OK(gguf_writer_write(writer, values, shapes[i].dimensions[0] * sizeof(float), &error));

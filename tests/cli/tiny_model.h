@@ -7,12 +7,12 @@
 
 enum {
     TINY_LAYERS = 2,
-    TINY_LAYERS_MOST = 16,
+    TINY_LAYERS_MAX = 16,
     TINY_HIDDEN = 64,
     TINY_HEADS = 4,
     TINY_KV_HEADS = 2,
     TINY_HEAD_DIMENSION = 32,
-    TINY_HEAD_DIMENSION_MOST = 64,
+    TINY_HEAD_DIMENSION_MAX = 64,
     TINY_FFN = 96,
     TINY_CONTEXT = 256,
     TINY_BYTE_FIRST = 3, /* <unk> <s> </s>, then the 256 bytes */
@@ -25,9 +25,9 @@ struct tiny_model {
     bool without_tokenizer;
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
-    uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MOST */
+    uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MAX */
     uint32_t kv_heads;         /* 0: TINY_KV_HEADS; divides TINY_HEADS */
-    uint32_t head_dimension;   /* 0: TINY_HEAD_DIMENSION; at most TINY_HEAD_DIMENSION_MOST */
+    uint32_t head_dimension;   /* 0: TINY_HEAD_DIMENSION; at most TINY_HEAD_DIMENSION_MAX */
     bool never_ends;           /* the end token's logit is 0 everywhere, which is never the greatest of 320 */
     bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
 };

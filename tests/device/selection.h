@@ -17,7 +17,7 @@ struct selection {
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
-    const struct metadata_layout *layout;
+    const struct key_index_layout *layout;
     const uint16_t *weights;
     float mass_weight; /* 0: no mass is added */
     enum tree_level tree_start;

@@ -19,7 +19,7 @@
 #include "selection.h"
 #include "tensor/half.h"
 
-enum { DEVICES = 4, ROWS_MOST = 2, KV_HEADS_MOST = 3, GROUP_MOST = 7, CHUNKS_MOST = 96, ROUNDS = 16 };
+enum { DEVICES = 4, ROWS_MAX = 2, KV_HEADS_MAX = 3, GROUP_MAX = 7, CHUNKS_MAX = 96, ROUNDS = 16 };
 
 enum key_shape { /* what the keys of a case are like */
                  NORMAL,
@@ -44,10 +44,10 @@ struct fixture {
 
 struct sequence_case {
     uint64_t length;
-    void *chunks[KV_HEADS_MOST * CHUNKS_MOST], *metadata[KV_HEADS_MOST * CHUNKS_MOST];
-    void
-        *packed[KV_HEADS_MOST * CHUNKS_MOST]; /* of a sequence with chunks in 4 bits: some of the full ones */
-    void *all_packed[KV_HEADS_MOST * CHUNKS_MOST]; /* all of the full ones */
+    void *chunks[KV_HEADS_MAX * CHUNKS_MAX], *key_index[KV_HEADS_MAX * CHUNKS_MAX];
+    void *
+        quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* of a sequence with chunks in 4 bits: some of the full ones */
+    void *all_quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* all of the full ones */
 };
 
 struct certify_case {
@@ -55,13 +55,13 @@ struct certify_case {
     struct random random;
     enum key_shape shape;
     struct kv_layout kv;
-    struct metadata_layout layout, plain; /* plain: the same without bounds apart */
+    struct key_index_layout layout, plain; /* plain: the same without bounds apart */
     size_t kv_heads, group, row_count, heads;
-    bool has_packed;
+    bool has_quantized;
     float *q; /* [row_count][heads][k_dimension] */
-    struct sequence_case sequences[ROWS_MOST];
-    struct select_item items[ROWS_MOST];
-    uint64_t picks[ROWS_MOST][KV_HEADS_MOST];
+    struct sequence_case sequences[ROWS_MAX];
+    struct select_item items[ROWS_MAX];
+    uint64_t picks[ROWS_MAX][KV_HEADS_MAX];
     float scale, softcap;
     size_t stride; /* of lists */
     uint32_t *chosen;
@@ -77,12 +77,12 @@ static void open_devices(struct fixture *fixture) {
 
 /* ---- a case ---- */
 
-static void layout_init(struct metadata_layout *layout, enum metadata_kind kind, bool by_spread, size_t unit,
-                        size_t dimension, bool bounds) {
-    *layout = (struct metadata_layout){.kind = kind, .unit_tokens = unit};
+static void layout_init(struct key_index_layout *layout, enum key_index_kind kind, bool by_spread,
+                        size_t unit, size_t dimension, bool bounds) {
+    *layout = (struct key_index_layout){.kind = kind, .unit_tokens = unit};
     layout->has_bounds = bounds || !by_spread;
     layout->bounds_apart = bounds && by_spread;
-    if (kind == METADATA_TREE) {
+    if (kind == KEY_INDEX_TREE) {
         tree_layout_init(&layout->tree, unit, dimension, by_spread ? TREE_MEAN_DEVIATION : TREE_BOUND,
                          bounds);
         layout->bounds_offset = layout->tree.bounds_offset;
@@ -121,28 +121,28 @@ static float element(struct certify_case *c, uint64_t token, size_t d, const flo
 static void sequence_init(struct certify_case *c, const struct fixture *fixture,
                           struct sequence_case *sequence) {
     /* Several pieces of cpu_mass_bound.c where there is something to see. */
-    uint64_t chunks = c->shape == SAME || random_below(&c->random, 4) == 0 ? CHUNKS_MOST : 12;
+    uint64_t chunks = c->shape == SAME || random_below(&c->random, 4) == 0 ? CHUNKS_MAX : 12;
     sequence->length = 1 + random_below(&c->random, chunks * KV_CHUNK_TOKENS);
     for (size_t head = 0; head < c->kv_heads; head++)
         for (uint64_t t = 0; t < sequence->length; t++) {
-            size_t chunk = head * CHUNKS_MOST + t / KV_CHUNK_TOKENS;
+            size_t chunk = head * CHUNKS_MAX + t / KV_CHUNK_TOKENS;
             float key[128], value[128] = {0};
             if (t % KV_CHUNK_TOKENS == 0) {
                 sequence->chunks[chunk] = aligned_alloc(64, c->kv.chunk_bytes);
                 memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
-                sequence->metadata[chunk] = aligned_alloc(64, c->layout.bytes);
-                memset(sequence->metadata[chunk], 0xff, c->layout.bytes); /* of somebody before: NaN */
+                sequence->key_index[chunk] = aligned_alloc(64, c->layout.bytes);
+                memset(sequence->key_index[chunk], 0xff, c->layout.bytes); /* of somebody before: NaN */
             }
             for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = element(c, t, d, key);
             for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
             fixture->kernels.attention.store(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key,
                                              value);
         }
-    for (size_t i = 0; c->has_packed && i < c->kv_heads * CHUNKS_MOST; i++) {
-        if ((i % CHUNKS_MOST + 1) * KV_CHUNK_TOKENS > sequence->length) continue;
-        sequence->all_packed[i] = aligned_alloc(64, align_up(kv_q4_chunk_bytes(&c->kv), 64));
-        fixture->kernels.codec.q4_encode(&c->kv, sequence->chunks[i], sequence->all_packed[i]);
-        if (random_below(&c->random, 2)) sequence->packed[i] = sequence->all_packed[i];
+    for (size_t i = 0; c->has_quantized && i < c->kv_heads * CHUNKS_MAX; i++) {
+        if ((i % CHUNKS_MAX + 1) * KV_CHUNK_TOKENS > sequence->length) continue;
+        sequence->all_quantized[i] = aligned_alloc(64, align_up(kv_q4_chunk_bytes(&c->kv), 64));
+        fixture->kernels.codec.q4_encode(&c->kv, sequence->chunks[i], sequence->all_quantized[i]);
+        if (random_below(&c->random, 2)) sequence->quantized[i] = sequence->all_quantized[i];
     }
 }
 
@@ -155,9 +155,9 @@ static void item_init(struct certify_case *c, size_t row) {
     struct select_item *item = &c->items[row];
     *item = (struct select_item){.view = {.layout = &c->kv,
                                           .chunks = sequence->chunks,
-                                          .packed = c->has_packed ? sequence->packed : NULL,
-                                          .chunk_stride = CHUNKS_MOST,
-                                          .metadata = sequence->metadata},
+                                          .quantized = c->has_quantized ? sequence->quantized : NULL,
+                                          .chunk_stride = CHUNKS_MAX,
+                                          .key_index = sequence->key_index},
                                  .row = row,
                                  .position = length - 1};
     if (end > sinks) {
@@ -170,7 +170,7 @@ static void item_init(struct certify_case *c, size_t row) {
                                       ? units * random_below(&c->random, 2) * unit
                                       : random_below(&c->random, units + 1) * unit;
     }
-    c->stride = max_size(c->stride, (size_t)select_item_kept_most(item, c->kv_heads));
+    c->stride = max_size(c->stride, (size_t)select_item_kept_max(item, c->kv_heads));
 }
 
 static void case_init(struct certify_case *c, const struct fixture *fixture, uint64_t seed) {
@@ -179,17 +179,17 @@ static void case_init(struct certify_case *c, const struct fixture *fixture, uin
     random_init(&c->random, seed);
     size_t dimension = dimensions[random_below(&c->random, 4)];
     bool q8 = dimension > 16 && random_below(&c->random, 3) == 0;
-    c->has_packed = !q8 && random_below(&c->random, 3) == 0;
+    c->has_quantized = !q8 && random_below(&c->random, 3) == 0;
     kv_layout_init(&c->kv, q8 ? KV_Q8 : KV_F16, KV_F16, dimension, 32);
-    enum metadata_kind kind = random_below(&c->random, 2) ? METADATA_TREE : METADATA_ABSTRACT;
+    enum key_index_kind kind = random_below(&c->random, 2) ? KEY_INDEX_TREE : KEY_INDEX_ABSTRACT;
     bool by_spread = random_below(&c->random, 3) != 0;
     size_t unit = units[random_below(&c->random, 4)];
     layout_init(&c->layout, kind, by_spread, unit, dimension, true);
     layout_init(&c->plain, kind, by_spread, unit, dimension, false);
-    c->kv_heads = 1 + random_below(&c->random, KV_HEADS_MOST);
-    c->group = 1 + random_below(&c->random, GROUP_MOST);
+    c->kv_heads = 1 + random_below(&c->random, KV_HEADS_MAX);
+    c->group = 1 + random_below(&c->random, GROUP_MAX);
     c->heads = c->kv_heads * c->group;
-    c->row_count = 1 + random_below(&c->random, ROWS_MOST);
+    c->row_count = 1 + random_below(&c->random, ROWS_MAX);
     c->scale = (float)(0.5 + (double)random_below(&c->random, 100) / 100) / sqrtf((float)dimension);
     c->softcap = random_below(&c->random, 4) == 0 ? 8 : 0;
     c->q = calloc(c->row_count * c->heads * dimension, sizeof *c->q);
@@ -209,22 +209,22 @@ static void case_init(struct certify_case *c, const struct fixture *fixture, uin
 
 static void case_deinit(struct certify_case *c) {
     for (size_t i = 0; i < c->row_count; i++)
-        for (size_t j = 0; j < c->kv_heads * CHUNKS_MOST; j++) {
+        for (size_t j = 0; j < c->kv_heads * CHUNKS_MAX; j++) {
             free(c->sequences[i].chunks[j]);
-            free(c->sequences[i].metadata[j]);
-            free(c->sequences[i].all_packed[j]);
+            free(c->sequences[i].key_index[j]);
+            free(c->sequences[i].all_quantized[j]);
         }
     free(c->q), free(c->chosen), free(c->certified), free(c->out);
 }
 
 static void build(const struct certify_case *c, const struct fixture *fixture, size_t device,
-                  const struct metadata_layout *layout) {
+                  const struct key_index_layout *layout) {
     for (size_t i = 0; i < c->row_count; i++) {
         struct attend_item item = {.view = c->items[i].view, .row_count = c->sequences[i].length};
-        item.view.packed = NULL;
-        fixture->devices[device]->operations->metadata_build(
+        item.view.quantized = NULL;
+        fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
-            &(struct metadata_operation){
+            &(struct key_index_operation){
                 .layout = layout, .kv_head_count = c->kv_heads, .items = &item, .item_count = 1});
     }
 }
@@ -254,11 +254,11 @@ static void launch(const struct fixture *fixture, size_t device, const struct se
 /* ---- the exact share ---- */
 
 /* A key of a chunk in 4 bits, as attention multiplies with it. */
-static void packed_key(const struct kv_layout *kv, const void *packed, size_t token, double *key) {
-    const uint16_t *range = packed;
+static void packed_key(const struct kv_layout *kv, const void *quantized, size_t token, double *key) {
+    const uint16_t *range = quantized;
     size_t v_groups = (kv->v_dimension + Q4_V_GROUP - 1) / Q4_V_GROUP, dimension = kv->k_dimension;
     const uint8_t *codes =
-        (const uint8_t *)packed + (2 * dimension + 2 * KV_CHUNK_TOKENS * v_groups) * sizeof *range;
+        (const uint8_t *)quantized + (2 * dimension + 2 * KV_CHUNK_TOKENS * v_groups) * sizeof *range;
     for (size_t d = 0; d < dimension; d++) {
         uint8_t code = codes[token / 2 * dimension + d] >> (token % 2 * 4) & 15;
         double low = (double)half_to_float(range[d]), high = (double)half_to_float(range[dimension + d]);
@@ -275,19 +275,19 @@ static double score_of(const struct certify_case *c, const float *q, const doubl
 
 /* Scores of a token: as its chunk lies, and the larger one of as a row and in 4 bits, if it has them. */
 static void scores_of(const struct certify_case *c, const struct fixture *fixture, size_t row, size_t kv_head,
-                      uint64_t token, const float *q, double *as_it_lies, double *at_most) {
+                      uint64_t token, const float *q, double *as_it_lies, double *at_max) {
     const struct sequence_case *sequence = &c->sequences[row];
-    size_t chunk = kv_head * CHUNKS_MOST + token / KV_CHUNK_TOKENS;
+    size_t chunk = kv_head * CHUNKS_MAX + token / KV_CHUNK_TOKENS;
     float key[128], value[128];
     double exact[128] = {0};
     fixture->kernels.attention.load(&c->kv, sequence->chunks[chunk], token % KV_CHUNK_TOKENS, key, value);
     for (size_t d = 0; d < c->kv.k_dimension; d++) exact[d] = (double)key[d];
-    *as_it_lies = *at_most = score_of(c, q, exact);
-    if (sequence->all_packed[chunk] == NULL) return;
-    packed_key(&c->kv, sequence->all_packed[chunk], token % KV_CHUNK_TOKENS, exact);
-    double packed = score_of(c, q, exact);
-    *at_most = fmax(*at_most, packed);
-    if (sequence->packed[chunk] != NULL) *as_it_lies = packed;
+    *as_it_lies = *at_max = score_of(c, q, exact);
+    if (sequence->all_quantized[chunk] == NULL) return;
+    packed_key(&c->kv, sequence->all_quantized[chunk], token % KV_CHUNK_TOKENS, exact);
+    double quantized = score_of(c, q, exact);
+    *at_max = fmax(*at_max, quantized);
+    if (sequence->quantized[chunk] != NULL) *as_it_lies = quantized;
 }
 
 /* Of the listed rows, with every other row in the form that takes most from them. */
@@ -318,7 +318,7 @@ static double exact_share(const struct certify_case *c, const struct fixture *fi
 
 /* A unit's bound is what its keys give: then nothing is lost but what rounding is allowed for. */
 static bool is_tight(const struct certify_case *c) {
-    return (c->shape == SAME || c->shape == EQUAL) && !c->has_packed && c->kv.k_type == KV_F16;
+    return (c->shape == SAME || c->shape == EQUAL) && !c->has_quantized && c->kv.k_type == KV_F16;
 }
 
 static void check_shares(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists) {
@@ -333,7 +333,7 @@ static void check_shares(struct certify_case *c, const struct fixture *fixture, 
                 (is_tight(c) && gap > 0.01 * exact * (1 - exact) + 1e-12))
                 fail_msg("seed %llu, %s keys, unit %zu, 4 bits %d, row %zu, head %zu: certified %.9g of %.9g",
                          (unsigned long long)c->seed, shape_names[c->shape], c->layout.unit_tokens,
-                         c->has_packed, row, head, certified, exact);
+                         c->has_quantized, row, head, certified, exact);
             c->loosest = fmax(c->loosest, gap);
             c->tightest = fmin(c->tightest, gap);
         }
@@ -368,13 +368,13 @@ static void check_by_heads(struct certify_case *c, const struct fixture *fixture
     for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
         struct selection operation = operation_of(c);
         struct select_item item = c->items[entry / c->kv_heads];
-        size_t first = entry % c->kv_heads * CHUNKS_MOST;
-        double certified[GROUP_MOST];
+        size_t first = entry % c->kv_heads * CHUNKS_MAX;
+        double certified[GROUP_MAX];
         item.row = entry;
         if (item.picks != NULL) item.picks += entry % c->kv_heads;
         item.view.chunks += first;
-        item.view.metadata += first;
-        if (item.view.packed != NULL) item.view.packed += first;
+        item.view.key_index += first;
+        if (item.view.quantized != NULL) item.view.quantized += first;
         operation.kv_head_count = 1;
         operation.head_count = c->group;
         operation.q_stride /= c->kv_heads;
@@ -457,7 +457,7 @@ static void what_is_broken_certifies_nothing(void **state) {
         uint64_t token = random_below(&c->random, c->sequences[0].length);
         float key[128], value[128];
         void *chunk = c->sequences[0].chunks[token / KV_CHUNK_TOKENS];
-        if (c->kv.k_type == KV_F16 && !c->has_packed) {
+        if (c->kv.k_type == KV_F16 && !c->has_quantized) {
             fixture.kernels.attention.load(&c->kv, chunk, token % KV_CHUNK_TOKENS, key, value);
             key[seed % c->kv.k_dimension] = broken[seed % 3];
             fixture.kernels.attention.store(&c->kv, chunk, token % KV_CHUNK_TOKENS, key, value);

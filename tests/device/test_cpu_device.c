@@ -219,15 +219,15 @@ static void scratch_grows_only_for_larger_shapes(void **state) {
     device_destroy(base);
 }
 
-struct beside {
+struct overlap {
     pthread_t caller;
     size_t calls;
 };
 
 static void count_call(void *context) {
-    struct beside *beside = context;
-    assert_true(pthread_equal(beside->caller, pthread_self()));
-    beside->calls++;
+    struct overlap *overlap = context;
+    assert_true(pthread_equal(overlap->caller, pthread_self()));
+    overlap->calls++;
 }
 
 /* Once, by the caller, with the next operation that wakes threads, and at the latest when the stream is waited for. */
@@ -237,21 +237,21 @@ static void work_beside_an_operation_is_done_once(void **state) {
     struct device *device = make_device(2, 0);
     struct stream *stream = make_stream(device);
     struct error error;
-    struct beside beside = {.caller = pthread_self()};
+    struct overlap overlap = {.caller = pthread_self()};
     uint8_t *source = calloc(1, BYTES), *target = calloc(1, BYTES);
     for (size_t i = 0; i < BYTES; i++) source[i] = (uint8_t)(i * 31);
-    device->operations->beside(stream, count_call, &beside);
+    device->operations->overlap(stream, count_call, &overlap);
     device->operations->copy(stream, target, source, 64); /* alone: there is nothing to be beside */
-    assert_int_equal(beside.calls, 0);
+    assert_int_equal(overlap.calls, 0);
     device->operations->copy(stream, target, source, BYTES);
-    assert_int_equal(beside.calls, 1);
+    assert_int_equal(overlap.calls, 1);
     assert_memory_equal(target, source, BYTES);
     device->operations->copy(stream, target, source, BYTES);
     assert_ok(device->operations->stream_synchronize(stream, &error), error);
-    assert_int_equal(beside.calls, 1);
-    device->operations->beside(stream, count_call, &beside);
+    assert_int_equal(overlap.calls, 1);
+    device->operations->overlap(stream, count_call, &overlap);
     assert_ok(device->operations->stream_synchronize(stream, &error), error);
-    assert_int_equal(beside.calls, 2);
+    assert_int_equal(overlap.calls, 2);
     device->operations->stream_destroy(stream);
     free(source);
     free(target);

@@ -122,17 +122,17 @@ static void multiply_directly(struct fixture *fixture, const struct matrix *weig
     for (size_t row = 0; row < row_count; row++)
         fixture->kernels.matvec.prepare[form](x + row * x_stride, weight->columns,
                                               (char *)prepared + row * input_bytes);
-    for (size_t row = 0; row < row_count; row += MATVEC_INPUTS_MOST)
+    for (size_t row = 0; row < row_count; row += MATVEC_INPUTS_MAX)
         fixture->kernels.matvec.run[weight->type](&(struct matvec_args){
-            weight, min_size(MATVEC_INPUTS_MOST, row_count - row), (char *)prepared + row * input_bytes,
+            weight, min_size(MATVEC_INPUTS_MAX, row_count - row), (char *)prepared + row * input_bytes,
             y + row * weight->rows, weight->rows, 0, weight->rows});
     free(prepared);
 }
 
 struct matmul_case {
     struct matmul_operation operation;
-    struct matrix weights[DEVICE_GROUP_MOST];
-    float *x, *biases[DEVICE_GROUP_MOST], *before[DEVICE_GROUP_MOST], *expected[DEVICE_GROUP_MOST];
+    struct matrix weights[DEVICE_GROUP_MAX];
+    float *x, *biases[DEVICE_GROUP_MAX], *before[DEVICE_GROUP_MAX], *expected[DEVICE_GROUP_MAX];
 };
 
 static void matmul_case_init(struct fixture *fixture, struct matmul_case *c, size_t round) {
@@ -143,7 +143,7 @@ static void matmul_case_init(struct fixture *fixture, struct matmul_case *c, siz
     operation->row_count = row_counts[round % 6];
     operation->x_stride = columns + between(fixture, 0, 20);
     operation->x = c->x = random_floats(fixture, operation->row_count * operation->x_stride);
-    operation->weight_count = between(fixture, 1, DEVICE_GROUP_MOST);
+    operation->weight_count = between(fixture, 1, DEVICE_GROUP_MAX);
     operation->accumulate = round % 2 == 1;
     for (size_t j = 0; j < operation->weight_count; j++) {
         enum tensor_type type =
@@ -403,22 +403,22 @@ static void embed_and_gather_rows(void **state) {
     with_masks(test_embed_and_gather);
 }
 
-enum { ITEMS_MOST = 4 };
+enum { ITEMS_MAX = 4 };
 
 struct attend_case {
     struct kv_layout layout;
     struct attend_operation operation;
-    struct attend_item items[ITEMS_MOST];
+    struct attend_item items[ITEMS_MAX];
     size_t rows;
-    float *q, *k, *v;          /* [rows][...] */
-    float *past_k[ITEMS_MOST]; /* [tokens][kv_heads][k_dimension], rounded as the cache rounds */
-    float *past_v[ITEMS_MOST];
-    void **chunks[ITEMS_MOST];
-    size_t chunk_stride[ITEMS_MOST];
+    float *q, *k, *v;         /* [rows][...] */
+    float *past_k[ITEMS_MAX]; /* [tokens][kv_heads][k_dimension], rounded as the cache rounds */
+    float *past_v[ITEMS_MAX];
+    void **chunks[ITEMS_MAX];
+    size_t chunk_stride[ITEMS_MAX];
 };
 
 static void attend_items_init(struct fixture *fixture, struct attend_case *c, size_t round) {
-    c->operation.item_count = between(fixture, 1, ITEMS_MOST);
+    c->operation.item_count = between(fixture, 1, ITEMS_MAX);
     for (size_t i = 0; i < c->operation.item_count; i++) {
         struct attend_item *item = &c->items[i];
         item->row_first = c->rows;

@@ -1,4 +1,4 @@
-/* choose, attend_rows, add_mass and metadata_build on the cpu, over random shapes with a printed seed: the rows that
+/* choose, attend_rows, add_mass and key_index_build on the cpu, over random shapes with a printed seed: the rows that
  * are chosen are the best by a full sort, attention over them is that of the formula in double, and neither threads
  * nor the company of other rows change a bit.  With everything chosen the reference kernels give what dense attention
  * gives.
@@ -24,7 +24,7 @@
 #include "selection.h"
 #include "tensor/half.h"
 
-enum { DEVICES = 4, ROWS_MOST = 3, CHUNKS_MOST = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
+enum { DEVICES = 4, ROWS_MAX = 3, CHUNKS_MAX = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
 
 static const double output_bound = 1e-5;
 
@@ -36,20 +36,20 @@ struct fixture {
 
 struct sequence_case {
     uint64_t length;
-    void **chunks, **metadata; /* [kv_heads][CHUNKS_MOST] */
+    void **chunks, **key_index; /* [kv_heads][CHUNKS_MAX] */
 };
 
 struct select_case {
     uint64_t seed;
     struct random random;
     struct kv_layout kv;
-    struct metadata_layout layout;
+    struct key_index_layout layout;
     size_t kv_heads, group, columns, row_count;
     uint16_t *weights;
     float *q; /* [row_count][heads][k_dimension] */
-    struct sequence_case sequences[ROWS_MOST];
-    struct select_item items[ROWS_MOST];
-    uint64_t picks[ROWS_MOST][3]; /* of each KV head of an item: half the time as many as the first */
+    struct sequence_case sequences[ROWS_MAX];
+    struct select_item items[ROWS_MAX];
+    uint64_t picks[ROWS_MAX][3]; /* of each KV head of an item: half the time as many as the first */
     float scale;
     bool is_long; /* scores are cut into several units */
     double worst;
@@ -67,32 +67,32 @@ static size_t pick(struct random *random, const size_t *values, size_t count) {
 
 /* ---- a case ---- */
 
-static void layout_init(struct select_case *c, enum metadata_kind kind) {
+static void layout_init(struct select_case *c, enum key_index_kind kind) {
     static const size_t pages[] = {8, 16, 32, 64}, bits[] = {32, 128, 256}, columns[] = {8, 16, 24};
-    struct metadata_layout *layout = &c->layout;
-    *layout = (struct metadata_layout){.kind = kind, .unit_tokens = 1};
-    if (kind == METADATA_ABSTRACT) {
+    struct key_index_layout *layout = &c->layout;
+    *layout = (struct key_index_layout){.kind = kind, .unit_tokens = 1};
+    if (kind == KEY_INDEX_ABSTRACT) {
         layout->unit_tokens = pick(&c->random, pages, 4);
         layout->abstract_kind = random_below(&c->random, 2) ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION;
         abstract_layout_init(&layout->abstract, layout->unit_tokens, c->kv.k_dimension,
                              layout->abstract_kind == ABSTRACT_MIN_MAX,
                              layout->abstract_kind == ABSTRACT_MEAN_DEVIATION);
         layout->bytes = layout->abstract.bytes;
-    } else if (kind == METADATA_HASH) {
+    } else if (kind == KEY_INDEX_HASH) {
         hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
         layout->use_norms = random_below(&c->random, 2);
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
         layout->bytes = layout->hash.bytes;
-    } else if (kind == METADATA_PARTIAL) {
+    } else if (kind == KEY_INDEX_PARTIAL) {
         c->columns = layout->columns = pick(&c->random, columns, 3);
         layout->bytes = align_up(KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t), 64);
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
-    } else if (kind == METADATA_KEYS) {
+    } else if (kind == KEY_INDEX_KEYS) {
         layout->aggregate = random_below(&c->random, 2) ? SCORE_MAX : SCORE_SUM;
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
-    } else if (kind == METADATA_MASS) {
+    } else if (kind == KEY_INDEX_MASS) {
         layout->bytes = KV_CHUNK_TOKENS * sizeof(float);
-    } else if (kind == METADATA_TREE) {
+    } else if (kind == KEY_INDEX_TREE) {
         layout->unit_tokens = pick(&c->random, pages, 4);
         tree_layout_init(&layout->tree, layout->unit_tokens, c->kv.k_dimension,
                          random_below(&c->random, 2) ? TREE_BOUND : TREE_MEAN_DEVIATION, false);
@@ -105,17 +105,17 @@ static void sequence_init(struct select_case *c, struct sequence_case *sequence,
     static const uint64_t lengths[] = {3000, 700, 700, 200};
     sequence->length = 1 + random_below(&c->random, lengths[random_below(&c->random, 4)]);
     if (c->is_long) sequence->length += LONG;
-    sequence->chunks = calloc(c->kv_heads * CHUNKS_MOST, sizeof *sequence->chunks);
-    sequence->metadata = calloc(c->kv_heads * CHUNKS_MOST, sizeof *sequence->metadata);
+    sequence->chunks = calloc(c->kv_heads * CHUNKS_MAX, sizeof *sequence->chunks);
+    sequence->key_index = calloc(c->kv_heads * CHUNKS_MAX, sizeof *sequence->key_index);
     float key[128], value[128];
     for (size_t head = 0; head < c->kv_heads; head++)
         for (uint64_t t = 0; t < sequence->length; t++) {
-            size_t chunk = head * CHUNKS_MOST + t / KV_CHUNK_TOKENS;
+            size_t chunk = head * CHUNKS_MAX + t / KV_CHUNK_TOKENS;
             if (t % KV_CHUNK_TOKENS == 0) {
                 sequence->chunks[chunk] = aligned_alloc(64, c->kv.chunk_bytes);
                 memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
-                sequence->metadata[chunk] = aligned_alloc(64, max_size(c->layout.bytes, 64));
-                memset(sequence->metadata[chunk], 0xa5,
+                sequence->key_index[chunk] = aligned_alloc(64, max_size(c->layout.bytes, 64));
+                memset(sequence->key_index[chunk], 0xa5,
                        max_size(c->layout.bytes, 64)); /* of somebody before */
             }
             for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = (float)random_normal(&c->random);
@@ -132,8 +132,8 @@ static void item_init(struct select_case *c, size_t row) {
     struct select_item *item = &c->items[row];
     *item = (struct select_item){.view = {.layout = &c->kv,
                                           .chunks = sequence->chunks,
-                                          .chunk_stride = CHUNKS_MOST,
-                                          .metadata = sequence->metadata},
+                                          .chunk_stride = CHUNKS_MAX,
+                                          .key_index = sequence->key_index},
                                  .row = row,
                                  .position = length - 1};
     end = end / unit * unit;
@@ -146,25 +146,25 @@ static void item_init(struct select_case *c, size_t row) {
         bool extreme = random_below(&c->random, 4) == 0, like_first = head > 0 && random_below(&c->random, 2);
         uint64_t picks =
             (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
-        if (c->layout.kind == METADATA_NONE && picks < end - sinks) picks = 0;
+        if (c->layout.kind == KEY_INDEX_NONE && picks < end - sinks) picks = 0;
         c->picks[row][head] = like_first ? c->picks[row][0] : picks;
     }
 }
 
 static void case_init(struct select_case *c, const struct fixture *fixture, uint64_t seed,
-                      enum metadata_kind kind) {
+                      enum key_index_kind kind) {
     static const size_t dimensions[] = {16, 32, 64, 128}, groups[] = {1, 2, 3, 4, 7, 8};
     *c = (struct select_case){.seed = seed, .scale = 0.3F};
     random_init(&c->random, seed);
     size_t k_dimension = pick(&c->random, dimensions, 4), v_dimension = pick(&c->random, dimensions, 4);
-    bool q8_keys = seed % 2 == 1 && k_dimension % KV_SCALE_GROUP == 0 && kind != METADATA_KEYS;
+    bool q8_keys = seed % 2 == 1 && k_dimension % KV_SCALE_GROUP == 0 && kind != KEY_INDEX_KEYS;
     enum kv_type k_type = q8_keys ? KV_Q8 : KV_F16;
     enum kv_type v_type = seed % 3 == 1 && v_dimension % KV_SCALE_GROUP == 0 ? KV_Q8 : KV_F16;
     kv_layout_init(&c->kv, k_type, v_type, k_dimension, v_dimension);
     c->is_long = seed % 8 == 5;
     c->kv_heads = c->is_long ? 1 : 1 + random_below(&c->random, 3);
     c->group = pick(&c->random, groups, 6);
-    c->row_count = c->is_long ? 1 : 1 + random_below(&c->random, ROWS_MOST);
+    c->row_count = c->is_long ? 1 : 1 + random_below(&c->random, ROWS_MAX);
     layout_init(c, kind);
     size_t heads = c->kv_heads * c->group, weights = c->kv_heads * c->kv.k_dimension * c->columns;
     c->weights = calloc(weights + 1, sizeof *c->weights);
@@ -180,11 +180,11 @@ static void case_init(struct select_case *c, const struct fixture *fixture, uint
 
 static void case_deinit(struct select_case *c) {
     for (size_t i = 0; i < c->row_count; i++) {
-        for (size_t j = 0; j < c->kv_heads * CHUNKS_MOST; j++) {
+        for (size_t j = 0; j < c->kv_heads * CHUNKS_MAX; j++) {
             free(c->sequences[i].chunks[j]);
-            free(c->sequences[i].metadata[j]);
+            free(c->sequences[i].key_index[j]);
         }
-        free(c->sequences[i].chunks), free(c->sequences[i].metadata);
+        free(c->sequences[i].chunks), free(c->sequences[i].key_index);
     }
     free(c->weights), free(c->q);
 }
@@ -199,12 +199,12 @@ static void build(const struct select_case *c, const struct fixture *fixture, si
             {.view = c->items[i].view, .row_count = length},
             {.view = c->items[i].view, .row_count = length - half, .position_first = half}};
         for (size_t part = 0; part < 2; part++)
-            fixture->devices[device]->operations->metadata_build(
-                fixture->streams[device], &(struct metadata_operation){.layout = &c->layout,
-                                                                       .weights = c->weights,
-                                                                       .kv_head_count = c->kv_heads,
-                                                                       .items = &items[part],
-                                                                       .item_count = 1});
+            fixture->devices[device]->operations->key_index_build(
+                fixture->streams[device], &(struct key_index_operation){.layout = &c->layout,
+                                                                        .weights = c->weights,
+                                                                        .kv_head_count = c->kv_heads,
+                                                                        .items = &items[part],
+                                                                        .item_count = 1});
     }
 }
 
@@ -212,11 +212,11 @@ static void build(const struct select_case *c, const struct fixture *fixture, si
 static void receive_mass(const struct select_case *c) {
     struct random random;
     random_init(&random, c->seed);
-    for (size_t i = 0; i < c->row_count && c->layout.kind == METADATA_MASS; i++)
+    for (size_t i = 0; i < c->row_count && c->layout.kind == KEY_INDEX_MASS; i++)
         for (size_t head = 0; head < c->kv_heads; head++)
             for (uint64_t t = 0; t < c->sequences[i].length; t++)
                 ((float *)c->sequences[i]
-                     .metadata[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS] =
+                     .key_index[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS] =
                     (float)random_below(&random, 50);
 }
 
@@ -265,27 +265,27 @@ static void run(const struct select_case *c, const struct fixture *fixture, size
 static void score_all(const struct select_case *c, const struct kernels *kernels,
                       const struct select_item *item, size_t head, float *scores) {
     const float *q = c->q + (item->row * c->kv_heads + head) * c->group * c->kv.k_dimension;
-    const void *const *blocks = (const void *const *)(item->view.metadata + head * CHUNKS_MOST);
+    const void *const *blocks = (const void *const *)(item->view.key_index + head * CHUNKS_MAX);
     const uint16_t *weights = c->weights + head * c->kv.k_dimension * c->columns;
     uint64_t begin = item->candidate_begin, end = item->candidate_end;
     size_t unit = c->layout.unit_tokens;
     _Alignas(64) static uint8_t scratch[1 << 20];
-    uint8_t codes[64 * HASH_CODE_BYTES_MOST];
+    uint8_t codes[64 * HASH_CODE_BYTES_MAX];
     float projected[64 * 24];
     switch (c->layout.kind) {
-    case METADATA_NONE: break;
-    case METADATA_ABSTRACT:
+    case KEY_INDEX_NONE: break;
+    case KEY_INDEX_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
             &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks, begin / unit,
             end / unit, q, c->kv.k_dimension, c->group, scores, scratch, NULL});
         break;
-    case METADATA_HASH:
+    case KEY_INDEX_HASH:
         kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
                                                         c->kv.k_dimension, c->group, codes, NULL});
         kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, c->group,
                                                       c->layout.use_norms, scores, scratch, NULL});
         break;
-    case METADATA_PARTIAL:
+    case KEY_INDEX_PARTIAL:
         kernels->project.rows(&(struct project_args){weights, c->kv.k_dimension, c->columns, q,
                                                      c->kv.k_dimension, c->group, projected, NULL,
                                                      c->columns});
@@ -293,7 +293,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
                                                  projected, c->columns, c->group, c->layout.aggregate, scores,
                                                  scratch, NULL});
         break;
-    case METADATA_TREE: { /* every leaf */
+    case KEY_INDEX_TREE: { /* every leaf */
         float query[2 * 8 * 2 * 128];
         tree_query(&c->layout.tree, q, c->kv.k_dimension, c->group, query);
         tree_score(&kernels->score,
@@ -301,16 +301,16 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
                                              end / unit, query, c->group, scores, scratch});
         break;
     }
-    case METADATA_KEYS: /* one by one: the sum of a row does not depend on what else is scored */
+    case KEY_INDEX_KEYS: /* one by one: the sum of a row does not depend on what else is scored */
         for (uint64_t t = begin; t < end; t++) {
-            const void *chunk = item->view.chunks[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS];
+            const void *chunk = item->view.chunks[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
             const void *key = kv_k_row(&c->kv, chunk, t % KV_CHUNK_TOKENS);
             kernels->score.rows(&(struct score_args){&key, 0, 1, c->kv.k_dimension, 0, 1, q,
                                                      c->kv.k_dimension, c->group, c->layout.aggregate,
                                                      &scores[t - begin], scratch, NULL});
         }
         break;
-    case METADATA_MASS:
+    case KEY_INDEX_MASS:
         for (uint64_t t = begin; t < end; t++)
             scores[t - begin] = ((const float *)blocks[t / KV_CHUNK_TOKENS])[t % KV_CHUNK_TOKENS];
         break;
@@ -335,10 +335,10 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
                             const struct select_item *item, size_t head, uint32_t *rows) {
     size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
            count = 0;
-    size_t scored = metadata_scores_tokens(&c->layout) ? unit : 1; /* scores of a unit */
+    size_t scored = key_index_scores_tokens(&c->layout) ? unit : 1; /* scores of a unit */
     float *scores = calloc(units * scored + 1, sizeof *scores);
     struct ranked *ranked = calloc(units + 1, sizeof *ranked);
-    if (select_item_picks(item, head) > 0 && c->layout.kind != METADATA_NONE)
+    if (select_item_picks(item, head) > 0 && c->layout.kind != KEY_INDEX_NONE)
         score_all(c, kernels, item, head, scores);
     for (size_t i = 0; i < units; i++) {
         ranked[i] = (struct ranked){scores[i * scored], (uint32_t)i};
@@ -364,7 +364,7 @@ static void expected_output(const struct select_case *c, const struct kernels *k
     float key[128], value[128];
     for (size_t pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < count; i++) {
-            kernels->attention.load(&c->kv, item->view.chunks[head * CHUNKS_MOST + rows[i] / KV_CHUNK_TOKENS],
+            kernels->attention.load(&c->kv, item->view.chunks[head * CHUNKS_MAX + rows[i] / KV_CHUNK_TOKENS],
                                     rows[i] % KV_CHUNK_TOKENS, key, value);
             if (pass == 0) {
                 for (size_t d = 0; d < c->kv.k_dimension; d++)
@@ -406,12 +406,12 @@ static void check_item(struct select_case *c, const struct kernels *kernels, siz
     free(rows);
 }
 
-static double check_case(const struct fixture *fixture, uint64_t seed, enum metadata_kind kind) {
+static double check_case(const struct fixture *fixture, uint64_t seed, enum key_index_kind kind) {
     struct select_case c;
     case_init(&c, fixture, seed, kind);
     uint64_t stride = 0;
     for (size_t i = 0; i < c.row_count; i++)
-        stride = max_size(stride, select_item_kept_most(&c.items[i], c.kv_heads));
+        stride = max_size(stride, select_item_kept_max(&c.items[i], c.kv_heads));
     size_t out_size = c.row_count * c.kv_heads * c.group * c.kv.v_dimension;
     size_t chosen_size = c.row_count * c.kv_heads * stride;
     float *out = calloc(out_size, sizeof *out), *first = calloc(out_size, sizeof *first);
@@ -441,7 +441,7 @@ static void the_best_rows_are_attended(void **state) {
     uint64_t seed = test_seed(20261121);
     double worst = 0;
     for (size_t round = 0; round < ROUNDS; round++)
-        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_KEYS; kind++)
+        for (enum key_index_kind kind = KEY_INDEX_NONE; kind <= KEY_INDEX_KEYS; kind++)
             worst = fmax(worst, check_case(&fixture, seed + round, kind));
     printf("output: %.2e\n", worst);
     assert_true(worst <= output_bound);
@@ -454,10 +454,10 @@ static void all_rows_are_dense_attention(void **state) {
     open_devices(&fixture);
     for (uint64_t seed = 1; seed <= 25; seed++) {
         struct select_case c;
-        case_init(&c, &fixture, seed, (enum metadata_kind)(seed % 6));
+        case_init(&c, &fixture, seed, (enum key_index_kind)(seed % 6));
         size_t heads = c.kv_heads * c.group, out_size = c.row_count * heads * c.kv.v_dimension;
         float *dense = calloc(out_size, sizeof *dense), *out = calloc(out_size, sizeof *out);
-        struct attend_item items[ROWS_MOST];
+        struct attend_item items[ROWS_MAX];
         build(&c, &fixture, 0);
         for (size_t i = 0; i < c.row_count; i++) {
             for (size_t head = 0; head < c.kv_heads; head++)
@@ -492,9 +492,9 @@ static void mass_is_what_was_received(void **state) {
     open_devices(&fixture);
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct select_case c;
-        case_init(&c, &fixture, seed, METADATA_MASS);
+        case_init(&c, &fixture, seed, KEY_INDEX_MASS);
         const struct select_item *item = &c.items[0];
-        size_t stride = select_item_kept_most(item, c.kv_heads);
+        size_t stride = select_item_kept_max(item, c.kv_heads);
         uint32_t *chosen = calloc(c.kv_heads * stride, sizeof *chosen);
         build(&c, &fixture, 2);
         struct selection operation = whole_operation(&c);
@@ -507,7 +507,7 @@ static void mass_is_what_was_received(void **state) {
             double total = 0;
             size_t next = 0, kept = select_item_kept(item, head);
             for (uint64_t t = 0; t < c.sequences[0].length; t++) {
-                const float *block = item->view.metadata[head * CHUNKS_MOST + t / KV_CHUNK_TOKENS];
+                const float *block = item->view.key_index[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
                 bool was_chosen = next < kept && chosen[head * stride + next] == t;
                 if (was_chosen)
                     next++;
@@ -536,21 +536,21 @@ struct parts {
     float mass_weight;
     float *whole, *out;       /* [row_count][heads][v_dimension] */
     uint32_t *chosen, *lists; /* [row_count][kv_heads][stride]: of the whole, of the part that chooses */
-    float *mass;              /* [row_count][kv_heads][CHUNKS_MOST][64] after the whole; METADATA_MASS */
-    void **chunks, **none; /* [row_count][kv_heads][CHUNKS_MOST]: only what the lists name; NULL everywhere */
+    float *mass;              /* [row_count][kv_heads][CHUNKS_MAX][64] after the whole; KEY_INDEX_MASS */
+    void **chunks, **none; /* [row_count][kv_heads][CHUNKS_MAX]: only what the lists name; NULL everywhere */
     struct select_item *items; /* [entries] */
 };
 
 static float *mass_of(const struct parts *p, size_t row, size_t entry) {
-    return p->mass + (row * p->c.kv_heads * CHUNKS_MOST + entry) * KV_CHUNK_TOKENS;
+    return p->mass + (row * p->c.kv_heads * CHUNKS_MAX + entry) * KV_CHUNK_TOKENS;
 }
 
-/* Keeps what the metadata are, or compares with what was kept. */
+/* Keeps what the key index is, or compares with what was kept. */
 static void each_mass(const struct parts *p, bool keep) {
     const struct select_case *c = &p->c;
-    for (size_t row = 0; row < c->row_count && c->layout.kind == METADATA_MASS; row++)
-        for (size_t i = 0; i < c->kv_heads * CHUNKS_MOST; i++) {
-            float *block = c->sequences[row].metadata[i], *kept = mass_of(p, row, i);
+    for (size_t row = 0; row < c->row_count && c->layout.kind == KEY_INDEX_MASS; row++)
+        for (size_t i = 0; i < c->kv_heads * CHUNKS_MAX; i++) {
+            float *block = c->sequences[row].key_index[i], *kept = mass_of(p, row, i);
             if (block == NULL) continue;
             if (keep)
                 memcpy(kept, block, KV_CHUNK_TOKENS * sizeof *kept);
@@ -565,10 +565,10 @@ static void chunks_of_lists(struct parts *p) {
     for (size_t entry = 0; entry < p->entries; entry++) {
         const struct select_item *item = &c->items[entry / c->kv_heads];
         const uint32_t *list = p->chosen + entry * p->stride;
-        void *const *from = item->view.chunks + entry % c->kv_heads * CHUNKS_MOST;
-        void **to = p->chunks + entry * CHUNKS_MOST;
+        void *const *from = item->view.chunks + entry % c->kv_heads * CHUNKS_MAX;
+        void **to = p->chunks + entry * CHUNKS_MAX;
         size_t next = 0, kept = select_item_kept(item, entry % c->kv_heads);
-        for (size_t i = 0; i < CHUNKS_MOST; i++) {
+        for (size_t i = 0; i < CHUNKS_MAX; i++) {
             if (next == kept || list[next] / KV_CHUNK_TOKENS != i) continue;
             to[i] = aligned_alloc(64, c->kv.chunk_bytes);
             memcpy(to[i], from[i], c->kv.chunk_bytes);
@@ -584,29 +584,29 @@ static void chunks_of_lists(struct parts *p) {
 }
 
 static void parts_init(struct parts *p, const struct fixture *fixture, uint64_t seed,
-                       enum metadata_kind kind) {
+                       enum key_index_kind kind) {
     *p = (struct parts){.fixture = fixture, .device = seed % DEVICES};
     struct select_case *c = &p->c;
     case_init(c, fixture, seed, kind);
     p->entries = c->row_count * c->kv_heads;
     for (size_t i = 0; i < c->row_count; i++)
-        p->stride = max_size(p->stride, select_item_kept_most(&c->items[i], c->kv_heads));
+        p->stride = max_size(p->stride, select_item_kept_max(&c->items[i], c->kv_heads));
     p->stride += random_below(&c->random, 20);
-    p->mass_weight = kind == METADATA_MASS && seed % 3 != 0 ? 2 : 0;
+    p->mass_weight = kind == KEY_INDEX_MASS && seed % 3 != 0 ? 2 : 0;
     p->out_size = p->entries * c->group * c->kv.v_dimension;
     p->whole = calloc(p->out_size, sizeof *p->whole);
     p->out = calloc(p->out_size, sizeof *p->out);
     p->chosen = calloc(p->entries * p->stride + 1, sizeof *p->chosen);
     p->lists = calloc(p->entries * p->stride + 1, sizeof *p->lists);
     for (size_t i = 0; i < p->entries * p->stride; i++) p->chosen[i] = p->lists[i] = UNWRITTEN;
-    p->mass = calloc(p->entries * CHUNKS_MOST * KV_CHUNK_TOKENS, sizeof *p->mass);
-    p->chunks = calloc(p->entries * CHUNKS_MOST, sizeof *p->chunks);
-    p->none = calloc(p->entries * CHUNKS_MOST, sizeof *p->none);
+    p->mass = calloc(p->entries * CHUNKS_MAX * KV_CHUNK_TOKENS, sizeof *p->mass);
+    p->chunks = calloc(p->entries * CHUNKS_MAX, sizeof *p->chunks);
+    p->none = calloc(p->entries * CHUNKS_MAX, sizeof *p->none);
     p->items = calloc(p->entries, sizeof *p->items);
 }
 
 static void parts_deinit(struct parts *p) {
-    for (size_t i = 0; i < p->entries * CHUNKS_MOST; i++) free(p->chunks[i]);
+    for (size_t i = 0; i < p->entries * CHUNKS_MAX; i++) free(p->chunks[i]);
     free(p->whole), free(p->out), free(p->chosen), free(p->lists), free(p->mass);
     free(p->chunks), free(p->none), free(p->items);
     case_deinit(&p->c);
@@ -614,11 +614,11 @@ static void parts_deinit(struct parts *p) {
 
 static void check_lists(struct parts *p) {
     struct selection operation = whole_operation(&p->c);
-    struct select_item items[ROWS_MOST];
+    struct select_item items[ROWS_MAX];
     for (size_t i = 0; i < p->c.row_count; i++) {
         items[i] = p->c.items[i];
-        if (p->c.layout.kind == METADATA_KEYS) continue; /* scored where they are */
-        items[i].view.chunks = p->none + i * p->c.kv_heads * CHUNKS_MOST;
+        if (p->c.layout.kind == KEY_INDEX_KEYS) continue; /* scored where they are */
+        items[i].view.chunks = p->none + i * p->c.kv_heads * CHUNKS_MAX;
     }
     operation.items = items;
     operation.chosen = p->lists;
@@ -650,9 +650,9 @@ static void attend_by_heads(struct parts *p, struct selection operation) {
             *item = c->items[entry / c->kv_heads];
             item->row = entry;
             if (item->picks != NULL) item->picks += entry % c->kv_heads;
-            item->view.chunks = p->chunks + entry * CHUNKS_MOST;
-            item->view.metadata =
-                p->mass_weight > 0 ? item->view.metadata + entry % c->kv_heads * CHUNKS_MOST : NULL;
+            item->view.chunks = p->chunks + entry * CHUNKS_MAX;
+            item->view.key_index =
+                p->mass_weight > 0 ? item->view.key_index + entry % c->kv_heads * CHUNKS_MAX : NULL;
             memcpy(given + i * p->stride, p->lists + entry * p->stride, p->stride * sizeof *given);
         }
         operation.items = p->items;
@@ -665,15 +665,15 @@ static void attend_by_heads(struct parts *p, struct selection operation) {
 static void attend_at_once(struct parts *p, struct selection operation) {
     for (size_t i = 0; i < p->c.row_count; i++) {
         p->items[i] = p->c.items[i];
-        p->items[i].view.chunks = p->chunks + i * p->c.kv_heads * CHUNKS_MOST;
-        if (p->mass_weight == 0) p->items[i].view.metadata = NULL;
+        p->items[i].view.chunks = p->chunks + i * p->c.kv_heads * CHUNKS_MAX;
+        if (p->mass_weight == 0) p->items[i].view.key_index = NULL;
     }
     operation.items = p->items;
     operation.given = p->lists;
     launch(p->fixture, p->device, &operation);
 }
 
-static void check_parts(const struct fixture *fixture, uint64_t seed, enum metadata_kind kind) {
+static void check_parts(const struct fixture *fixture, uint64_t seed, enum key_index_kind kind) {
     struct parts parts, *p = &parts;
     parts_init(p, fixture, seed, kind);
     struct selection operation = whole_operation(&p->c);
@@ -709,7 +709,7 @@ static void choosing_and_attending_are_the_whole(void **state) {
     open_devices(&fixture);
     uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < PARTS_ROUNDS; round++)
-        for (enum metadata_kind kind = METADATA_NONE; kind <= METADATA_KEYS; kind++)
+        for (enum key_index_kind kind = KEY_INDEX_NONE; kind <= KEY_INDEX_KEYS; kind++)
             check_parts(&fixture, seed + round, kind);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { AREAS_MOST = 64 };
+enum { AREAS_MAX = 64 };
 
 struct area {
     void *address;
@@ -31,10 +31,10 @@ struct walled_device {
     size_t late_count;
     struct device *inner; /* owned */
     struct device_operations operations;
-    struct area areas[AREAS_MOST];
+    struct area areas[AREAS_MAX];
     size_t area_count;
-    void (*beside)(void *context); /* NULL: none is waiting */
-    void *beside_context;
+    void (*overlap)(void *context); /* NULL: none is waiting */
+    void *overlap_context;
     bool is_open;
 };
 
@@ -56,14 +56,14 @@ static void protect(const struct walled_device *device, enum memory_kind kind, i
 }
 
 /* Host work is done before the walls open, so that it cannot pass through them. */
-static void run_beside(struct walled_device *device) {
-    void (*work)(void *context) = device->beside;
-    device->beside = NULL;
-    if (work != NULL) work(device->beside_context);
+static void run_overlap(struct walled_device *device) {
+    void (*work)(void *context) = device->overlap;
+    device->overlap = NULL;
+    if (work != NULL) work(device->overlap_context);
 }
 
 static void enter(struct walled_device *device, bool copies) {
-    run_beside(device);
+    run_overlap(device);
     ASSERT(!device->is_open);
     device->is_open = true;
     protect(device, MEMORY_DEVICE, PROT_READ | PROT_WRITE);
@@ -83,7 +83,7 @@ static enum status walled_allocate(struct device *base, enum memory_kind kind, s
     struct walled_device *device = (struct walled_device *)base;
     size_t bytes = whole_pages(size_bytes);
     int protection = kind == MEMORY_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
-    assert_true(device->area_count < AREAS_MOST);
+    assert_true(device->area_count < AREAS_MAX);
     void *memory = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return error_set(error, STATUS_MEMORY, "walled device: %zu bytes", bytes);
     device->areas[device->area_count++] = (struct area){memory, bytes, kind};
@@ -164,15 +164,15 @@ static struct row_list late_list(const struct walled_device *device, struct row_
 }
 
 static enum status walled_stream_synchronize(struct stream *stream, struct error *error) {
-    run_beside(stream->device);
+    run_overlap(stream->device);
     late_results_come(stream->device);
     return inner_of(stream)->stream_synchronize(stream->inner, error);
 }
 
-static void walled_beside(struct stream *stream, void (*work)(void *context), void *context) {
-    ASSERT(stream->device->beside == NULL);
-    stream->device->beside = work;
-    stream->device->beside_context = context;
+static void walled_overlap(struct stream *stream, void (*work)(void *context), void *context) {
+    ASSERT(stream->device->overlap == NULL);
+    stream->device->overlap = work;
+    stream->device->overlap_context = context;
 }
 
 static void walled_copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
@@ -238,7 +238,7 @@ static void walled_choose(struct stream *stream, const struct choose_operation *
     for (size_t i = 0; i < list_count; i++)
         count += (size_t)select_item_kept(&operation->items[i / operation->kv_head_count],
                                           i % operation->kv_head_count);
-    run_beside(stream->device);
+    run_overlap(stream->device);
     own.rows = late_result(stream->device, operation->rows, count * sizeof *own.rows, NULL);
     if (operation->tree_counts != NULL)
         own.tree_counts = late_result(stream->device, NULL, sizeof *own.tree_counts, operation->tree_counts);
@@ -271,7 +271,7 @@ static struct own_rows own_rows(const struct walled_device *device, const struct
 #define WALLED_ROWS(name)                                                                                \
     static void walled_##name(struct stream *stream, const struct name##_operation *operation) {         \
         struct name##_operation call = *operation;                                                       \
-        run_beside(stream->device);                                                                      \
+        run_overlap(stream->device);                                                                     \
         struct own_rows own =                                                                            \
             own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count); \
         call.items = own.items;                                                                          \
@@ -287,7 +287,7 @@ WALLED_ROWS(add_mass)
 
 static void walled_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
     struct mass_bound_operation call = *operation;
-    run_beside(stream->device);
+    run_overlap(stream->device);
     struct own_rows own =
         own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
     call.items = own.items;
@@ -300,9 +300,9 @@ static void walled_mass_bound(struct stream *stream, const struct mass_bound_ope
     free(own.lists);
 }
 
-static void walled_metadata_build(struct stream *stream, const struct metadata_operation *operation) {
+static void walled_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
     enter(stream->device, false);
-    inner_of(stream)->metadata_build(stream->inner, operation);
+    inner_of(stream)->key_index_build(stream->inner, operation);
     leave(stream->device);
 }
 
@@ -331,7 +331,7 @@ static const struct device_operations OPERATIONS = {
     .stream_create = walled_stream_create,
     .stream_destroy = walled_stream_destroy,
     .stream_synchronize = walled_stream_synchronize,
-    .beside = walled_beside,
+    .overlap = walled_overlap,
     .copy = walled_copy,
     .event_create = walled_event_create,
     .event_record = walled_event_record,
@@ -349,7 +349,7 @@ static const struct device_operations OPERATIONS = {
     .append = walled_append,
     .attend = walled_attend,
     .gather = walled_gather,
-    .metadata_build = walled_metadata_build,
+    .key_index_build = walled_key_index_build,
     .choose = walled_choose,
     .attend_rows = walled_attend_rows,
     .add_mass = walled_add_mass,

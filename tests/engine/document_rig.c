@@ -21,9 +21,9 @@ size_t rig_prompt_count(enum rig_prompt prompt) {
     return counts[prompt];
 }
 
-size_t rig_reused_most(const struct document_rig *rig, enum rig_prompt prompt) {
+size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt) {
     size_t count = rig_prompt_count(prompt);
-    return rig->options.q4_pages ? (count - 1) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS : count - 1;
+    return rig->options.quantized_pages ? (count - 1) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS : count - 1;
 }
 
 static struct model *load(struct document_rig *rig, uint64_t seed) {
@@ -48,8 +48,8 @@ static float *copy_of(const struct rig_answer *answer) {
 
 static void set_expected(struct document_rig *rig) {
     struct plan plain = rig->options;
-    plain.host_bytes = plain.q4_pages ? RIG_ROOMY : 0; /* 4 bits are of chunks that have a page */
-    if (!plain.q4_pages) plain.disk_directory = NULL;
+    plain.host_bytes = plain.quantized_pages ? RIG_ROOMY : 0; /* 4 bits are of chunks that have a page */
+    if (!plain.quantized_pages) plain.disk_directory = NULL;
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
         struct rig_answer answer;
         scratch_empty(&rig->scratch);
@@ -64,7 +64,7 @@ static void set_expected(struct document_rig *rig) {
             rig_ask(rig, rig->model, &rig->options, NULL, prompt, &answer);
             assert_ok(answer.status, answer.error);
             assert_ok(answer.saved, answer.error);
-            assert_int_equal(answer.reused, i == 0 ? 0 : rig_reused_most(rig, prompt));
+            assert_int_equal(answer.reused, i == 0 ? 0 : rig_reused_max(rig, prompt));
         }
         rig->repeated[prompt] = copy_of(&answer);
     }
@@ -97,7 +97,7 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     rig->options.select.recent = 32;
     if (method != &select_all) rig->options.select.keep = (struct select_keep){.tokens = 160};
     if (pages == RIG_MIXED) {
-        rig->options.q4_pages = rig->options.mixes_pages = true;
+        rig->options.quantized_pages = rig->options.mixes_pages = true;
         rig->options.shares.layer_count = (uint16_t)rig->model->config.layer_count;
         memset(rig->options.shares.sixteenths, PAGE_SHARE_WHOLE, rig->model->config.layer_count);
         rig->options.shares.sixteenths[0] = PAGE_SHARE_WHOLE / 2;

@@ -45,7 +45,7 @@ void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
 /* How many of them are reused when all were saved: the last one's logits are wanted.  A chunk in 4 bits has no rows any
  * more that could be cut back by one. */
-size_t rig_reused_most(const struct document_rig *rig, enum rig_prompt prompt);
+size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt);
 /* An empty folder with RIG_BEFORE saved in it. */
 void document_rig_reset(struct document_rig *rig);
 

@@ -1,4 +1,4 @@
-/* Damage as answers see it: thousands of flipped bits in pages, metadata and catalog, bits of every column of the
+/* Damage as answers see it: thousands of flipped bits in pages, key index and catalog, bits of every column of the
  * catalog's rows of the document, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign,
  * another model and other types.  A prompt is then answered with the bits of a fresh one, after it was computed anew
  * for a reason that is named, or refused with the catalog's name.
@@ -276,9 +276,9 @@ static void truncations(void **state) {
     for (size_t f = 0; f < 2; f++) {
         const struct kept_file *file = kept(payload[f]);
         for (size_t edge = 0; edge <= file->size; edge += 4096)
-            for (int beside = -1; beside <= 1; beside++) {
-                if ((edge == 0 && beside < 0) || edge + (size_t)(beside + 1) > file->size) continue;
-                size_t size = edge + (size_t)(beside + 1) - 1;
+            for (int overlap = -1; overlap <= 1; overlap++) {
+                if ((edge == 0 && overlap < 0) || edge + (size_t)(overlap + 1) > file->size) continue;
+                size_t size = edge + (size_t)(overlap + 1) - 1;
                 char what[120];
                 restore();
                 assert_int_equal(truncate(scratch_name(&rig.scratch, file->name), (off_t)size), 0);
@@ -427,7 +427,7 @@ static void other_models_and_types(void **state) {
     assert_memory_not_equal(found.logits, rig.expected[RIG_FIRST], sizeof fresh.logits);
     restore();
     struct plan q4 = rig.options;
-    q4.q4_pages = true;
+    q4.quantized_pages = true;
     assert_ok(plan_host_bytes_min(&q4, &rig.model->config, &q4.host_bytes, &found.error), found.error);
     rig_ask(&rig, rig.model, &q4, NULL, RIG_FIRST, &found);
     assert_ok(found.status, found.error);

@@ -69,7 +69,7 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     counts->runs++;
     counts->hits += plan.hits > 0;
     uint64_t reused = rig_ask_clean(rig, RIG_BEFORE, what);
-    if (reused != rig_reused_most(rig, RIG_BEFORE))
+    if (reused != rig_reused_max(rig, RIG_BEFORE))
         fail_msg("%s: the document saved before is lost: %llu tokens", what, (unsigned long long)reused);
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++)
         (void)rig_ask_clean(rig, prompt, what);

@@ -18,7 +18,7 @@
 #include "platform/clock.h"
 #include "seed.h"
 
-enum { SEED = 20261121, POINTS_LEAST = 100, STRIDE = 4, MOMENTS = 25 };
+enum { SEED = 20261121, POINTS_MIN = 100, STRIDE = 4, MOMENTS = 25 };
 #define NEVER UINT64_MAX
 
 /* Never returns. */
@@ -40,8 +40,8 @@ static void child_answers(struct document_rig *rig, int report, uint64_t kill_at
 }
 
 /* What is reused at least of a prompt, when these are saved. */
-static uint64_t reused_least(const struct document_rig *rig, enum rig_prompt prompt, enum rig_prompt saved) {
-    if (prompt <= saved) return rig_reused_most(rig, prompt);
+static uint64_t reused_min(const struct document_rig *rig, enum rig_prompt prompt, enum rig_prompt saved) {
+    if (prompt <= saved) return rig_reused_max(rig, prompt);
     if (prompt == RIG_LONGER && saved >= RIG_FIRST) return rig_prompt_count(RIG_FIRST);
     return 0;
 }
@@ -70,7 +70,7 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at, uint64_t kill_
     snprintf(what, sizeof what, "killed at call %lld, after %lld ns", (long long)kill_at,
              (long long)kill_after_ns);
     for (enum rig_prompt prompt = RIG_BEFORE; prompt < RIG_PROMPTS; prompt++) {
-        uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_least(rig, prompt, saved);
+        uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_min(rig, prompt, saved);
         if (reused < least)
             fail_msg("%s: prompt %d: %llu tokens, %llu were saved", what, (int)prompt,
                      (unsigned long long)reused, (unsigned long long)least);
@@ -88,7 +88,7 @@ static void kill_everywhere(enum rig_pages pages) {
          kill_at += stride)
         points++;
     printf("killed at %llu calls\n", (unsigned long long)points);
-    assert_true(points >= POINTS_LEAST);
+    assert_true(points >= POINTS_MIN);
     document_rig_close(&rig);
 }
 

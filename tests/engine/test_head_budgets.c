@@ -8,11 +8,11 @@
 #include "base/random.h"
 #include "seed.h"
 
-enum { HEADS_MOST = 64, ROUNDS = 2000 };
+enum { HEADS_MAX = 64, ROUNDS = 2000 };
 
 /* Some unimportant, some equal, some alone. */
 static size_t draw(struct random *random, double *importance) {
-    size_t count = 1 + random_below(random, HEADS_MOST);
+    size_t count = 1 + random_below(random, HEADS_MAX);
     double none = random_double(random);
     for (size_t i = 0; i < count; i++)
         importance[i] = random_double(random) < none ? 0 : (double)random_below(random, 5) / 4;
@@ -24,7 +24,7 @@ static void budgets_are_of_the_whole(void **state) {
     struct random random;
     random_init(&random, test_seed(17));
     for (size_t round = 0; round < ROUNDS; round++) {
-        double importance[HEADS_MOST], budgets[HEADS_MOST], sum = 0, all = 0;
+        double importance[HEADS_MAX], budgets[HEADS_MAX], sum = 0, all = 0;
         size_t count = draw(&random, importance), important = 0;
         for (size_t i = 0; i < count; i++) budgets[i] = importance[i];
         for (size_t i = 0; i < count; i++) important += importance[i] > 0, all += importance[i];
@@ -50,12 +50,12 @@ static void the_formula(void **state) {
     assert_int_equal(head_budget_keep(100, 1000, 0.5), 51); /* 1 - 0.9^0.5 = 0.0513 */
 }
 
-static void heads_keep_at_most_keep(void **state) {
+static void heads_keep_at_max_keep(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(18));
     for (size_t round = 0; round < ROUNDS; round++) {
-        double budgets[HEADS_MOST];
+        double budgets[HEADS_MAX];
         size_t count = draw(&random, budgets);
         uint64_t visible = 1 + random_below(&random, 1 << (1 + random_below(&random, 24)));
         uint64_t keep = 1 + random_below(&random, visible), sum = 0;
@@ -75,7 +75,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(budgets_are_of_the_whole),
         cmocka_unit_test(the_formula),
-        cmocka_unit_test(heads_keep_at_most_keep),
+        cmocka_unit_test(heads_keep_at_max_keep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,13 +154,13 @@ static void kv_on_disk(void **state) {
         options.prefetches = i % 2 == 1;
         options.resident_layers = i % 3;
         same_logits("llama", options, true, WALLED);
-        options.q4_pages = !METHODS[i]->reads_keys;
-        if (options.q4_pages) same_logits("llama", options, true, WALLED);
+        options.quantized_pages = !METHODS[i]->reads_keys;
+        if (options.quantized_pages) same_logits("llama", options, true, WALLED);
     }
 }
 
-/* A document that was saved with other metadata, or none: they are built from its keys. */
-static void metadata_built_from_pages(void **state) {
+/* A document that was saved with other key index, or none: they are built from its keys. */
+static void key_index_built_from_pages(void **state) {
     (void)state;
     float *logits[2] = {NULL};
     size_t width = 0;
@@ -306,7 +306,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(walls_hold),
                                        cmocka_unit_test(kv_in_device_memory),
                                        cmocka_unit_test(kv_on_disk),
-                                       cmocka_unit_test(metadata_built_from_pages),
+                                       cmocka_unit_test(key_index_built_from_pages),
                                        cmocka_unit_test(copies_fills_and_observers),
                                        cmocka_unit_test(refused_without_reach)};
     return cmocka_run_group_tests(tests, NULL, NULL);

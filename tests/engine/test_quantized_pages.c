@@ -68,7 +68,7 @@ static double seconds_at(const struct page_costs *costs, const struct page_work 
     return fmax(read, compute);
 }
 
-static void balance_with_ram_is_the_least(void **state) {
+static void balance_with_ram_is_the_min(void **state) {
     (void)state;
     size_t between = 0;
     for (int held = 0; held <= 10; held++)
@@ -231,7 +231,7 @@ static void rig_open(struct rig *rig) {
                                  .sequence_capacity = 1,
                                  .select = select_options_default(),
                                  .disk_directory = rig->scratch.path,
-                                 .q4_pages = true,
+                                 .quantized_pages = true,
                                  .mixes_pages = true};
     rig->options.select.method = &select_quest;
     rig->options.select.keep = (struct select_keep){.tokens = 160};
@@ -368,7 +368,7 @@ static void a_damaged_page_of_either_form_is_computed_anew(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(balance_by_hand),
-        cmocka_unit_test(balance_with_ram_is_the_least),
+        cmocka_unit_test(balance_with_ram_is_the_min),
         cmocka_unit_test(balance_by_its_parts),
         cmocka_unit_test(sensitive_layers_have_less),
         cmocka_unit_test(it_measures),

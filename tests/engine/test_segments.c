@@ -14,7 +14,7 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum { ROUNDS = 60, PROMPT_MOST = 400, STEPS = 4, CONTEXT = 512, METHODS = 6 };
+enum { ROUNDS = 60, PROMPT_MAX = 400, STEPS = 4, CONTEXT = 512, METHODS = 6 };
 
 static const struct select_method *const methods[METHODS] = {&select_all,     &select_window, &select_quest,
                                                              &select_meanstd, &select_hash,   &select_h2o};
@@ -27,7 +27,7 @@ struct rig {
     struct model *model;
     struct engine *engines[2]; /* by segments, and by blocks: segments of one block */
     size_t block, segment, count, width;
-    int32_t tokens[PROMPT_MOST + STEPS];
+    int32_t tokens[PROMPT_MAX + STEPS];
     struct error error;
 };
 
@@ -41,7 +41,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     rig->block = random_between(&rig->random, 1, 64);
     size_t wanted = random_between(&rig->random, 1, 300);
     rig->segment = max_size(wanted / rig->block, 1) * rig->block;
-    rig->count = random_between(&rig->random, 1, PROMPT_MOST);
+    rig->count = random_between(&rig->random, 1, PROMPT_MAX);
     rig->width = tiny.vocabulary_size;
     struct plan options = {.context_size = CONTEXT,
                            .sequence_capacity = 2,
@@ -57,7 +57,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     assert_ok(engine_create(&rig->engines[0], rig->model, &options, NULL, &rig->error), rig->error);
     options.segment_size = rig->block;
     assert_ok(engine_create(&rig->engines[1], rig->model, &options, NULL, &rig->error), rig->error);
-    tiny_model_tokens(&tiny, &rig->random, rig->tokens, PROMPT_MOST + STEPS);
+    tiny_model_tokens(&tiny, &rig->random, rig->tokens, PROMPT_MAX + STEPS);
 }
 
 static void rig_close(struct rig *rig) {
@@ -68,7 +68,7 @@ static void rig_close(struct rig *rig) {
 
 /* Logits in the order they come. */
 struct results {
-    float *logits; /* [PROMPT_MOST + STEPS][width] */
+    float *logits; /* [PROMPT_MAX + STEPS][width] */
     size_t width, count;
 };
 
@@ -100,7 +100,7 @@ static bool watch_progress(void *context, uint64_t done, uint64_t total) {
 static void run_steps(struct rig *rig, size_t engine, struct sequence *sequence, struct results *results) {
     const float *logits;
     for (size_t i = 0; i < STEPS; i++) {
-        assert_ok(engine_step(rig->engines[engine], &sequence, &rig->tokens[PROMPT_MOST + i], 1, &logits,
+        assert_ok(engine_step(rig->engines[engine], &sequence, &rig->tokens[PROMPT_MAX + i], 1, &logits,
                               &rig->error),
                   rig->error);
         results_add(results, logits);
@@ -109,7 +109,7 @@ static void run_steps(struct rig *rig, size_t engine, struct sequence *sequence,
 
 /* A sequence in two requests (the second begins wherever the first ended), then steps.  The caller frees. */
 static struct results run(struct rig *rig, size_t engine, enum way way, size_t first_count) {
-    struct results results = {calloc((PROMPT_MOST + STEPS) * rig->width, sizeof(float)), rig->width, 0};
+    struct results results = {calloc((PROMPT_MAX + STEPS) * rig->width, sizeof(float)), rig->width, 0};
     struct sequence *sequence;
     assert_ok(sequence_create(&sequence, rig->engines[engine], &rig->error), rig->error);
     const size_t counts[2] = {first_count, rig->count - first_count};

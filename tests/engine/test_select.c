@@ -1,5 +1,5 @@
 /* Selection in the decode path, on tiny random models: 100% equals the dense path for every method, budgets hold at the
- * edges of pages and chunks, batches and blocks and threads change nothing, metadata survive truncation. */
+ * edges of pages and chunks, batches and blocks and threads change nothing, key index survive truncation. */
 #include "testing.h"
 
 #include <math.h>
@@ -204,8 +204,8 @@ static void check_shares(void *context, const struct select_event *event) {
     const double visible = (double)event->position + 1;
     uint64_t unit = unit_of(options);
     uint64_t recent = options->recent, sinks = (options->sinks + unit - 1) / unit * unit;
-    if (options->method->recent_share * (double)watch->keep > (double)recent)
-        recent = (uint64_t)(options->method->recent_share * (double)watch->keep);
+    if (options->method->recent_fraction * (double)watch->keep > (double)recent)
+        recent = (uint64_t)(options->method->recent_fraction * (double)watch->keep);
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
     for (size_t head = 0; head < watch->kv_heads; head++) {
         double gone = pow(1 - (double)watch->keep / visible, expected_shares[event->layer_index][head]);
@@ -243,7 +243,7 @@ static void heads_keep_by_importance(void **state) {
         assert_true(watch.kept <= watch.events * kv_heads * KEEP);
         assert_int_equal(attention_statistics(engine_attention(rig.engine)).kept, watch.kept);
         uint64_t most;
-        assert_ok(select_options_kept_most(&select, &shape, LENGTH + STEPS, &most, &rig.error), rig.error);
+        assert_ok(select_options_kept_max(&select, &shape, LENGTH + STEPS, &most, &rig.error), rig.error);
         if (methods[m] != &select_window)
             assert_true(most > KEEP && watch.kept < watch.events * kv_heads * most);
         const char *fallback =
@@ -338,7 +338,7 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* ---- metadata are of the stored KV, whatever came in between (invariant 2) ---- */
+/* ---- key index is of the stored KV, whatever came in between (invariant 2) ---- */
 
 static void truncation_and_rebuilding_change_nothing(void **state) {
     (void)state;
@@ -354,7 +354,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
         for (size_t i = 0; i < STEPS; i++)
             assert_memory_equal(step(&rig, sequence, LENGTH + i), expected + i * rig.width,
                                 rig.width * sizeof *expected);
-        /* another method and back: metadata are made of what is stored */
+        /* another method and back: key index is made of what is stored */
         struct select_options own = *select_get_options(engine_select(rig.engine));
         struct select_options other = small(methods[m == 1 ? 2 : 1], 50);
         sequence_truncate(sequence, LENGTH);
@@ -376,7 +376,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
     }
 }
 
-/* The one method whose metadata remember what was asked: tokens of the answer earn their place, too. */
+/* The one method whose key index remember what was asked: tokens of the answer earn their place, too. */
 static void latest_heavy(void *context, const struct select_event *event) {
     uint32_t *latest = context;
     const struct row_list *list = &event->lists[0];
@@ -471,11 +471,11 @@ static void a_tree_of_pages_is_quest(void **state) {
     uint64_t opened = 0;
     for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) opened += counts.opened[level];
     assert_true(counts.searches > 0 && counts.leaves > 0 && opened > 0);
-    char kinds[2][SELECT_KIND_BYTES]; /* metadata of one rank are not taken for those of the other */
-    select_metadata_kind(engine_select(rig.engine), kinds[0]);
+    char kinds[2][SELECT_KIND_BYTES]; /* key index of one rank are not taken for those of the other */
+    select_key_index_kind(engine_select(rig.engine), kinds[0]);
     tree.rank = TREE_MEAN_DEVIATION;
     assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
-    select_metadata_kind(engine_select(rig.engine), kinds[1]);
+    select_key_index_kind(engine_select(rig.engine), kinds[1]);
     assert_string_not_equal(kinds[0], kinds[1]);
     free(found);
     found = decode(&rig, FIRST, COUNT);
@@ -484,7 +484,7 @@ static void a_tree_of_pages_is_quest(void **state) {
     rig_close(&rig);
 }
 
-static void filled_rows_have_metadata(void **state) {
+static void filled_rows_have_key_index(void **state) {
     (void)state;
     for (size_t m = 1; m < METHODS; m++) {
         struct select_options select = small(methods[m], 60), all = select_options_default();
@@ -576,7 +576,7 @@ int main(void) {
         cmocka_unit_test(a_block_that_selects_equals_steps),
         cmocka_unit_test(less_is_different),
         cmocka_unit_test(a_tree_of_pages_is_quest),
-        cmocka_unit_test(filled_rows_have_metadata),
+        cmocka_unit_test(filled_rows_have_key_index),
         cmocka_unit_test(evaluations_are_counted),
         cmocka_unit_test(keeps_are_read),
     };

@@ -24,7 +24,7 @@ enum { DEEP = 6, PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHO
 
 static const struct select_method *const methods[METHODS + 1] = {
     &select_all,  &select_window, &select_quest, &select_meanstd,
-    &select_hash, &select_tree,   &select_exact}; /* beyond METHODS: keeps no metadata, and reads no 4-bit rows */
+    &select_hash, &select_tree,   &select_exact}; /* beyond METHODS: keeps no key index, and reads no 4-bit rows */
 
 /* What full chunks are: rows, 4 bits, or some of both. */
 enum form { ROWS, Q4, MIXED };
@@ -93,7 +93,7 @@ static struct plan options_of(const struct select_method *method, enum kv_type t
 /* Of mixed pages a layer may have all, some or none in 4 bits. */
 static void set_form(struct plan *options, enum form form) {
     static const uint8_t shares[DEEP] = {7, 12, 16, 0, 1, 8};
-    options->q4_pages = form != ROWS;
+    options->quantized_pages = form != ROWS;
     options->mixes_pages = form == MIXED;
     if (form == MIXED) options->shares.layer_count = DEEP;
     if (form == MIXED) memcpy(options->shares.sixteenths, shares, sizeof shares);
@@ -180,13 +180,13 @@ static void draw_budget(const struct rig *rig, struct plan *options, const size_
         options->context_size = max_size(options->context_size, lengths[i] + STEPS);
     }
     bytes *= rig->model->config.layer_count * rig->model->config.kv_head_count;
-    if (options->q4_pages) bytes /= options->mixes_pages ? 2 : 3;
+    if (options->quantized_pages) bytes /= options->mixes_pages ? 2 : 3;
     options->host_bytes = 0;
     assert_ok(plan_host_bytes_min(options, &rig->model->config, least, &error), error);
     assert_ok(plan_host_bytes_around(options, &rig->model->config, bytes, &most, &error), error);
     /* With 4-bit pages the least has room for rows beside them, which may be more than all of them are. */
     uint64_t room = most > *least ? most - *least : 0;
-    if (options->q4_pages && room < bytes / 8) room = bytes / 2;
+    if (options->quantized_pages && room < bytes / 8) room = bytes / 2;
     options->host_bytes = *least + (room > 1 ? 1 + random_below(random, room - 1) : 0);
 }
 
@@ -572,7 +572,7 @@ static void a_saved_prompt_is_opened_in_4_bits(void **state) {
     saved_prompt_is_opened(MIXED);
 }
 
-enum { DOCUMENT = 10 * BLOCK, QUESTION_MOST = 30 };
+enum { DOCUMENT = 10 * BLOCK, QUESTION_MAX = 30 };
 
 /* Logits of the last of `question` tokens behind a document in RAM; the caller frees. */
 static float *asked_in_ram(struct rig *rig, const struct plan *like, size_t question, bool selects) {
@@ -726,7 +726,7 @@ static void a_departing_prompt_is_saved_in_4_bits(void **state) {
     departing_prompt_is_saved(MIXED);
 }
 
-/* Saved by one method and opened by another: its keys are there to build metadata of. */
+/* Saved by one method and opened by another: its keys are there to build key index of. */
 static void another_method_opens_it(void **state) {
     (void)state;
     for (size_t to = 0; to < METHODS; to++) {
@@ -821,7 +821,7 @@ static void scans_read_rows(void **state) {
     assert_int_equal(engine_create(&engine, rig.model, &exact, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "select=exact reads keys as halves"));
     struct plan scans = options_of(&select_quest, KV_F16);
-    scans.select.scan = scans.q4_pages = true;
+    scans.select.scan = scans.quantized_pages = true;
     scans.disk_directory = "none";
     scans.host_bytes = AMPLE_BYTES;
     assert_int_equal(engine_create(&engine, rig.model, &scans, NULL, &rig.error), STATUS_UNSUPPORTED);
@@ -853,7 +853,7 @@ static void lists_of_chosen_rows_are_counted(void **state) {
         struct engine *refused;
         assert_int_equal(engine_create(&refused, rig.model, &options, NULL, &rig.error), STATUS_MEMORY);
         if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
-        options.host_bytes = 1; /* not by its metadata alone */
+        options.host_bytes = 1; /* not by its key index alone */
         assert_int_equal(engine_create(&refused, rig.model, &options, NULL, &rig.error), STATUS_MEMORY);
         if (strstr(rig.error.message, named) == NULL) fail_msg("%s", rig.error.message);
         options.host_bytes = few;

@@ -78,7 +78,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
         for (size_t head = 0; head < config->head_count; head++)
             recall_cell_add(&outcome.caught, recall_get(&recall, layer, head));
     outcome.certified = attention_statistics(engine_attention(engine)).certified;
-    select_metadata_kind(engine_select(engine), outcome.kind);
+    select_key_index_kind(engine_select(engine), outcome.kind);
     sequence_destroy(sequence);
     engine_destroy(engine);
     recall_destroy(&recall);
@@ -121,7 +121,7 @@ static void certifying_changes_no_choice(void **state) {
             assert_true(with.caught.certified > 0 && with.caught.certified < with.caught.mass);
             assert_true(with.certified.sum > with.caught.certified * (1 - 1e-9) &&
                         with.certified.sum < with.caught.certified * (1 + 1e-9));
-            assert_true(with.certified.least == with.caught.certified_least);
+            assert_true(with.certified.least == with.caught.certified_min);
             assert_int_equal(strcmp(with.kind, without.kind) != 0, cases[i].apart);
             free(with.logits), free(without.logits);
         }
@@ -139,7 +139,7 @@ static void only_bounds_certify(void **state) {
         struct select_options options = select_options_default();
         options.method = others[i];
         options.certify = true;
-        assert_int_equal(select_options_metadata_bytes(&options, &shape, &bytes, &error), STATUS_USAGE);
+        assert_int_equal(select_options_key_index_bytes(&options, &shape, &bytes, &error), STATUS_USAGE);
         assert_non_null(strstr(error.message, "certify"));
     }
     /* as docs/command_line.md has them */
@@ -152,10 +152,10 @@ static void only_bounds_certify(void **state) {
             options.method = &select_tree;
             options.leaf = sizes[i].leaf;
             options.certify = certify;
-            assert_ok(select_options_metadata_bytes(&options, &shape, &bytes, &error), error);
+            assert_ok(select_options_key_index_bytes(&options, &shape, &bytes, &error), error);
             assert_int_equal(bytes, sizes[i].without); /* bounds rank */
             options.rank = TREE_MEAN_DEVIATION;
-            assert_ok(select_options_metadata_bytes(&options, &shape, &bytes, &error), error);
+            assert_ok(select_options_key_index_bytes(&options, &shape, &bytes, &error), error);
             assert_int_equal(bytes, certify ? sizes[i].with : sizes[i].without);
         }
 }

@@ -76,7 +76,7 @@ static float *forced(struct rig *rig, const char *directory) {
     const struct prefill_request request = {.tokens = rig->list.ids, .token_count = PROMPT};
     struct plan options = {.context_size = 2048, .sequence_capacity = 1, .select = select_options_default()};
     options.disk_directory = directory;
-    options.q4_pages = directory != NULL;
+    options.quantized_pages = directory != NULL;
     if (directory != NULL)
         assert_ok(plan_host_bytes_min(&options, &rig->model->config, &options.host_bytes, &rig->error),
                   rig->error);

@@ -125,7 +125,7 @@ static void check(enum kv_type type) {
     }
     struct recall_cell sum = sum_of(&recall, 1);
     assert_int_equal(sum.count, 2 * HEADS);
-    assert_true(fabs(sum.mass_least - least) < 1e-5);
+    assert_true(fabs(sum.mass_min - least) < 1e-5);
     recall_reset(&recall);
     assert_int_equal(sum_of(&recall, 1).count, 0);
     recall_destroy(&recall);

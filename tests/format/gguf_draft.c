@@ -8,7 +8,7 @@
 #include "base/assert.h"
 
 void draft_mark(struct draft *draft, const char *field) {
-    ASSERT(draft->mark_count < DRAFT_MARKS_MOST);
+    ASSERT(draft->mark_count < DRAFT_MARKS_MAX);
     struct draft_mark *mark = &draft->marks[draft->mark_count++];
     if (draft->subject[0] == '\0')
         snprintf(mark->name, sizeof mark->name, "%s", field);
@@ -167,7 +167,7 @@ static uint64_t read_everything(const struct gguf *gguf) {
 }
 
 enum status draft_open(const uint8_t *data, uint64_t size_bytes, struct error *error) {
-    enum { ROOM = DRAFT_BYTES_MOST };
+    enum { ROOM = DRAFT_BYTES_MAX };
     static uint8_t *room;
     if (room == NULL) {
         room = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -9,7 +9,7 @@
 
 #include "format/gguf.h"
 
-enum { DRAFT_BYTES_MOST = 64 * 1024, DRAFT_MARKS_MOST = 256 };
+enum { DRAFT_BYTES_MAX = 64 * 1024, DRAFT_MARKS_MAX = 256 };
 
 struct draft_mark {
     char name[64];
@@ -17,9 +17,9 @@ struct draft_mark {
 };
 
 struct draft {
-    uint8_t data[DRAFT_BYTES_MOST];
+    uint8_t data[DRAFT_BYTES_MAX];
     uint64_t size_bytes;
-    struct draft_mark marks[DRAFT_MARKS_MOST];
+    struct draft_mark marks[DRAFT_MARKS_MAX];
     size_t mark_count;
     char subject[48]; /* prefix of the marks being made */
 };

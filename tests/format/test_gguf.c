@@ -164,7 +164,7 @@ static void writer_refuses_wrong_tensors(void **state) {
     path_in_folder(path, "wrong.gguf");
     assert_ok(gguf_writer_create(&writer, path, &error), error);
     const uint64_t odd[] = {33}, zero[] = {32, 0}, huge[] = {1ull << 62, 1ull << 10}, good[] = {32};
-    char name[GGUF_NAME_BYTES_MOST + 2];
+    char name[GGUF_NAME_BYTES_MAX + 2];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     assert_int_equal(gguf_writer_declare_tensor(writer, "a", TENSOR_Q4_0, 1, odd, &error), STATUS_MODEL);

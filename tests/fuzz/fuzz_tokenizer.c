@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PRE_COUNT = 12, TOKENS_MOST = 600 };
+enum { PRE_COUNT = 12, TOKENS_MAX = 600 };
 
 static const char *const pres[PRE_COUNT] = {"llama-bpe", "qwen2",        "qwen35",         "gpt-2",
                                             "starcoder", "deepseek-llm", "deepseek-coder", "deepseek-v3",
@@ -22,15 +22,15 @@ static const char *const merges[] = {"a a", "aa a", "aa aa", "Ġ a", "Ġ Ġ", "�
                                      "1 2", "12 3", "Ã ©",   "Ċ Ċ", "' s"};
 
 struct texts {
-    struct gguf_string tokens[TOKENS_MOST];
-    uint8_t types[TOKENS_MOST];
-    float scores[TOKENS_MOST];
-    char memory[8 * TOKENS_MOST];
+    struct gguf_string tokens[TOKENS_MAX];
+    uint8_t types[TOKENS_MAX];
+    float scores[TOKENS_MAX];
+    char memory[8 * TOKENS_MAX];
     size_t count, used;
 };
 
 static void add(struct texts *v, const char *text, size_t length, uint8_t type) {
-    ASSERT(v->count < TOKENS_MOST && v->used + length <= sizeof v->memory);
+    ASSERT(v->count < TOKENS_MAX && v->used + length <= sizeof v->memory);
     memcpy(v->memory + v->used, text, length);
     v->tokens[v->count] = (struct gguf_string){v->memory + v->used, length};
     v->types[v->count] = type;

@@ -9,14 +9,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { INPUT_BYTES_MOST = 16 << 20 };
+enum { INPUT_BYTES_MAX = 16 << 20 };
 
 /* Returns false when the file cannot be read. */
 static int replay_file(const char *path) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) return 0;
-    uint8_t *room = malloc(INPUT_BYTES_MOST);
-    size_t size = room == NULL ? 0 : fread(room, 1, INPUT_BYTES_MOST, file);
+    uint8_t *room = malloc(INPUT_BYTES_MAX);
+    size_t size = room == NULL ? 0 : fread(room, 1, INPUT_BYTES_MAX, file);
     fclose(file);
     uint8_t *data = room == NULL ? NULL : malloc(size > 0 ? size : 1); /* exactly as long as the input */
     if (data != NULL) {

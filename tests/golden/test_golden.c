@@ -25,7 +25,7 @@
 #define HIDDEN_BOUND 0.02
 #define LOGIT_BOUND  0.05
 
-enum { LOGIT_STRIDE = 8, TOKENS_MOST = 64 };
+enum { LOGIT_STRIDE = 8, TOKENS_MAX = 64 };
 
 struct comparison {
     const struct safetensors_tensor *hidden; /* [layers][tokens][hidden_size] */
@@ -62,10 +62,10 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
                                  .kv_head_count = config->kv_head_count,
                                  .k_dimension = config->k_dimension,
                                  .v_dimension = config->v_dimension,
-                                 .token_capacity = TOKENS_MOST,
+                                 .token_capacity = TOKENS_MAX,
                                  .sequence_capacity = 1};
     assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
-    assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MOST, &error), error);
+    assert_ok(kv_sequence_create(&sequence, cache, TOKENS_MAX, &error), error);
     assert_ok(kv_sequence_reserve(sequence, count, &error), error);
     struct attention *attention;
     const struct attention_options everything = {.cache = NULL};
@@ -77,8 +77,8 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
                                                        .logit_row_capacity = count},
                              &error),
               error);
-    uint64_t positions[TOKENS_MOST];
-    uint32_t rows[TOKENS_MOST / LOGIT_STRIDE];
+    uint64_t positions[TOKENS_MAX];
+    uint32_t rows[TOKENS_MAX / LOGIT_STRIDE];
     for (size_t i = 0; i < count; i++) positions[i] = i;
     for (size_t i = 0; i < count / LOGIT_STRIDE; i++)
         rows[i] = (uint32_t)(i * LOGIT_STRIDE + LOGIT_STRIDE - 1);

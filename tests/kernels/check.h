@@ -102,7 +102,7 @@ static inline size_t check_levels(struct check_level levels[6]) {
     return count;
 }
 
-enum { CHECK_LEVELS_MOST = 8 };
+enum { CHECK_LEVELS_MAX = 8 };
 
 /* struct level, the table of an operation's kernels at a level, and levels_known, which fills those of this processor;
  * a test may add emulated ones. */
@@ -111,7 +111,7 @@ enum { CHECK_LEVELS_MOST = 8 };
         const char *name;                                                \
         struct operation##_kernels kernels;                              \
     };                                                                   \
-    static size_t levels_known(struct level levels[CHECK_LEVELS_MOST]) { \
+    static size_t levels_known(struct level levels[CHECK_LEVELS_MAX]) {  \
         struct check_level known[6];                                     \
         size_t count = check_levels(known);                              \
         for (size_t i = 0; i < count; i++) {                             \
@@ -132,12 +132,12 @@ enum { CHECK_LEVELS_MOST = 8 };
 #else
 #define CHECK_LEVELS_EMULATED(operation, install, levels, count)
 #endif
-#define CHECK_LEVELS_WITH(operation, install)                           \
-    CHECK_LEVELS_OF(operation)                                          \
-    static size_t levels_init(struct level levels[CHECK_LEVELS_MOST]) { \
-        size_t count = levels_known(levels);                            \
-        CHECK_LEVELS_EMULATED(operation, install, levels, count)        \
-        return count;                                                   \
+#define CHECK_LEVELS_WITH(operation, install)                          \
+    CHECK_LEVELS_OF(operation)                                         \
+    static size_t levels_init(struct level levels[CHECK_LEVELS_MAX]) { \
+        size_t count = levels_known(levels);                           \
+        CHECK_LEVELS_EMULATED(operation, install, levels, count)       \
+        return count;                                                  \
     }
 
 #endif

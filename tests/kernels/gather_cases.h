@@ -6,9 +6,9 @@
 
 #include "kernels/attention/attention.h"
 
-enum { HEADS_MOST = 16, DIMENSION_MOST = 256, ROWS_MOST = 1280 };
+enum { HEADS_MAX = 16, DIMENSION_MAX = 256, ROWS_MAX = 1280 };
 
-/* Rows of one kind of selection, of ROWS_MOST at most. */
+/* Rows of one kind of selection, of ROWS_MAX at most. */
 enum selection { ALL, RANGE, SPARSE, DENSE, BLOCKS, CHUNKED, ONE, NONE, LAST, SELECTIONS };
 static const char *const selection_names[SELECTIONS] = {"all",    "range", "sparse", "dense", "blocks",
                                                         "chunks", "one",   "none",   "last"};
@@ -16,9 +16,9 @@ static const char *const selection_names[SELECTIONS] = {"all",    "range", "spar
 /* The list, ending at a guard page; the rows are below `token_count`. */
 static inline struct guarded rows_select(enum selection selection, uint32_t token_count,
                                          struct random *random) {
-    static uint32_t rows[ROWS_MOST];
+    static uint32_t rows[ROWS_MAX];
     size_t count = 0;
-    assert_true(token_count <= ROWS_MOST);
+    assert_true(token_count <= ROWS_MAX);
     for (uint32_t row = 0; row < token_count; row++) {
         bool take = false;
         switch (selection) {
@@ -41,7 +41,7 @@ static inline struct guarded rows_select(enum selection selection, uint32_t toke
 }
 
 struct partial {
-    float m[HEADS_MOST], s[HEADS_MOST];
+    float m[HEADS_MAX], s[HEADS_MAX];
     struct guarded o, scores; /* [group][stride] */
     size_t o_stride, scores_stride;
 };
@@ -55,8 +55,8 @@ static inline void partial_create(struct partial *partial, size_t group, size_t 
     partial->scores = guarded_create(((group - 1) * partial->scores_stride + row_count) * sizeof(float));
     fill_nan(partial->o.data, partial->o.bytes / sizeof(float));
     fill_nan(partial->scores.data, partial->scores.bytes / sizeof(float));
-    fill_nan(partial->m, HEADS_MOST);
-    fill_nan(partial->s, HEADS_MOST);
+    fill_nan(partial->m, HEADS_MAX);
+    fill_nan(partial->s, HEADS_MAX);
 }
 
 static inline void partial_destroy(struct partial *partial) {

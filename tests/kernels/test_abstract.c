@@ -9,7 +9,7 @@
 #include "selection_emulated.h"
 #include "tensor/half.h"
 
-enum { CHUNKS = 5, TOKENS = CHUNKS * 64, GROUP_MOST = 8 };
+enum { CHUNKS = 5, TOKENS = CHUNKS * 64, GROUP_MAX = 8 };
 static const double eps = 0x1p-24;
 
 CHECK_LEVELS_WITH(abstract, emulated_abstract_avx512_install)

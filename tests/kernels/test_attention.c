@@ -14,7 +14,7 @@
 #include "attention_emulated.h"
 #include "tensor/half.h"
 
-enum { CHUNKS_MOST = 24, HEADS_MOST = 16, DIMENSION_MOST = 256 };
+enum { CHUNKS_MAX = 24, HEADS_MAX = 16, DIMENSION_MAX = 256 };
 static const double eps = 0x1p-24;
 
 struct level {
@@ -50,8 +50,8 @@ static size_t levels_init(struct level levels[8]) {
 /* KV rows of one head: each chunk ends at a guard page, and rows that nobody stored are NaN. */
 struct rows {
     struct kv_layout layout;
-    struct guarded memory[CHUNKS_MOST];
-    const void *chunks[CHUNKS_MOST];
+    struct guarded memory[CHUNKS_MAX];
+    const void *chunks[CHUNKS_MAX];
     size_t chunk_count;
     float *k, *v; /* [rows][dimension], as load reads them back */
 };
@@ -62,7 +62,7 @@ static void rows_create(struct rows *rows, struct random *random, enum kv_type k
     attention_kernels_init(&ref, 0);
     kv_layout_init(&rows->layout, k_type, v_type, k_dimension, v_dimension);
     rows->chunk_count = (size_t)(end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
-    assert_true(rows->chunk_count <= CHUNKS_MOST);
+    assert_true(rows->chunk_count <= CHUNKS_MAX);
     for (size_t i = 0; i < rows->chunk_count; i++) {
         rows->memory[i] = guarded_create(rows->layout.chunk_bytes);
         memset(rows->memory[i].data, 0xff, rows->layout.chunk_bytes); /* NaN as halves and as scales */
@@ -89,10 +89,10 @@ static void rows_destroy(struct rows *rows) {
 
 /* What one head should give. */
 struct expected {
-    double m, s, o[DIMENSION_MOST];
-    double magnitude[DIMENSION_MOST]; /* sum of weight |v| */
-    double largest;                   /* of |score| */
-    double off;                       /* d above */
+    double m, s, o[DIMENSION_MAX];
+    double magnitude[DIMENSION_MAX]; /* sum of weight |v| */
+    double largest;                  /* of |score| */
+    double off;                      /* d above */
 };
 
 static double score_of(const struct rows *rows, const float *q, const float *k, float scale, float softcap,
@@ -114,7 +114,7 @@ static double score_of(const struct rows *rows, const float *q, const float *k, 
 
 static void expect(const struct rows *rows, uint64_t begin, uint64_t end, const float *q, float scale,
                    float softcap, double extra, struct expected *want) {
-    static double scores[CHUNKS_MOST * KV_CHUNK_TOKENS];
+    static double scores[CHUNKS_MAX * KV_CHUNK_TOKENS];
     memset(want, 0, sizeof *want);
     want->m = -INFINITY;
     for (uint64_t row = begin; row < end; row++) {
@@ -163,7 +163,7 @@ struct decode_case {
 };
 
 struct partial {
-    float m[HEADS_MOST], s[HEADS_MOST], *o;
+    float m[HEADS_MAX], s[HEADS_MAX], *o;
     size_t o_stride;
 };
 
@@ -210,7 +210,7 @@ static void decode_check(const struct level *levels, size_t level_count, const s
     struct guarded q = heads_create(c->group, c->k_dimension, q_stride);
     struct guarded o = heads_create(c->group, c->v_dimension, o_stride);
     fill_normal(random, q.data, q.bytes / sizeof(float), c->spread);
-    static struct expected want[HEADS_MOST];
+    static struct expected want[HEADS_MAX];
     for (size_t head = 0; head < c->group; head++)
         expect(&rows, c->begin, c->end, (float *)q.data + head * q_stride, c->scale, c->softcap, 0,
                &want[head]);
@@ -295,9 +295,9 @@ static void partials_merge(void **state) {
                                 0.3f,   0,      1.0};
         struct rows rows;
         rows_create(&rows, &random, KV_F16, KV_F16, 64, 64, 0, c.end, 1.0);
-        float q[HEADS_MOST * 64], o[HEADS_MOST * 64], part_o[HEADS_MOST * 64];
+        float q[HEADS_MAX * 64], o[HEADS_MAX * 64], part_o[HEADS_MAX * 64];
         fill_normal(&random, q, c.group * 64, 1.0);
-        static struct expected want[HEADS_MOST];
+        static struct expected want[HEADS_MAX];
         for (size_t head = 0; head < c.group; head++)
             expect(&rows, 0, c.end, q + head * 64, c.scale, 0, 0, &want[head]);
         uint64_t cuts[6] = {0, 0, 0, 0, 0, c.end}; /* cuts[0] == cuts[1]: an empty part */
@@ -429,7 +429,7 @@ static void decode_is_equal(const struct level *level, const struct rows *rows, 
         .group = group, .scale = 1.0f / sqrtf((float)dimension), .softcap = c->softcap};
     const uint64_t begin = c->window == 0 || c->window > position ? 0 : position + 1 - c->window;
     const uint64_t range_rows = attention_range_rows(position + 1 - begin);
-    static float o[2][HEADS_MOST * DIMENSION_MOST], out[HEADS_MOST * DIMENSION_MOST];
+    static float o[2][HEADS_MAX * DIMENSION_MAX], out[HEADS_MAX * DIMENSION_MAX];
     struct partial merged = {.o = o[0], .o_stride = dimension}, next = {.o = o[1], .o_stride = dimension};
     for (uint64_t from = begin, to; from <= position; from = to) {
         to = from / range_rows * range_rows + range_rows;

@@ -107,16 +107,16 @@ static void levels_decode_alike(void **state) {
 
 struct quality {
     enum tensor_type type;
-    double rmse_most; /* relative to the deviation of normal values */
+    double rmse_max; /* relative to the deviation of normal values */
 };
 
 /* Root mean square error on normal values; the bounds are what was measured plus 3%; another draw gives 0.5% more
  * or less. */
 static const struct quality qualities[] = {
-    {TENSOR_F32, 0},       {TENSOR_F16, 3e-4},      {TENSOR_BF16, 3e-3},    {TENSOR_Q8_0, 0.0055},
-    {TENSOR_Q4_0, 0.0833}, {TENSOR_Q4_1, 0.0735},   {TENSOR_Q5_0, 0.0412},  {TENSOR_Q5_1, 0.0358},
-    {TENSOR_Q2_K, 0.269},  {TENSOR_Q3_K, 0.148},    {TENSOR_Q4_K, 0.0731},  {TENSOR_Q5_K, 0.0361},
-    {TENSOR_Q6_K, 0.017}, {TENSOR_IQ4_NL, 0.0755}, {TENSOR_IQ4_XS, 0.0762},
+    {TENSOR_F32, 0},       {TENSOR_F16, 3e-4},      {TENSOR_BF16, 3e-3},     {TENSOR_Q8_0, 0.0055},
+    {TENSOR_Q4_0, 0.0833}, {TENSOR_Q4_1, 0.0735},   {TENSOR_Q5_0, 0.0412},   {TENSOR_Q5_1, 0.0358},
+    {TENSOR_Q2_K, 0.269},  {TENSOR_Q3_K, 0.148},    {TENSOR_Q4_K, 0.0731},   {TENSOR_Q5_K, 0.0361},
+    {TENSOR_Q6_K, 0.017},  {TENSOR_IQ4_NL, 0.0755}, {TENSOR_IQ4_XS, 0.0762},
 };
 
 static void quantisers_are_close(void **state) {
@@ -137,7 +137,7 @@ static void quantisers_are_close(void **state) {
         for (size_t i = 0; i < COUNT; i++) error += ((double)y[i] - x[i]) * ((double)y[i] - x[i]);
         error = sqrt(error / COUNT);
         print_message("%-7s rmse %.5f\n", info->name, error);
-        check_near(error, 0, qualities[t].rmse_most, "%s rmse", info->name);
+        check_near(error, 0, qualities[t].rmse_max, "%s rmse", info->name);
         guarded_destroy(&blocks);
     }
 }

@@ -95,7 +95,7 @@ static void packed_run(const struct attention_kernels *ref, const struct cache *
 static void head_check(const struct cache *cache, const struct gather_case *c, size_t row_count,
                        const float *q, const struct partial *want, const struct partial *got, size_t head,
                        bool scores, const char *text) {
-    static double magnitude[DIMENSION_MOST];
+    static double magnitude[DIMENSION_MAX];
     double off = 0, n = (double)c->k_dimension, m = (double)want->m[head];
     memset(magnitude, 0, sizeof magnitude);
     for (size_t i = 0; i < row_count; i++) {

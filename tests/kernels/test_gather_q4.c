@@ -65,7 +65,7 @@ static void cache_create(struct cache *cache, struct random *random, size_t k_di
     void *chunk = malloc(cache->layout.chunk_bytes), *again = malloc(cache->layout.chunk_bytes);
     assert_true(cache->k != NULL && cache->v != NULL && chunk != NULL && again != NULL);
     for (size_t c = 0; c < CHUNKS; c++) {
-        static float k[DIMENSION_MOST], v[DIMENSION_MOST], offset[DIMENSION_MOST];
+        static float k[DIMENSION_MAX], v[DIMENSION_MAX], offset[DIMENSION_MAX];
         fill_normal(random, offset, k_dimension, c % 2 == 0 ? 0 : 3 * spread); /* as keys with a bias */
         for (size_t t = 0; t < 64; t++) {
             fill_normal(random, k, k_dimension, spread);
@@ -138,7 +138,7 @@ static void head_check(const struct cache *cache, const struct gather_heads *c, 
     const uint32_t *row = rows->data;
     const float *o = (float *)got->o.data + head * got->o_stride;
     double m = -INFINITY, off = 0, s = 0;
-    static double sums[DIMENSION_MOST], sizes[DIMENSION_MOST];
+    static double sums[DIMENSION_MAX], sizes[DIMENSION_MAX];
     memset(sums, 0, sizeof sums);
     memset(sizes, 0, sizeof sizes);
     for (size_t i = 0; i < count; i++) {

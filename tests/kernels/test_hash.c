@@ -19,7 +19,7 @@ static void emulated_popcnt_install(struct hash_kernels *kernels) {
 #endif
 
 /* Those of every operation, and the counting of bits, emulated and by the processor. */
-static size_t levels_init(struct level levels[CHECK_LEVELS_MOST]) {
+static size_t levels_init(struct level levels[CHECK_LEVELS_MAX]) {
     size_t count = levels_known(levels);
     const cpu_mask counts = CPU_AVX2 | CPU_AVX512 | CPU_VPOPCNTDQ;
     CHECK_LEVELS_EMULATED(hash, emulated_hash_avx512_install, levels, count)
@@ -94,12 +94,12 @@ static void codes_come_back(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(24));
-    for (size_t bits = 32; bits <= HASH_BITS_MOST; bits += 32) {
+    for (size_t bits = 32; bits <= HASH_BITS_MAX; bits += 32) {
         struct hash_layout layout;
         hash_layout_init(&layout, bits);
         assert_true(layout.bytes == 64 * (bits / 8 + 2));
         struct guarded block = guarded_create(layout.bytes);
-        uint8_t codes[64][HASH_CODE_BYTES_MOST], code[HASH_CODE_BYTES_MOST];
+        uint8_t codes[64][HASH_CODE_BYTES_MAX], code[HASH_CODE_BYTES_MAX];
         for (size_t token = 0; token < 64; token++) {
             fill_bytes(&random, codes[token], layout.code_bytes);
             hash_store(&layout, block.data, token, codes[token], token == 5 ? 1e6f : (float)token * 0.5f);
@@ -114,7 +114,7 @@ static void codes_come_back(void **state) {
     }
 }
 
-enum { BLOCKS_MOST = 12, GROUP_MOST = 64 };
+enum { BLOCKS_MAX = 12, GROUP_MAX = 64 };
 
 struct score_case {
     size_t bits, group;
@@ -126,10 +126,10 @@ static void score_check(const struct level *levels, size_t level_count, const st
                         struct random *random) {
     struct hash_layout layout;
     hash_layout_init(&layout, c->bits);
-    struct guarded blocks[BLOCKS_MOST];
-    const void *pointers[BLOCKS_MOST];
-    static uint8_t keys[BLOCKS_MOST * 64][HASH_CODE_BYTES_MOST], codes[GROUP_MOST * HASH_CODE_BYTES_MOST];
-    static float norms[BLOCKS_MOST * 64];
+    struct guarded blocks[BLOCKS_MAX];
+    const void *pointers[BLOCKS_MAX];
+    static uint8_t keys[BLOCKS_MAX * 64][HASH_CODE_BYTES_MAX], codes[GROUP_MAX * HASH_CODE_BYTES_MAX];
+    static float norms[BLOCKS_MAX * 64];
     size_t block_count = (size_t)(c->end + 63) / 64;
     for (size_t t = 0; t < block_count * 64; t++) {
         if (t % 64 == 0) {

@@ -4,7 +4,7 @@
 
 #include "selection_emulated.h"
 
-enum { TOKENS = 3000, GROUP_MOST = 16 };
+enum { TOKENS = 3000, GROUP_MAX = 16 };
 static const double eps = 0x1p-24;
 
 CHECK_LEVELS_WITH(mass, emulated_mass_avx512_install)
@@ -21,7 +21,7 @@ static void masses_match(void **state) {
         struct guarded scores = guarded_create(((group - 1) * stride + count) * sizeof(float));
         struct guarded rows = guarded_create(count * sizeof(uint32_t)),
                        mass = guarded_create(TOKENS * sizeof(float));
-        float m[GROUP_MOST], s[GROUP_MOST], before[TOKENS];
+        float m[GROUP_MAX], s[GROUP_MAX], before[TOKENS];
         fill_normal(&random, scores.data, scores.bytes / sizeof(float), 5.0);
         fill_normal(&random, before, TOKENS, 1.0);
         uint32_t next = 0, *list = rows.data;

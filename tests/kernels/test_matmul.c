@@ -24,9 +24,9 @@ struct variant {
     const char *name;
     struct matmul_kernels kernels;
 };
-enum { VARIANTS_MOST = 10 };
+enum { VARIANTS_MAX = 10 };
 
-static size_t variants_create(struct variant variants[VARIANTS_MOST]) {
+static size_t variants_create(struct variant variants[VARIANTS_MAX]) {
     struct check_level levels[6];
     size_t count = check_levels(levels);
     for (size_t v = 0; v < count; v++) {
@@ -55,7 +55,7 @@ static size_t variants_create(struct variant variants[VARIANTS_MOST]) {
 }
 
 struct fixture {
-    struct variant variants[VARIANTS_MOST]; /* the first is the reference */
+    struct variant variants[VARIANTS_MAX]; /* the first is the reference */
     size_t variant_count;
     struct convert_kernels convert;
     struct random random;

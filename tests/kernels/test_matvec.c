@@ -16,10 +16,10 @@ struct variant {
     const char *name;
     struct matvec_kernels kernels;
 };
-enum { VARIANTS_MOST = 8 };
+enum { VARIANTS_MAX = 8 };
 
 /* The reference first, then each level that this processor has, then AVX-512 emulated. */
-static size_t variants_make(struct variant variants[VARIANTS_MOST]) {
+static size_t variants_make(struct variant variants[VARIANTS_MAX]) {
     struct check_level levels[6];
     size_t count = check_levels(levels);
     for (size_t i = 0; i < count; i++) {
@@ -39,7 +39,7 @@ static size_t variants_make(struct variant variants[VARIANTS_MOST]) {
 }
 
 struct fixture {
-    struct variant variants[VARIANTS_MOST];
+    struct variant variants[VARIANTS_MAX];
     size_t variant_count;
     struct matvec_kernels reference;
     struct convert_kernels convert;
@@ -152,7 +152,7 @@ static void shapes_agree(void **state) {
     for (size_t t = 0; t < WEIGHT_TYPES; t++) {
         size_t columns[12], column_count = column_choices(weight_types[t], columns);
         for (size_t c = 0; c < column_count; c++)
-            for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MOST; inputs++) {
+            for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MAX; inputs++) {
                 size_t rows = columns[c] > 2048 ? 1 + (c + inputs) % 5 : 1 + (c * 3 + inputs) % 11;
                 struct test_case test = {weight_types[t], rows,        columns[c], inputs, 0, rows,
                                          WEIGHT_RANDOM,   INPUT_NORMAL};
@@ -166,7 +166,7 @@ static void extremes_agree(void **state) {
     for (size_t t = 0; t < WEIGHT_TYPES; t++)
         for (int weight = 0; weight < WEIGHT_KINDS; weight++)
             for (int input = 0; input < INPUT_KINDS; input++)
-                for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MOST; inputs += 3) {
+                for (size_t inputs = 1; inputs <= MATVEC_INPUTS_MAX; inputs += 3) {
                     struct test_case test = {
                         weight_types[t],       5, 1024, inputs, 0, 5, (enum weight_kind)weight,
                         (enum input_kind)input};
@@ -198,19 +198,19 @@ static void company_changes_nothing(void **state) {
             size_t columns = column_counts[c];
             uint64_t row_bytes;
             if (!tensor_row_bytes(type, columns, &row_bytes)) continue;
-            static _Alignas(64) char data[ROWS * 1280 * 4], inputs[MATVEC_INPUTS_MOST * 8192];
-            float x[1280], together[MATVEC_INPUTS_MOST * ROWS], alone[ROWS];
+            static _Alignas(64) char data[ROWS * 1280 * 4], inputs[MATVEC_INPUTS_MAX * 8192];
+            float x[1280], together[MATVEC_INPUTS_MAX * ROWS], alone[ROWS];
             weight_fill(&fixture->random, type, WEIGHT_RANDOM, data, ROWS * columns);
             const struct matrix weight = {type, data, ROWS, columns, row_bytes};
             for (size_t v = 0; v < fixture->variant_count; v++) {
                 const struct matvec_kernels *kernels = &fixture->variants[v].kernels;
                 enum matvec_form form = kernels->form[type];
                 size_t bytes = kernels->input_bytes(form, columns);
-                for (size_t i = 0; i < MATVEC_INPUTS_MOST; i++) {
+                for (size_t i = 0; i < MATVEC_INPUTS_MAX; i++) {
                     fill_input(&fixture->random, INPUT_NORMAL, x, columns);
                     kernels->prepare[form](x, columns, inputs + i * bytes);
                 }
-                for (size_t count = 1; count <= MATVEC_INPUTS_MOST; count++) {
+                for (size_t count = 1; count <= MATVEC_INPUTS_MAX; count++) {
                     kernels->run[type](
                         &(struct matvec_args){&weight, count, inputs, together, ROWS, 0, ROWS});
                     size_t i = count - 1, cut = count % ROWS;
@@ -230,14 +230,14 @@ static void widths_agree_bit_for_bit(void **state) {
 #if defined(__x86_64__)
     struct fixture *fixture = *state;
     static const size_t columns[] = {32, 96, 100, 256, 512, 768, 1000, 1056, 1280, 2304};
-    enum { ROWS = 9, INPUTS = 3, COLUMNS_MOST = 2304 };
+    enum { ROWS = 9, INPUTS = 3, COLUMNS_MAX = 2304 };
     for (size_t t = 0; t < WEIGHT_TYPES; t++)
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             enum tensor_type type = weight_types[t];
             uint64_t row_bytes;
             if (!tensor_row_bytes(type, columns[c], &row_bytes)) continue;
-            static _Alignas(64) char data[ROWS * COLUMNS_MOST * 4], inputs[INPUTS * 16384];
-            float x[COLUMNS_MOST], want[INPUTS * ROWS], got[INPUTS * ROWS];
+            static _Alignas(64) char data[ROWS * COLUMNS_MAX * 4], inputs[INPUTS * 16384];
+            float x[COLUMNS_MAX], want[INPUTS * ROWS], got[INPUTS * ROWS];
             weight_fill(&fixture->random, type, WEIGHT_RANDOM, data, ROWS * columns[c]);
             const struct matrix weight = {type, data, ROWS, columns[c], row_bytes};
             enum matvec_form form = fixture->reference.form[type];

@@ -8,7 +8,7 @@
 #include "selection_emulated.h"
 #include "tensor/half.h"
 
-enum { BLOCKS_MOST = 40, HEADS_MOST = 17 };
+enum { BLOCKS_MAX = 40, HEADS_MAX = 17 };
 static const double eps = 0x1p-24;
 
 CHECK_LEVELS_WITH(score, emulated_score_avx512_install)
@@ -46,10 +46,10 @@ static double expect(const struct score_case *c, const float *q, size_t q_stride
 
 static void score_check(const struct level *levels, size_t level_count, const struct score_case *c,
                         struct random *random) {
-    struct guarded blocks[BLOCKS_MOST];
-    const void *pointers[BLOCKS_MOST];
+    struct guarded blocks[BLOCKS_MAX];
+    const void *pointers[BLOCKS_MAX];
     size_t block_count = (size_t)(c->end + c->block_rows - 1) / c->block_rows;
-    assert_true(block_count <= BLOCKS_MOST);
+    assert_true(block_count <= BLOCKS_MAX);
     for (size_t b = 0; b < block_count; b++) {
         blocks[b] = guarded_create(c->block_offset + c->block_rows * c->columns * sizeof(uint16_t));
         uint16_t *halves = (uint16_t *)(void *)((uint8_t *)blocks[b].data + c->block_offset);

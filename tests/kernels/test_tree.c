@@ -8,7 +8,7 @@
 #include "selection_emulated.h"
 #include "tensor/half.h"
 
-enum { CHUNKS_MOST = 40, DIMENSION_MOST = 128, GROUP_MOST = 7 };
+enum { CHUNKS_MAX = 40, DIMENSION_MAX = 128, GROUP_MAX = 7 };
 
 CHECK_LEVELS_WITH(score, emulated_score_avx512_install)
 
@@ -32,11 +32,11 @@ struct tree_case {
     struct kv_layout kv;
     struct tree_layout layout;
     size_t chunk_count, token_count, group;
-    void *chunks[CHUNKS_MOST], *blocks[CHUNKS_MOST]; /* blocks: guard pages behind */
-    struct guarded guards[CHUNKS_MOST];
+    void *chunks[CHUNKS_MAX], *blocks[CHUNKS_MAX]; /* blocks: guard pages behind */
+    struct guarded guards[CHUNKS_MAX];
     float *keys; /* [token_count][dimension], as stored */
-    float q[GROUP_MOST * DIMENSION_MOST];
-    float query[2 * GROUP_MOST * 2 * DIMENSION_MOST];
+    float q[GROUP_MAX * DIMENSION_MAX];
+    float query[2 * GROUP_MAX * 2 * DIMENSION_MAX];
 };
 
 static float element(struct tree_case *c, size_t token, size_t d, const float *centre) {
@@ -61,7 +61,7 @@ static void store_keys(struct tree_case *c) {
     struct attention_kernels ref;
     attention_kernels_init(&ref, 0);
     const size_t dimension = c->layout.dimension;
-    float value[DIMENSION_MOST] = {0}, centre[DIMENSION_MOST];
+    float value[DIMENSION_MAX] = {0}, centre[DIMENSION_MAX];
     for (size_t d = 0; d < dimension; d++) centre[d] = (float)random_normal(&c->random);
     for (size_t t = 0; t < c->token_count; t++) {
         float *key = c->keys + t * dimension;
@@ -98,8 +98,8 @@ static void case_create(struct tree_case *c, uint64_t seed, enum key_shape shape
         shape != BROKEN && dimension % 32 == 0 && random_below(&c->random, 3) == 0 ? KV_Q8 : KV_F16;
     kv_layout_init(&c->kv, type, type, dimension, dimension);
     tree_layout_init(&c->layout, leaf, dimension, rank, random_below(&c->random, 2) == 1);
-    c->group = 1 + random_below(&c->random, GROUP_MOST);
-    c->chunk_count = 1 + random_below(&c->random, CHUNKS_MOST);
+    c->group = 1 + random_below(&c->random, GROUP_MAX);
+    c->chunk_count = 1 + random_below(&c->random, CHUNKS_MAX);
     c->token_count = c->chunk_count * 64 - random_below(&c->random, 64);
     c->keys = calloc(c->token_count * dimension, sizeof *c->keys);
     for (size_t i = 0; i < c->chunk_count; i++) {

@@ -85,7 +85,7 @@ json_t *hf_sentencepiece_tokenizer(void) {
 
 void hf_folder_add(struct hf_folder *folder, const char *name, const char *target, uint64_t rows,
                    uint64_t columns, char order) {
-    ASSERT(folder->tensor_count < HF_TENSORS_MOST);
+    ASSERT(folder->tensor_count < HF_TENSORS_MAX);
     struct hf_tensor *tensor = &folder->tensors[folder->tensor_count++];
     *tensor = (struct hf_tensor){.rows = rows, .columns = columns, .order = order};
     snprintf(tensor->name, sizeof tensor->name, "%s", name);

@@ -27,14 +27,14 @@ struct hf_tensor {
     char order;             /* ' ' as it is, 'q' or 'k' */
 };
 
-enum { HF_TENSORS_MOST = 64 };
+enum { HF_TENSORS_MAX = 64 };
 
 struct hf_folder {
     char path[64];
     const char *family; /* "llama", "mistral", "qwen2", "qwen3", "opt" */
     json_t *config, *tokenizer, *tokenizer_config, *generation; /* owned; the last two may be NULL: no file */
     const char *chat_template;                                  /* NULL: no file */
-    struct hf_tensor tensors[HF_TENSORS_MOST];
+    struct hf_tensor tensors[HF_TENSORS_MAX];
     size_t tensor_count;
     const char *dtype; /* "F32", "F16", "BF16" */
     bool sharded;

@@ -1,6 +1,6 @@
 /* A batch that goes through the layers in blocks gives bit for bit what its blocks give as batches of their own,
  * logits and stored K and V: over random families, windows, KV types, lengths, blocks and wanted rows, with a
- * printed seed.  And who brings K and V (the hooks) sees every block of every layer in order, and can end the run. */
+ * printed seed.  And who fetches K and V (the hooks) sees every block of every layer in order, and can end the run. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -14,14 +14,7 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum {
-    ROUNDS = 60,
-    ROWS_MOST = 240,
-    PREFIX_MOST = 120,
-    BLOCK_MOST = 96,
-    WANTED_MOST = 8,
-    EVENTS_MOST = 4096
-};
+enum { ROUNDS = 60, ROWS_MAX = 240, PREFIX_MAX = 120, BLOCK_MAX = 96, WANTED_MAX = 8, EVENTS_MAX = 4096 };
 
 struct rig {
     struct random random;
@@ -33,11 +26,11 @@ struct rig {
     struct kv_sequence *sequences[2]; /* by one batch in blocks, and by a batch per block */
     struct kernels kernels;
     size_t prefix, row_count, block_rows, wanted_count;
-    int32_t tokens[PREFIX_MOST + ROWS_MOST];
-    uint64_t positions[PREFIX_MOST + ROWS_MOST];
-    uint32_t wanted[WANTED_MOST];
+    int32_t tokens[PREFIX_MAX + ROWS_MAX];
+    uint64_t positions[PREFIX_MAX + ROWS_MAX];
+    uint32_t wanted[WANTED_MAX];
     bool keep_rows;
-    float *logits[2]; /* [ROWS_MOST][vocabulary_size] */
+    float *logits[2]; /* [ROWS_MAX][vocabulary_size] */
     size_t width;
     struct error error;
 };
@@ -55,7 +48,7 @@ static void open_cache(struct rig *rig) {
     assert_ok(kv_cache_create(&rig->cache, rig->device, &kv, &rig->error), rig->error);
     for (size_t i = 0; i < 2; i++) {
         assert_ok(kv_sequence_create(&rig->sequences[i], rig->cache, 512, &rig->error), rig->error);
-        assert_ok(kv_sequence_reserve(rig->sequences[i], PREFIX_MOST + ROWS_MOST, &rig->error), rig->error);
+        assert_ok(kv_sequence_reserve(rig->sequences[i], PREFIX_MAX + ROWS_MAX, &rig->error), rig->error);
     }
 }
 
@@ -67,8 +60,7 @@ static void choose_wanted(struct rig *rig) {
         rig->wanted[rig->wanted_count++] = (uint32_t)rig->row_count - 1;
         return;
     }
-    size_t left =
-        random_below(&rig->random, (rig->row_count < WANTED_MOST ? rig->row_count : WANTED_MOST) + 1);
+    size_t left = random_below(&rig->random, (rig->row_count < WANTED_MAX ? rig->row_count : WANTED_MAX) + 1);
     for (size_t row = 0; row < rig->row_count && left > 0; row++)
         if (random_below(&rig->random, rig->row_count - row) < left) {
             rig->wanted[rig->wanted_count++] = (uint32_t)row;
@@ -94,18 +86,18 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     open_cache(rig);
     const struct attention_options everything = {.cache = NULL};
     assert_ok(attention_create(&rig->attention, rig->device, &everything, &rig->error), rig->error);
-    const struct forward_options options = options_of(rig, ROWS_MOST, BLOCK_MOST, WANTED_MOST);
+    const struct forward_options options = options_of(rig, ROWS_MAX, BLOCK_MAX, WANTED_MAX);
     assert_ok(forward_create(&rig->forward, rig->model, &options, &rig->error), rig->error);
-    rig->prefix = random_between(&rig->random, 0, PREFIX_MOST);
-    rig->row_count = random_between(&rig->random, 1, ROWS_MOST);
-    rig->block_rows = random_between(&rig->random, 1, BLOCK_MOST);
+    rig->prefix = random_between(&rig->random, 0, PREFIX_MAX);
+    rig->row_count = random_between(&rig->random, 1, ROWS_MAX);
+    rig->block_rows = random_between(&rig->random, 1, BLOCK_MAX);
     if (rig->block_rows > rig->row_count) rig->block_rows = rig->row_count;
     rig->width = tiny.vocabulary_size;
     for (size_t i = 0; i < rig->prefix + rig->row_count; i++) {
         rig->tokens[i] = (int32_t)random_below(&rig->random, tiny.vocabulary_size);
         rig->positions[i] = i;
     }
-    for (size_t i = 0; i < 2; i++) rig->logits[i] = calloc(ROWS_MOST * rig->width, sizeof(float));
+    for (size_t i = 0; i < 2; i++) rig->logits[i] = calloc(ROWS_MAX * rig->width, sizeof(float));
     choose_wanted(rig);
 }
 
@@ -150,7 +142,7 @@ static void take_logits(struct rig *rig, const struct forward_batch *batch, cons
 static void run_prefix(struct rig *rig, size_t sequence) {
     struct attend_item item;
     for (size_t done = 0, count; done < rig->prefix; done += count) {
-        count = min_size(rig->prefix - done, BLOCK_MOST);
+        count = min_size(rig->prefix - done, BLOCK_MAX);
         struct forward_batch batch = batch_of(rig, sequence, done, count, &item);
         assert_ok(forward_run(rig->forward, &batch, NULL, &rig->error), rig->error);
     }
@@ -159,7 +151,7 @@ static void run_prefix(struct rig *rig, size_t sequence) {
 static void run_one_by_one(struct rig *rig) {
     struct attend_item item;
     float *logits = rig->logits[1];
-    uint32_t rows[WANTED_MOST];
+    uint32_t rows[WANTED_MAX];
     size_t next = 0;
     for (size_t done = 0, count; done < rig->row_count; done += count) {
         const float *found;
@@ -216,7 +208,7 @@ static void test_blocks_are_batches(void **state) {
         for (size_t i = 0; i < 2; i++) run_prefix(&rig, i);
         run_one_by_one(&rig);
         run_in_blocks(&rig);
-        if (memcmp(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float)) != 0)
+        if (memcmp(rig.logits[0], rig.logits[1], ROWS_MAX * rig.width * sizeof(float)) != 0)
             fail_msg("seed %llu: %zu rows in blocks of %zu behind %zu: other logits",
                      (unsigned long long)(seed + round), rig.row_count, rig.block_rows, rig.prefix);
         check_stored(&rig);
@@ -230,19 +222,19 @@ static void test_blocks_are_batches(void **state) {
 struct seen {
     size_t hidden_size, attended_size;
     size_t hidden_rows[4], attended_rows[4];
-    float *hidden, *attended; /* [layer][ROWS_MOST][..._size] */
+    float *hidden, *attended; /* [layer][ROWS_MAX][..._size] */
 };
 
 static void see_hidden(void *context, size_t layer, const float *hidden, size_t row_count) {
     struct seen *seen = context;
-    size_t at = layer * ROWS_MOST + seen->hidden_rows[layer];
+    size_t at = layer * ROWS_MAX + seen->hidden_rows[layer];
     memcpy(seen->hidden + at * seen->hidden_size, hidden, row_count * seen->hidden_size * sizeof *hidden);
     seen->hidden_rows[layer] += row_count;
 }
 
 static void see_attention(void *context, const struct attention_event *event) {
     struct seen *seen = context;
-    size_t layer = event->layer_index, at = layer * ROWS_MOST + seen->attended_rows[layer];
+    size_t layer = event->layer_index, at = layer * ROWS_MAX + seen->attended_rows[layer];
     memcpy(seen->attended + at * seen->attended_size, event->attended,
            event->row_count * seen->attended_size * sizeof(float));
     assert_int_equal(event->positions[0], event->items[0].position_first);
@@ -260,8 +252,8 @@ static void test_observers_see_the_same(void **state) {
             run_prefix(&rig, i);
             seen[i] = (struct seen){.hidden_size = config->hidden_size,
                                     .attended_size = config->head_count * config->v_dimension};
-            seen[i].hidden = calloc(4 * ROWS_MOST * seen[i].hidden_size, sizeof(float));
-            seen[i].attended = calloc(4 * ROWS_MOST * seen[i].attended_size, sizeof(float));
+            seen[i].hidden = calloc(4 * ROWS_MAX * seen[i].hidden_size, sizeof(float));
+            seen[i].attended = calloc(4 * ROWS_MAX * seen[i].attended_size, sizeof(float));
         }
         for (size_t i = 0; i < 2; i++) {
             forward_set_observer(rig.forward, see_hidden, &seen[i]);
@@ -277,11 +269,11 @@ static void test_observers_see_the_same(void **state) {
             forward_set_observer(rig.forward, NULL, NULL);
             forward_set_attention_observer(rig.forward, NULL, NULL);
         }
-        assert_memory_equal(rig.logits[0], rig.logits[1], ROWS_MOST * rig.width * sizeof(float));
+        assert_memory_equal(rig.logits[0], rig.logits[1], ROWS_MAX * rig.width * sizeof(float));
         assert_memory_equal(seen[0].hidden, seen[1].hidden,
-                            4 * ROWS_MOST * seen[0].hidden_size * sizeof(float));
+                            4 * ROWS_MAX * seen[0].hidden_size * sizeof(float));
         assert_memory_equal(seen[0].attended, seen[1].attended,
-                            4 * ROWS_MOST * seen[0].attended_size * sizeof(float));
+                            4 * ROWS_MAX * seen[0].attended_size * sizeof(float));
         for (size_t i = 0; i < 2; i++) free(seen[i].hidden), free(seen[i].attended);
         rig_close(&rig);
     }
@@ -371,13 +363,13 @@ static void test_sizes(void **state) {
         const struct forward_options options = options_of(&rig, refused[i][0], refused[i][1], 1);
         assert_int_equal(forward_create(&forward, rig.model, &options, &rig.error), STATUS_USAGE);
     }
-    struct forward_batch batch = batch_of(&rig, 0, 0, ROWS_MOST, &item); /* as one block: too large */
+    struct forward_batch batch = batch_of(&rig, 0, 0, ROWS_MAX, &item); /* as one block: too large */
     memset(rig.tokens, 0, sizeof rig.tokens);
-    for (size_t i = 0; i < ROWS_MOST; i++) rig.positions[i] = i;
+    for (size_t i = 0; i < ROWS_MAX; i++) rig.positions[i] = i;
     assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_USAGE);
-    batch.block_rows = BLOCK_MOST + 1;
+    batch.block_rows = BLOCK_MAX + 1;
     assert_int_equal(forward_run(rig.forward, &batch, NULL, &rig.error), STATUS_USAGE);
-    batch.block_rows = BLOCK_MOST;
+    batch.block_rows = BLOCK_MAX;
     assert_ok(forward_run(rig.forward, &batch, NULL, &rig.error), rig.error);
     rig_close(&rig);
 }

@@ -13,7 +13,7 @@ struct rope_case {
     double base, factor;
     uint64_t original_context;
     double low_factor, high_factor, attention_factor;
-    double frequency[ROPE_PAIRS_MOST];
+    double frequency[ROPE_PAIRS_MAX];
 };
 
 #include "rope_fixture.h"
@@ -42,7 +42,7 @@ static void check(const struct rope_case *c, const float *frequency) {
 static void test_frequencies(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rope_cases / sizeof rope_cases[0]; i++) {
-        float frequency[ROPE_PAIRS_MOST];
+        float frequency[ROPE_PAIRS_MAX];
         struct model_config config = config_of(&rope_cases[i]);
         rope_frequencies(&config, NULL, frequency);
         check(&rope_cases[i], frequency);
@@ -56,8 +56,8 @@ static void test_llama3_by_tensor(void **state) {
     for (size_t i = 0; i < sizeof rope_cases / sizeof rope_cases[0]; i++) {
         const struct rope_case *c = &rope_cases[i];
         if (c->scaling != ROPE_SCALING_LLAMA3) continue;
-        double divisors[ROPE_PAIRS_MOST];
-        float stored[ROPE_PAIRS_MOST], frequency[ROPE_PAIRS_MOST];
+        double divisors[ROPE_PAIRS_MAX];
+        float stored[ROPE_PAIRS_MAX], frequency[ROPE_PAIRS_MAX];
         rope_llama3_divisors(c->base, c->dimension, c->factor, c->low_factor, c->high_factor,
                              (double)c->original_context, divisors);
         for (size_t j = 0; j < c->dimension / 2; j++) stored[j] = (float)divisors[j];

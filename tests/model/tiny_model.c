@@ -11,7 +11,7 @@
 #include "model/rope_scaling.h"
 #include "model/tiny_model.h"
 
-enum { TENSORS_MOST = 64 };
+enum { TENSORS_MAX = 64 };
 
 struct declared {
     char name[64];
@@ -25,7 +25,7 @@ struct writer {
     struct gguf_writer *gguf;
     struct error error;
     struct random random;
-    struct declared tensors[TENSORS_MOST];
+    struct declared tensors[TENSORS_MAX];
     size_t tensor_count;
     char key[96];
 };
@@ -109,7 +109,7 @@ static void put_metadata(struct writer *w) {
 static void add(struct writer *w, const char *name, uint64_t rows, uint64_t columns, float mean,
                 float deviation) {
     if (is(w->tiny->omit, name)) return;
-    assert_true(w->tensor_count < TENSORS_MOST);
+    assert_true(w->tensor_count < TENSORS_MAX);
     struct declared *d = &w->tensors[w->tensor_count++];
     snprintf(d->name, sizeof d->name, "%s", name);
     if (is(w->tiny->reshape, name)) *(rows > 0 ? &rows : &columns) += 1;
@@ -176,7 +176,7 @@ static void write_values(struct writer *w, const struct declared *d) {
     for (uint64_t r = 0; r < (d->rows > 0 ? d->rows : 1); r++) {
         for (size_t i = 0; i < count; i++) row[i] = d->mean + d->deviation * (float)random_normal(&w->random);
         if (is(d->name, "rope_freqs.weight")) {
-            double divisors[ROPE_PAIRS_MOST];
+            double divisors[ROPE_PAIRS_MAX];
             rope_llama3_divisors(10000, 2 * count, w->tiny->factor, 1, 4, w->tiny->original_context,
                                  divisors);
             for (size_t i = 0; i < count; i++) row[i] = (float)divisors[i];

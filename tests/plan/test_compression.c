@@ -24,14 +24,14 @@ static struct compression_costs any_costs(struct random *random) {
                                       .other_seconds = between(random, 1e-7, 1e-2)};
 }
 
-static void is_the_least(void **state) {
+static void is_the_min(void **state) {
     (void)state;
     struct random random;
     size_t none = 0, all = 0;
     random_init(&random, test_seed(51));
     for (size_t round = 0; round < ROUNDS; round++) {
         struct compression_costs costs = any_costs(&random);
-        double share = compression_share(&costs), seconds = compression_layer_seconds(&costs, share);
+        double share = compression_fraction(&costs), seconds = compression_layer_seconds(&costs, share);
         assert_true(share >= 0 && share <= 1);
         for (size_t i = 0; i <= STEPS; i++)
             assert_true(compression_layer_seconds(&costs, (double)i / STEPS) >= seconds * (1 - 1e-12));
@@ -59,7 +59,7 @@ static void units_do_not_matter(void **state) {
         other.decode_rate *= bytes / seconds;
         other.compute_seconds *= seconds;
         other.other_seconds *= seconds;
-        assert_true(fabs(compression_share(&costs) - compression_share(&other)) < 1e-9);
+        assert_true(fabs(compression_fraction(&costs) - compression_fraction(&other)) < 1e-9);
     }
 }
 
@@ -70,15 +70,15 @@ static void signs_are_right(void **state) {
     random_init(&random, test_seed(53));
     for (size_t round = 0; round < ROUNDS; round++) {
         struct compression_costs costs = any_costs(&random), other = costs;
-        double by = between(&random, 1, 100), least = compression_share(&costs) - 1e-12;
+        double by = between(&random, 1, 100), least = compression_fraction(&costs) - 1e-12;
         other.decode_rate *= by;
-        assert_true(compression_share(&other) >= least);
+        assert_true(compression_fraction(&other) >= least);
         other = costs;
         other.compute_seconds /= by;
-        assert_true(compression_share(&other) >= least);
+        assert_true(compression_fraction(&other) >= least);
         other = costs;
         other.other_seconds *= by;
-        assert_true(compression_share(&other) >= least);
+        assert_true(compression_fraction(&other) >= least);
     }
 }
 
@@ -88,16 +88,16 @@ static void as_worked_out_by_hand(void **state) {
     struct compression_costs costs = {
         .bytes = 8e6, .read_rate = 0.5e9, .decode_rate = 6.5e9, .ratio = 0.5, .compute_seconds = 10e-3};
     double share = (16e-3 - 10e-3) / (8e-3 + 8e6 / 6.5e9);
-    assert_true(fabs(compression_share(&costs) - share) < 1e-12 && share > 0.6 && share < 0.7);
+    assert_true(fabs(compression_fraction(&costs) - share) < 1e-12 && share > 0.6 && share < 0.7);
     costs.compute_seconds = 17e-3; /* hidden as it is */
-    assert_true(compression_share(&costs) == 0);
+    assert_true(compression_fraction(&costs) == 0);
     costs.compute_seconds = 1e-3; /* cannot be hidden */
-    assert_true(compression_share(&costs) == 1);
+    assert_true(compression_fraction(&costs) == 1);
     costs.bytes = 0;
-    assert_true(compression_share(&costs) == 0);
+    assert_true(compression_fraction(&costs) == 0);
     costs.bytes = 8e6;
     costs.ratio = 1;
-    assert_true(compression_share(&costs) == 0);
+    assert_true(compression_fraction(&costs) == 0);
 }
 
 static double sum_of(const double *shares, size_t count) {
@@ -146,8 +146,10 @@ static void spreads_what_there_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_the_least),          cmocka_unit_test(units_do_not_matter),
-        cmocka_unit_test(signs_are_right),       cmocka_unit_test(as_worked_out_by_hand),
+        cmocka_unit_test(is_the_min),
+        cmocka_unit_test(units_do_not_matter),
+        cmocka_unit_test(signs_are_right),
+        cmocka_unit_test(as_worked_out_by_hand),
         cmocka_unit_test(spreads_what_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,17 +28,17 @@ static void a_preset_is_its_row(void **state) {
     assert_ptr_equal(plan.select.method, &select_tree);
     assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.prefetches);
     assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.1);
-    assert_true(plan.select.leaf == select_options_default().leaf && !plan.q4_pages);
+    assert_true(plan.select.leaf == select_options_default().leaf && !plan.quantized_pages);
     assert_int_equal(plan.select.dense_layers, 0);
     plan = plan_of("leoam", NULL, true, KV_F16);
     assert_string_equal(plan.disk_directory, "folder");
     assert_int_equal(plan.disk_bytes, 7);
     assert_true(plan.select.leaf == 64 && plan.select.dense_layers == 0 && plan.resident_layers == 0);
-    assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.q4_pages && plan.mixes_pages);
+    assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.quantized_pages && plan.mixes_pages);
     assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.2);
     plan_deinit(&plan);
     plan = plan_of("quest", NULL, true, KV_F16);
-    assert_true(!plan.q4_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
+    assert_true(!plan.quantized_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
     assert_int_equal(plan.resident_layers, plan.select.dense_layers);
     plan_deinit(&plan);
 }
@@ -58,11 +58,11 @@ static void settings_change_the_row(void **state) {
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct plan plan = plan_of("leoam", cases[i].set, true, cases[i].given);
-        if (plan.k_type != cases[i].type || plan.v_type != cases[i].type || plan.q4_pages != cases[i].q4 ||
-            plan.mixes_pages != cases[i].mixes)
-            fail_msg("%s: type %d, 4 bits %d %d", cases[i].set, (int)plan.k_type, plan.q4_pages,
+        if (plan.k_type != cases[i].type || plan.v_type != cases[i].type ||
+            plan.quantized_pages != cases[i].q4 || plan.mixes_pages != cases[i].mixes)
+            fail_msg("%s: type %d, 4 bits %d %d", cases[i].set, (int)plan.k_type, plan.quantized_pages,
                      plan.mixes_pages);
-        if (!plan.q4_pages && plan.k_type == KV_F16)
+        if (!plan.quantized_pages && plan.k_type == KV_F16)
             assert_string_equal(plan_method(&plan, AXIS_CODEC, text, sizeof text), "f16");
         plan_deinit(&plan);
     }
@@ -107,7 +107,7 @@ static void a_context_fits_its_budget(void **state) {
 }
 
 /* The least budget in RAM is one that the cache takes, and a larger context needs more of it. */
-static void a_tier_has_a_least_budget(void **state) {
+static void a_tier_has_a_min_budget(void **state) {
     (void)state;
     struct error error;
     uint64_t short_bytes, long_bytes, around;
@@ -139,7 +139,7 @@ int main(void) {
         cmocka_unit_test(settings_change_the_row),
         cmocka_unit_test(texts),
         cmocka_unit_test(a_context_fits_its_budget),
-        cmocka_unit_test(a_tier_has_a_least_budget),
+        cmocka_unit_test(a_tier_has_a_min_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

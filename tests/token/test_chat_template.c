@@ -39,12 +39,12 @@ static const char *const marks[] = {"<|im_start|>",
                                     "</s>",
                                     "<bos>",
                                     "<eos>"};
-enum { MARK_COUNT = sizeof marks / sizeof marks[0], MESSAGES_MOST = 16 };
+enum { MARK_COUNT = sizeof marks / sizeof marks[0], MESSAGES_MAX = 16 };
 
 struct family {
     const struct chat_template *chat;
     char bos[64], eos[64];
-    struct chat_message messages[MESSAGES_MOST];
+    struct chat_message messages[MESSAGES_MAX];
     size_t count;
     size_t cases;
 };
@@ -69,7 +69,7 @@ static void check_rendering(struct family *family, const struct record *expected
 }
 
 static void add_message(struct family *family, enum chat_role role, const struct record *record) {
-    assert_true(family->count < MESSAGES_MOST);
+    assert_true(family->count < MESSAGES_MAX);
     family->messages[family->count++] = (struct chat_message){role, record->text, record->length};
 }
 

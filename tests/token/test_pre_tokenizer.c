@@ -20,7 +20,7 @@
 #include "token/pre_tokenizer_internal.h"
 #include "token/unicode.h"
 
-enum { CODES = 0x110000, PIECES_MOST = 1024, TEXT_BYTES_MOST = 512, STRINGS_PER_PRE = 20000 };
+enum { CODES = 0x110000, PIECES_MAX = 1024, TEXT_BYTES_MAX = 512, STRINGS_PER_PRE = 20000 };
 
 static pcre2_code *compile(const char *pattern) {
     int number;
@@ -162,7 +162,7 @@ static size_t random_text(struct random *random, uint8_t *text) {
             length += utf8_encode(pool[c][random_next(random) % most], text + length);
         }
     }
-    assert_true(length <= TEXT_BYTES_MOST);
+    assert_true(length <= TEXT_BYTES_MAX);
     return length;
 }
 
@@ -182,13 +182,13 @@ static size_t split_by_pattern(pcre2_code *code, pcre2_match_data *data, const u
             at = done = match[1];
         }
         if (done < length) split[made++] = ends[i];
-        assert_true(made < PIECES_MOST - 4);
+        assert_true(made < PIECES_MAX - 4);
     }
     return made;
 }
 
 static void fail_split(const char *pre, const uint8_t *text, size_t length, size_t got, size_t expected) {
-    char hex[4 * TEXT_BYTES_MOST] = "";
+    char hex[4 * TEXT_BYTES_MAX] = "";
     for (size_t i = 0; i < length; i++) sprintf(hex + 3 * i, "%02x ", text[i]);
     fail_msg("%s: piece ends at %zu, expected %zu, in '%.*s' = %s", pre, got, expected, (int)length, text,
              hex);
@@ -203,9 +203,9 @@ static void check_row(const struct pattern_row *row, struct random *random) {
     assert_non_null(name);
     size_t pieces = 0;
     for (size_t n = 0; n < STRINGS_PER_PRE; n++) {
-        uint8_t text[TEXT_BYTES_MOST + 64];
+        uint8_t text[TEXT_BYTES_MAX + 64];
         size_t length = random_text(random, text), count = 1;
-        size_t ends[2][PIECES_MOST];
+        size_t ends[2][PIECES_MAX];
         ends[0][0] = length;
         for (size_t s = 0; s < stages; s++)
             count = split_by_pattern(codes[s], data, text, ends[s % 2], count, ends[(s + 1) % 2]);

@@ -9,17 +9,17 @@
 #include "token/tokenizer_internal.h"
 #include "vocabularies.h"
 
-enum { TOKENS_MOST = 4096, COLUMNS_MOST = 16 };
+enum { TOKENS_MAX = 4096, COLUMNS_MAX = 16 };
 
 struct fixture {
     struct tokenizer_source source;
-    struct gguf_string tokens[TOKENS_MOST], merges[TOKENS_MOST];
-    uint8_t types[TOKENS_MOST];
-    float scores[TOKENS_MOST];
+    struct gguf_string tokens[TOKENS_MAX], merges[TOKENS_MAX];
+    uint8_t types[TOKENS_MAX];
+    float scores[TOKENS_MAX];
     char memory[1 << 16]; /* the texts of merged tokens */
     size_t used;
-    char columns[COLUMNS_MOST][32];
-    struct tokenizer *tokenizers[COLUMNS_MOST]; /* one per column */
+    char columns[COLUMNS_MAX][32];
+    struct tokenizer *tokenizers[COLUMNS_MAX]; /* one per column */
     size_t column_count;
     struct record text;
     unsigned seen; /* columns that had ids for the text */
@@ -27,7 +27,7 @@ struct fixture {
 };
 
 static void add_token(struct fixture *f, const char *text, size_t length) {
-    assert_true(f->source.token_count < TOKENS_MOST && f->used + length <= sizeof f->memory);
+    assert_true(f->source.token_count < TOKENS_MAX && f->used + length <= sizeof f->memory);
     memcpy(f->memory + f->used, text, length);
     f->tokens[f->source.token_count++] = (struct gguf_string){f->memory + f->used, length};
     f->used += length;
@@ -88,7 +88,7 @@ static void read_columns(struct fixture *f, struct record *record, enum tokenize
     char *rest = NULL;
     for (char *name = strtok_r(record->text, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
         size_t column = f->column_count++;
-        assert_true(column < COLUMNS_MOST);
+        assert_true(column < COLUMNS_MAX);
         snprintf(f->columns[column], sizeof f->columns[column], "%s", name);
         f->source.model = model;
         f->source.tokens = f->tokens;

@@ -12,11 +12,11 @@
 #include "token/unicode.h"
 #include "vocabularies.h"
 
-enum { STACK_BYTES = 256 << 10, MEGABYTE = 1 << 20, TOKENS_MOST = 1024, MERGES_MOST = 512 };
+enum { STACK_BYTES = 256 << 10, MEGABYTE = 1 << 20, TOKENS_MAX = 1024, MERGES_MAX = 512 };
 
 /* Of processor time, so that a loaded machine does not matter.  The aim is 1 s per megabyte; a sanitizer may
  * take five times as long.  Quadratic time on a megabyte would be hours. */
-static const double seconds_most = 5;
+static const double seconds_max = 5;
 
 /* One character of each class, in UTF-8. */
 static const char *const classes[] = {"a",  "A",        "1",    " ",
@@ -27,9 +27,9 @@ static const char *const classes[] = {"a",  "A",        "1",    " ",
 enum { CLASS_COUNT = sizeof classes / sizeof classes[0] };
 
 struct vocabulary_texts {
-    struct gguf_string tokens[TOKENS_MOST], merges[MERGES_MOST];
-    uint8_t types[TOKENS_MOST];
-    float scores[TOKENS_MOST];
+    struct gguf_string tokens[TOKENS_MAX], merges[MERGES_MAX];
+    uint8_t types[TOKENS_MAX];
+    float scores[TOKENS_MAX];
     size_t token_count, merge_count, used;
     char memory[1 << 18];
 };
@@ -44,7 +44,7 @@ static struct gguf_string keep(struct vocabulary_texts *v, const char *text, siz
 static void add_token(struct vocabulary_texts *v, const char *text, size_t length, uint8_t type) {
     for (size_t i = 0; i < v->token_count; i++)
         if (v->tokens[i].length == length && memcmp(v->tokens[i].text, text, length) == 0) return;
-    assert_true(v->token_count < TOKENS_MOST);
+    assert_true(v->token_count < TOKENS_MAX);
     v->scores[v->token_count] = -(float)v->token_count;
     v->types[v->token_count] = type;
     v->tokens[v->token_count++] = keep(v, text, length);
@@ -54,7 +54,7 @@ static void add_token(struct vocabulary_texts *v, const char *text, size_t lengt
 static void add_merge(struct vocabulary_texts *v, const char *left, const char *right) {
     char joined[512];
     int length = snprintf(joined, sizeof joined, "%s %s", left, right);
-    assert_true(v->merge_count < MERGES_MOST);
+    assert_true(v->merge_count < MERGES_MAX);
     v->merges[v->merge_count++] = keep(v, joined, (size_t)length);
     length = snprintf(joined, sizeof joined, "%s%s", left, right);
     add_token(v, joined, (size_t)length, TOKEN_NORMAL);
@@ -165,7 +165,7 @@ static bool check(struct task *task, const char *what, const char *text, size_t 
     else if (decoded_length != length || memcmp(decoded, text, length) != 0)
         snprintf(task->failure, sizeof task->failure, "%s: %s: %zu bytes do not come back", task->name, what,
                  length);
-    else if (took > seconds_most * (length > MEGABYTE ? (double)length / MEGABYTE : 1))
+    else if (took > seconds_max * (length > MEGABYTE ? (double)length / MEGABYTE : 1))
         snprintf(task->failure, sizeof task->failure, "%s: %s: %zu bytes took %.1f s", task->name, what,
                  length, took);
     if (length >= 60000 && took * MEGABYTE / (double)length > task->slowest)

@@ -14,7 +14,7 @@
 
 /* What a document's checksum covers, in its order: numbers little-endian, texts with their zero. */
 static struct checksum row_checksum(const struct document_row *row) {
-    uint8_t bytes[3 * STORE_TEXT_MOST + STORE_FINGERPRINT_BYTES + sizeof(struct checksum) + 6 * 8];
+    uint8_t bytes[3 * STORE_TEXT_MAX + STORE_FINGERPRINT_BYTES + sizeof(struct checksum) + 6 * 8];
     size_t used = 0;
     const uint64_t numbers[] = {
         row->id,          row->generation, (uint64_t)row->created, (uint64_t)row->prefix,
@@ -76,7 +76,7 @@ enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct doc
     int code = sqlite3_step(statement);
     row->id = code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) : 0;
     TRY(catalog_finish(catalog, statement, code, "making a document's row", error));
-    if (row->id == 0 || row->id > DOCUMENT_ID_MOST)
+    if (row->id == 0 || row->id > DOCUMENT_ID_MAX)
         return error_set(error, STATUS_DOCUMENT, "%s: damaged: the next document would be %" PRIu64,
                          catalog->path, row->id);
     return store_row(catalog,
@@ -136,11 +136,11 @@ enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reaso
 }
 
 /* False: longer than it may be, or with a zero in it. */
-static bool column_text(sqlite3_stmt *statement, int column, char text[STORE_TEXT_MOST]) {
+static bool column_text(sqlite3_stmt *statement, int column, char text[STORE_TEXT_MAX]) {
     const char *found = (const char *)sqlite3_column_text(statement, column);
     int bytes = sqlite3_column_bytes(statement, column);
     text[0] = '\0';
-    if (found == NULL || bytes < 0 || bytes >= STORE_TEXT_MOST || memchr(found, '\0', (size_t)bytes) != NULL)
+    if (found == NULL || bytes < 0 || bytes >= STORE_TEXT_MAX || memchr(found, '\0', (size_t)bytes) != NULL)
         return false;
     memcpy(text, found, (size_t)bytes);
     text[bytes] = '\0';
@@ -171,7 +171,7 @@ static void read_row(sqlite3_stmt *statement, struct document_row *row) {
     good = column_bytes(statement, 11, stored.bytes, sizeof stored) && good;
     if (!column_text(statement, 13, row->damaged)) snprintf(row->damaged, sizeof row->damaged, "flagged");
     computed = row_checksum(row);
-    row->intact = good && checksum_equal(&stored, &computed) && row->token_count <= STORE_TOKENS_MOST &&
+    row->intact = good && checksum_equal(&stored, &computed) && row->token_count <= STORE_TOKENS_MAX &&
                   row->generation <= row->token_count;
 }
 
@@ -276,11 +276,11 @@ static struct checksum commit_checksum(const struct commit_row *commit) {
         uint64_t numbers[8];
         struct checksum blobs[4];
     } covered = {{commit->document, commit->number, commit->token_first, commit->token_end,
-                  commit->tokens_bytes, commit->page_sums_bytes, commit->metadata_sums_bytes,
+                  commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                   commit->tail_sums_bytes},
                  {checksum_of(commit->tokens, commit->tokens_bytes),
                   checksum_of(commit->page_sums, commit->page_sums_bytes),
-                  checksum_of(commit->metadata_sums, commit->metadata_sums_bytes),
+                  checksum_of(commit->key_index_sums, commit->key_index_sums_bytes),
                   checksum_of(commit->tail_sums, commit->tail_sums_bytes)}};
     _Static_assert(sizeof covered == 8 * 8 + 4 * 16, "no padding");
     return checksum_of(&covered, sizeof covered);
@@ -303,8 +303,9 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
                         doing, &statement, error));
     const uint64_t numbers[] = {commit->document, commit->number, commit->token_first, commit->token_end};
     for (int i = 0; i < 4; i++) sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]);
-    const void *const blobs[] = {commit->tokens, commit->page_sums, commit->metadata_sums, commit->tail_sums};
-    const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->metadata_sums_bytes,
+    const void *const blobs[] = {commit->tokens, commit->page_sums, commit->key_index_sums,
+                                 commit->tail_sums};
+    const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                             commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) /* "" for an empty one: NULL would be an SQL null */
         sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC);
@@ -334,9 +335,9 @@ static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint
     commit->number = (uint64_t)sqlite3_column_int64(statement, 0);
     commit->token_first = (uint64_t)sqlite3_column_int64(statement, 1);
     commit->token_end = (uint64_t)sqlite3_column_int64(statement, 2);
-    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->metadata_sums,
+    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums,
                                   &commit->tail_sums};
-    size_t *const sizes[] = {&commit->tokens_bytes, &commit->page_sums_bytes, &commit->metadata_sums_bytes,
+    size_t *const sizes[] = {&commit->tokens_bytes, &commit->page_sums_bytes, &commit->key_index_sums_bytes,
                              &commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) {
         *blobs[i] = sqlite3_column_blob(statement, i + 3);

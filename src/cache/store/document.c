@@ -29,7 +29,7 @@ enum status document_allocate(struct document **result, struct store *store,
     document->store = store;
     document->layout = *layout;
     document->writing = writing;
-    document->pages.fd = document->metadata.fd = -1;
+    document->pages.fd = document->key_index.fd = -1;
     geometry_init(&document->geometry, layout);
     store->document_count++;
     store->writing_count += writing;
@@ -39,20 +39,20 @@ enum status document_allocate(struct document **result, struct store *store,
 
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error) {
     uint64_t chunks = chunks_full(token_capacity), width = document->geometry.chunk_pages;
-    uint64_t metadata_chunks = document->geometry.metadata_bytes > 0 ? chunks : 0;
+    uint64_t key_index_chunks = document->geometry.key_index_bytes > 0 ? chunks : 0;
     document->token_capacity = token_capacity;
     document->chunk_capacity = chunks;
     document->tokens = table(token_capacity, 1, sizeof *document->tokens);
     document->page_sums = table(chunks, width, sizeof *document->page_sums);
-    document->metadata_sums = table(metadata_chunks, width, sizeof *document->metadata_sums);
+    document->key_index_sums = table(key_index_chunks, width, sizeof *document->key_index_sums);
     document->tail_sums = table(1, width, sizeof *document->tail_sums);
-    bool made = document->tokens && document->page_sums && document->metadata_sums && document->tail_sums;
+    bool made = document->tokens && document->page_sums && document->key_index_sums && document->tail_sums;
     if (document->writing) {
         document->page_states = table(chunks, width, sizeof *document->page_states);
-        document->metadata_states = table(metadata_chunks, width, sizeof *document->metadata_states);
+        document->key_index_states = table(key_index_chunks, width, sizeof *document->key_index_states);
         document->tail_states = table(1, width, sizeof *document->tail_states);
         document->tail_next = table(1, width, sizeof *document->tail_next);
-        made = made && document->page_states && document->metadata_states && document->tail_states &&
+        made = made && document->page_states && document->key_index_states && document->tail_states &&
                document->tail_next;
     }
     if (made) return STATUS_OK;
@@ -62,7 +62,7 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
 
 uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity) {
     const uint64_t width = (uint64_t)layout->layer_count * layout->kv_head_count;
-    const uint64_t kinds = layout->metadata_bytes > 0 ? 2 : 1,
+    const uint64_t kinds = layout->key_index_bytes > 0 ? 2 : 1,
                    entry = sizeof(struct checksum) + sizeof(uint8_t);
     return sizeof(struct document) + token_capacity * sizeof(int32_t) +
            width * (chunks_full(token_capacity) * kinds * entry + entry + sizeof(struct checksum));
@@ -73,13 +73,13 @@ void document_free(struct document *document) {
     document->store->document_count--;
     document->store->writing_count -= document->writing;
     io_file_close(&document->pages);
-    io_file_close(&document->metadata);
+    io_file_close(&document->key_index);
     free(document->tokens);
     free(document->page_sums);
-    free(document->metadata_sums);
+    free(document->key_index_sums);
     free(document->tail_sums);
     free((void *)document->page_states);
-    free((void *)document->metadata_states);
+    free((void *)document->key_index_states);
     free(document->tail_states);
     free(document->tail_next);
     free(document);
@@ -115,15 +115,15 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
         return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
     if (commit->page_sums_bytes != sums)
         return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes, sums, error);
-    if (commit->metadata_sums_bytes != (geometry->metadata_bytes > 0 ? sums : 0))
-        return commit_wrong(document, commit, "metadata_sums", commit->metadata_sums_bytes, sums, error);
+    if (commit->key_index_sums_bytes != (geometry->key_index_bytes > 0 ? sums : 0))
+        return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes, sums, error);
     if (commit->tail_sums_bytes != tail)
         return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
     size_t first = page_index(geometry, 0, 0, chunk_first);
     memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
     if (sums > 0) memcpy(document->page_sums + first, commit->page_sums, sums);
-    if (sums > 0 && geometry->metadata_bytes > 0)
-        memcpy(document->metadata_sums + first, commit->metadata_sums, sums);
+    if (sums > 0 && geometry->key_index_bytes > 0)
+        memcpy(document->key_index_sums + first, commit->key_index_sums, sums);
     if (tail > 0) memcpy(document->tail_sums, commit->tail_sums, tail);
     return STATUS_OK;
 }
@@ -170,7 +170,7 @@ static enum status files_open(struct document *document, uint64_t id, enum docum
     enum status status = io_file_open(&document->pages, &store->folder, name, how, true, &why);
     if (status == STATUS_OK) {
         document_file_name(name, id, "metadata");
-        status = io_file_open(&document->metadata, &store->folder, name, how, false, &why);
+        status = io_file_open(&document->key_index, &store->folder, name, how, false, &why);
     }
     if (status == STATUS_OK) return STATUS_OK;
     const bool damaged = status == STATUS_IO && is_replaced(store, name);
@@ -206,7 +206,7 @@ static enum status document_load(struct document *document, struct error *error)
     const struct document_row *row = &document->row;
     TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation),
                    error));
-    TRY(size_check(&document->metadata, metadata_end(&document->geometry, row->token_count), error));
+    TRY(size_check(&document->key_index, key_index_end(&document->geometry, row->token_count), error));
     return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
 }
 
@@ -235,7 +235,8 @@ static enum status append_begin(struct document *document, struct error *error) 
 static void states_begin(struct document *document) {
     size_t pages = (size_t)chunks_full(document->row.token_count) * document->geometry.chunk_pages;
     memset((void *)document->page_states, PAGE_WRITTEN, pages);
-    if (document->geometry.metadata_bytes > 0) memset((void *)document->metadata_states, PAGE_WRITTEN, pages);
+    if (document->geometry.key_index_bytes > 0)
+        memset((void *)document->key_index_states, PAGE_WRITTEN, pages);
     document->asked_tokens = document->row.token_count;
     document->asked_generation = document->opened_generation = document->row.generation;
 }
@@ -272,7 +273,7 @@ static enum status open_locked(struct document *document, uint64_t id, const str
 enum status document_open(struct document **result, struct store *store, uint64_t id,
                           const struct store_model *model, const struct store_layout *layout,
                           enum document_mode mode, uint64_t token_capacity, struct error *error) {
-    char text[STORE_TEXT_MOST];
+    char text[STORE_TEXT_MAX];
     struct document_row row;
     struct error why;
     if (error == NULL) error = &why;
@@ -287,9 +288,9 @@ enum status document_open(struct document **result, struct store *store, uint64_
     struct geometry geometry;
     geometry_init(&geometry, layout);
     if (mode == DOCUMENT_APPEND) TRY(writer_start(store, &geometry, error));
-    if (token_capacity > STORE_TOKENS_MOST)
+    if (token_capacity > STORE_TOKENS_MAX)
         return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
-                         token_capacity, STORE_TOKENS_MOST);
+                         token_capacity, STORE_TOKENS_MAX);
     struct document *document;
     TRY(document_allocate(&document, store, layout, mode == DOCUMENT_APPEND, error));
     document->id = id;
@@ -300,7 +301,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
         document_free(document);
         return status;
     }
-    io_file_will_need(&document->metadata, 0, 0);
+    io_file_will_need(&document->key_index, 0, 0);
     (void)futimens(document->pages.fd, NULL); /* "used": decides who goes first when room is needed */
     *result = document;
     return STATUS_OK;
@@ -346,7 +347,7 @@ static uint64_t read_offset(const struct document *document, const struct page_r
 enum status document_read_pages(struct document *document, struct io_queue *queue,
                                 const struct page_read *reads, size_t read_count, size_t *next,
                                 uint64_t tag_first) {
-    enum { RUN_BYTES_MOST = 1 << 20 };
+    enum { RUN_BYTES_MAX = 1 << 20 };
     while (*next < read_count) {
         const struct page_read *first = &reads[*next];
         size_t bytes = read_bytes(document, first), count = 1;
@@ -354,7 +355,7 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
         while (*next + count < read_count) {
             const struct page_read *read = &first[count];
             size_t place = place_bytes(document, read);
-            if (bytes + place > RUN_BYTES_MOST ||
+            if (bytes + place > RUN_BYTES_MAX ||
                 (uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
                 read_offset(document, read) != offset + bytes || place != place_bytes(document, first))
                 break; /* pages of one size: which of them a completion covers follows from its bytes */
@@ -419,29 +420,29 @@ enum status document_check_page(struct document *document, const struct page_rea
     return store_flag(document->store, document->id, &why);
 }
 
-/* Metadata */
+/* Key index */
 
-static enum status metadata_check(struct document *document, size_t layer, size_t head, uint64_t chunk,
-                                  const uint8_t *entry, struct error *error) {
+static enum status key_index_check(struct document *document, size_t layer, size_t head, uint64_t chunk,
+                                   const uint8_t *entry, struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    const struct checksum *expected = &document->metadata_sums[page_index(geometry, layer, head, chunk)];
-    struct checksum found = checksum_of(entry, geometry->metadata_bytes);
+    const struct checksum *expected = &document->key_index_sums[page_index(geometry, layer, head, chunk)];
+    struct checksum found = checksum_of(entry, geometry->key_index_bytes);
     if (checksum_equal(&found, expected)) return STATUS_OK;
     struct error why;
     char found_text[33], expected_text[33];
     (void)error_set(&why, STATUS_DOCUMENT,
                     "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64
                     "): found checksum %s, expected %s",
-                    document->metadata.path, metadata_offset(geometry, layer, head, chunk), layer, head,
+                    document->key_index.path, key_index_offset(geometry, layer, head, chunk), layer, head,
                     chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
     if (error != NULL) *error = why;
     return store_flag(document->store, document->id, &why);
 }
 
-enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_first,
-                                   uint64_t chunk_count, void *memory, struct error *error) {
+enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
+                                    uint64_t chunk_count, void *memory, struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    size_t entry = geometry->metadata_bytes, run = SEGMENT_CHUNKS * entry;
+    size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
     uint64_t stored = chunks_full(document->committed_tokens), end = chunk_first + chunk_count;
     ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS == 0 && end <= stored);
     if (entry == 0 || chunk_count == 0) return STATUS_OK;
@@ -454,8 +455,8 @@ enum status document_read_metadata(struct document *document, size_t layer, uint
         /* Up to the last entry that was committed: the file may end there. */
         size_t bytes = (geometry->kv_head_count - 1) * run + there * entry;
         struct error why;
-        status = io_file_read(&document->metadata, metadata_offset(geometry, layer, 0, first), segment, bytes,
-                              &why);
+        status = io_file_read(&document->key_index, key_index_offset(geometry, layer, 0, first), segment,
+                              bytes, &why);
         if (status != STATUS_OK && why.os_error == 0)
             status = truncated(document, &why, error);
         else if (status != STATUS_OK && error != NULL)
@@ -463,7 +464,7 @@ enum status document_read_metadata(struct document *document, size_t layer, uint
         for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++) {
             const uint8_t *source = segment + head * run;
             for (size_t i = 0; status == STATUS_OK && i < wanted; i++)
-                status = metadata_check(document, layer, head, first + i, source + i * entry, error);
+                status = key_index_check(document, layer, head, first + i, source + i * entry, error);
             if (status == STATUS_OK)
                 memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry, source,
                        wanted * entry);

@@ -12,18 +12,18 @@
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
 
-static void copy_text(char text[STORE_TEXT_MOST], const char *from) {
-    snprintf(text, STORE_TEXT_MOST, "%s", from != NULL ? from : "");
+static void copy_text(char text[STORE_TEXT_MAX], const char *from) {
+    snprintf(text, STORE_TEXT_MAX, "%s", from != NULL ? from : "");
 }
 
 /* Both files, new, and the locks; the folder is flushed, so that they are there after a power cut too. */
 static enum status files_create(struct document *document, struct error *error) {
     struct io_folder *folder = &document->store->folder;
-    char pages[40], metadata[40];
+    char pages[40], key_index[40];
     document_file_name(pages, document->row.id, "pages");
-    document_file_name(metadata, document->row.id, "metadata");
+    document_file_name(key_index, document->row.id, "metadata");
     TRY(io_file_open(&document->pages, folder, pages, IO_FILE_CREATE, true, error));
-    TRY(io_file_open(&document->metadata, folder, metadata, IO_FILE_CREATE, false, error));
+    TRY(io_file_open(&document->key_index, folder, key_index, IO_FILE_CREATE, false, error));
     TRY(io_file_try_lock(&document->pages, LOCK_WRITER, IO_LOCK_EXCLUSIVE, error));
     TRY(io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_SHARED, error));
     return io_folder_sync(folder, error);
@@ -32,7 +32,7 @@ static enum status files_create(struct document *document, struct error *error) 
 /* Those that this document has made, as well as it can: what stays is swept at the next opening. */
 static void files_forget(struct document *document) {
     static const char *const suffixes[] = {"pages", "metadata"};
-    const struct io_file *const files[] = {&document->pages, &document->metadata};
+    const struct io_file *const files[] = {&document->pages, &document->key_index};
     for (size_t i = 0; i < 2; i++) {
         char name[40];
         if (files[i]->fd < 0) continue;
@@ -74,9 +74,9 @@ enum status document_create(struct document **result, struct store *store,
     if (store->options.read_only)
         return error_set(error, STATUS_IO, "%s: opened read-only", store->folder.path);
     TRY(layout_check(layout, error));
-    if (description->token_capacity > STORE_TOKENS_MOST)
+    if (description->token_capacity > STORE_TOKENS_MAX)
         return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
-                         description->token_capacity, STORE_TOKENS_MOST);
+                         description->token_capacity, STORE_TOKENS_MAX);
     struct geometry geometry;
     geometry_init(&geometry, layout);
     uint64_t room = document_room(&geometry, description->token_capacity);
@@ -132,7 +132,7 @@ static enum status is_same(const struct document *document, const struct documen
     if (compared.differ || compared.seen != compared.count) return STATUS_OK;
     static const char *const suffixes[] = {"pages", "metadata"};
     const uint64_t ends[] = {pages_end(&document->geometry, row.token_count, row.generation),
-                             metadata_end(&document->geometry, row.token_count)};
+                             key_index_end(&document->geometry, row.token_count)};
     for (size_t i = 0; i < 2; i++) {
         char name[40];
         struct stat info;
@@ -179,7 +179,7 @@ static enum status give_back(struct document *document, bool *forget) {
     if (row.generation > 0) TRY(is_copy(document, &row, &copy));
     *forget = row.generation == 0 || copy;
     if (copy) return catalog_remove(&store->catalog, row.id, NULL);
-    return document_give_back(store, &row, &document->geometry, &document->pages, &document->metadata, NULL);
+    return document_give_back(store, &row, &document->geometry, &document->pages, &document->key_index, NULL);
 }
 
 /* Gives back what was not committed: as well as it can, the next store_open does the rest. */
@@ -202,11 +202,11 @@ void document_close(struct document *document) {
 
 /* Writing */
 
-size_t document_write_most(const struct document *document) {
+size_t document_write_max(const struct document *document) {
     size_t buffer = writer_buffer_bytes(document->store->writer),
-           most = buffer / page_padded_most(&document->geometry);
-    if (document->geometry.metadata_bytes > 0)
-        most = min_size(most, buffer / document->geometry.metadata_bytes);
+           most = buffer / page_padded_max(&document->geometry);
+    if (document->geometry.key_index_bytes > 0)
+        most = min_size(most, buffer / document->geometry.key_index_bytes);
     return min_size(most, SEGMENT_CHUNKS);
 }
 
@@ -214,7 +214,7 @@ static void range_assert(const struct document *document, size_t layer, size_t k
                          size_t chunk_count) {
     ASSERT(document->writing && layer < document->geometry.layer_count &&
            kv_head < document->geometry.kv_head_count);
-    ASSERT(chunk_count > 0 && chunk_count <= document_write_most(document));
+    ASSERT(chunk_count > 0 && chunk_count <= document_write_max(document));
     ASSERT(chunk_first >= chunks_full(document->asked_tokens)); /* invariant 1 */
     ASSERT(chunk_first + chunk_count <= document->chunk_capacity);
 }
@@ -247,8 +247,8 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    struct buffer *buffers[WRITE_BUFFERS_MOST];
-    size_t counts[WRITE_BUFFERS_MOST], buffer_count;
+    struct buffer *buffers[WRITE_BUFFERS_MAX];
+    size_t counts[WRITE_BUFFERS_MAX], buffer_count;
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
     TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
     for (size_t b = 0; b < buffer_count; b++) {
@@ -268,19 +268,19 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     return STATUS_OK;
 }
 
-enum status document_write_metadata(struct document *document, size_t layer, size_t kv_head,
-                                    uint64_t chunk_first, size_t chunk_count, const void *bytes,
-                                    struct error *error) {
-    size_t entry = document->geometry.metadata_bytes;
-    struct buffer *buffers[WRITE_BUFFERS_MOST];
-    size_t counts[WRITE_BUFFERS_MOST], buffer_count;
+enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head,
+                                     uint64_t chunk_first, size_t chunk_count, const void *bytes,
+                                     struct error *error) {
+    size_t entry = document->geometry.key_index_bytes;
+    struct buffer *buffers[WRITE_BUFFERS_MAX];
+    size_t counts[WRITE_BUFFERS_MAX], buffer_count;
     ASSERT(entry > 0);
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
     TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
     for (size_t b = 0; b < buffer_count; b++) {
         memcpy(writer_buffer_memory(buffers[b]), bytes, counts[b] * entry);
-        const struct write_range range = {WRITE_METADATA, document, layer, kv_head, chunk_first, counts[b]};
-        mark(document, document->metadata_states, &range);
+        const struct write_range range = {WRITE_KEY_INDEX, document, layer, kv_head, chunk_first, counts[b]};
+        mark(document, document->key_index_states, &range);
         writer_submit(document->store->writer, buffers[b], &range);
         bytes = (const uint8_t *)bytes + counts[b] * entry;
         chunk_first += counts[b];
@@ -292,7 +292,7 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
                                 const void *chunk, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     struct buffer *buffer;
-    size_t counts[WRITE_BUFFERS_MOST], buffer_count, bytes = tail_bytes(geometry, token_count);
+    size_t counts[WRITE_BUFFERS_MAX], buffer_count, bytes = tail_bytes(geometry, token_count);
     ASSERT(document->writing && layer < geometry->layer_count && kv_head < geometry->kv_head_count);
     ASSERT(token_count % KV_CHUNK_TOKENS != 0 && token_count > document->asked_tokens &&
            token_count <= document->token_capacity);
@@ -317,8 +317,8 @@ static void complete_assert(const struct document *document, uint64_t token_coun
     size_t end = page_index(geometry, 0, 0, chunks_full(token_count));
     for (size_t i = first; i < end; i++) {
         ASSERT(atomic_load_explicit(&document->page_states[i], memory_order_relaxed) != PAGE_NONE);
-        ASSERT(geometry->metadata_bytes == 0 ||
-               atomic_load_explicit(&document->metadata_states[i], memory_order_relaxed) != PAGE_NONE);
+        ASSERT(geometry->key_index_bytes == 0 ||
+               atomic_load_explicit(&document->key_index_states[i], memory_order_relaxed) != PAGE_NONE);
     }
     if (token_count % KV_CHUNK_TOKENS == 0) return;
     ASSERT(document->tail_tokens == token_count);

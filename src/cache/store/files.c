@@ -28,7 +28,7 @@ enum status document_remove_files(struct store *store, uint64_t id, struct error
 static uint64_t file_id(const char *name) {
     char again[40];
     uint64_t id = strtoull(name, NULL, 10);
-    if (id == 0 || id >= DOCUMENT_ID_MOST) return 0;
+    if (id == 0 || id >= DOCUMENT_ID_MAX) return 0;
     document_file_name(again, id, "pages");
     if (strcmp(name, again) == 0) return id;
     document_file_name(again, id, "metadata");

@@ -21,8 +21,8 @@ static bool compare(void *context, const int32_t *tokens, uint64_t count) {
     return i == count && i < rest;
 }
 
-/* The row of a match, and whether its pages look like that (shares are the document's own), and its metadata. */
-static enum status take_row(struct store *store, const struct store_layout *layout, bool any_metadata,
+/* The row of a match, and whether its pages look like that (shares are the document's own), and its key index. */
+static enum status take_row(struct store *store, const struct store_layout *layout, bool any_key_index,
                             struct store_match *match, bool *fits, struct error *error) {
     struct document_row row;
     TRY(catalog_find(&store->catalog, match->document, &row, fits, error));
@@ -34,8 +34,8 @@ static enum status take_row(struct store *store, const struct store_layout *layo
             found->kv_head_count == layout->kv_head_count && found->chunk_bytes == layout->chunk_bytes &&
             found->tail_bytes == layout->tail_bytes &&
             found->shares.layer_count == layout->shares.layer_count &&
-            (any_metadata || (strcmp(found->metadata_kind, layout->metadata_kind) == 0 &&
-                              found->metadata_bytes == layout->metadata_bytes));
+            (any_key_index || (strcmp(found->key_index_kind, layout->key_index_kind) == 0 &&
+                               found->key_index_bytes == layout->key_index_bytes));
     return STATUS_OK;
 }
 
@@ -45,14 +45,14 @@ static bool was_refused(const struct store *store, uint64_t id) {
     return false;
 }
 
-enum likeness { LIKE_PAGES, LIKE_PAGES_AND_METADATA, LIKE_ALL }; /* the second but for the shares */
+enum likeness { LIKE_PAGES, LIKE_PAGES_AND_KEY_INDEX, LIKE_ALL }; /* the second but for the shares */
 
 static enum status find(struct store *store, const struct store_model *model,
                         const struct store_layout *layout, enum likeness likeness, struct comparison ours,
                         struct store_match *match, struct error *error) {
-    char text[STORE_TEXT_MOST];
-    const bool any_metadata = likeness == LIKE_PAGES; /* exactly: the layout as the catalog has it */
-    const bool exactly = likeness == LIKE_ALL || (!any_metadata && layout->shares.layer_count == 0);
+    char text[STORE_TEXT_MAX];
+    const bool any_key_index = likeness == LIKE_PAGES; /* exactly: the layout as the catalog has it */
+    const bool exactly = likeness == LIKE_ALL || (!any_key_index && layout->shares.layer_count == 0);
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
     layout_format(layout, text);
@@ -73,7 +73,7 @@ static enum status find(struct store *store, const struct store_model *model,
             comparison.common <= match->prefix_tokens)
             continue;
         better.prefix_tokens = comparison.common;
-        status = take_row(store, layout, any_metadata, &better, &fits, error);
+        status = take_row(store, layout, any_key_index, &better, &fits, error);
         if (status == STATUS_OK && fits) *match = better;
     }
     free(ids);
@@ -83,7 +83,7 @@ static enum status find(struct store *store, const struct store_model *model,
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) {
-    return find(store, model, layout, LIKE_PAGES_AND_METADATA, (struct comparison){tokens, token_count, 0},
+    return find(store, model, layout, LIKE_PAGES_AND_KEY_INDEX, (struct comparison){tokens, token_count, 0},
                 match, error);
 }
 

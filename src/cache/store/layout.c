@@ -2,7 +2,7 @@
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
  *               (of two sizes where layout.shares says so; the same of each in all segments)
- *   N.metadata  segments of 16 chunks, each [layer][head][16] entries of metadata_bytes, unpadded
+ *   N.key index  segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "cache/store/store_internal.h"
 
 static bool word_good(const char *word) {
-    size_t length = strnlen(word, STORE_WORD_MOST);
-    return length > 0 && length < STORE_WORD_MOST &&
+    size_t length = strnlen(word, STORE_WORD_MAX);
+    return length > 0 && length < STORE_WORD_MAX &&
            strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789.,+-") == length;
 }
 
@@ -22,7 +22,7 @@ static const char share_digits[] = "0123456789abcdefg";
 
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
-    char tail[24] = "", shares[PAGE_SHARES_LAYERS_MOST + 16] = "";
+    char tail[24] = "", shares[PAGE_SHARES_LAYERS_MAX + 16] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
     if (layout->shares.layer_count > 0) {
         size_t used = (size_t)snprintf(shares, sizeof shares, " share=");
@@ -33,43 +33,43 @@ static size_t format(const struct store_layout *layout, char *text, size_t text_
     return (size_t)snprintf(text, text_bytes,
                             "codec=%s layers=%u heads=%u chunk=%u%s%s metadata=%s/%u segment=%d",
                             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
-                            tail, shares, layout->metadata_kind, layout->metadata_bytes, SEGMENT_CHUNKS);
+                            tail, shares, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
 static enum status shares_check(const struct store_layout *layout, struct error *error) {
     const struct page_shares *shares = &layout->shares;
     if (shares->layer_count == 0) return STATUS_OK;
     if (layout->tail_bytes == 0 || shares->layer_count != layout->layer_count ||
-        shares->layer_count > PAGE_SHARES_LAYERS_MOST)
+        shares->layer_count > PAGE_SHARES_LAYERS_MAX)
         return error_set(
             error, STATUS_USAGE,
             "layout: shares of %u layers, expected of %u and pages of two sizes (for at most %d layers)",
-            shares->layer_count, layout->layer_count, PAGE_SHARES_LAYERS_MOST);
+            shares->layer_count, layout->layer_count, PAGE_SHARES_LAYERS_MAX);
     for (size_t i = 0; i < shares->layer_count; i++)
         if (shares->sixteenths[i] > PAGE_SHARE_WHOLE)
             return error_set(error, STATUS_USAGE, "layout: a share of %u sixteenths in layer %zu",
                              shares->sixteenths[i], i);
-    if (format(layout, NULL, 0) >= STORE_TEXT_MOST)
+    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
         return error_set(error, STATUS_USAGE, "layout: the shares of %u layers do not fit into its %d bytes",
-                         shares->layer_count, STORE_TEXT_MOST);
+                         shares->layer_count, STORE_TEXT_MAX);
     return STATUS_OK;
 }
 
 enum status layout_check(const struct store_layout *layout, struct error *error) {
-    if (!word_good(layout->codec) || !word_good(layout->metadata_kind))
+    if (!word_good(layout->codec) || !word_good(layout->key_index_kind))
         return error_set(error, STATUS_USAGE, "layout: a codec's or metadata kind's name that is no word");
     const struct {
         const char *name;
         uint32_t value, least, most;
-    } fields[] = {{"layers", layout->layer_count, 1, STORE_LAYERS_MOST},
-                  {"KV heads", layout->kv_head_count, 1, STORE_HEADS_MOST},
-                  {"bytes of a chunk", layout->chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MOST},
-                  {"bytes of metadata", layout->metadata_bytes, 0, STORE_METADATA_BYTES_MOST}};
+    } fields[] = {{"layers", layout->layer_count, 1, STORE_LAYERS_MAX},
+                  {"KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX},
+                  {"bytes of a chunk", layout->chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MAX},
+                  {"bytes of metadata", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
             return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", fields[i].value,
                              fields[i].name, fields[i].least, fields[i].most);
-    if (layout->tail_bytes % KV_CHUNK_BLOCKS != 0 || layout->tail_bytes > STORE_CHUNK_BYTES_MOST)
+    if (layout->tail_bytes % KV_CHUNK_BLOCKS != 0 || layout->tail_bytes > STORE_CHUNK_BYTES_MAX)
         return error_set(error, STATUS_USAGE, "layout: %u bytes of a tail are not 8 blocks",
                          layout->tail_bytes);
     if (layout->chunk_bytes % KV_CHUNK_BLOCKS != 0)
@@ -79,7 +79,7 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
 }
 
 void layout_format(const struct store_layout *layout, char *text) {
-    (void)format(layout, text, STORE_TEXT_MOST);
+    (void)format(layout, text, STORE_TEXT_MAX);
 }
 
 /* " share=88g0..." at *text, if it is there: a character for each layer. */
@@ -88,7 +88,7 @@ static enum status shares_parse(const char **text, struct store_layout *layout, 
     if (strncmp(*text, word, sizeof word - 1) != 0) return STATUS_OK;
     const char *digits = *text + sizeof word - 1;
     size_t length = strcspn(digits, " "), good = strspn(digits, share_digits);
-    if (length != layout->layer_count || length > PAGE_SHARES_LAYERS_MOST || good < length)
+    if (length != layout->layer_count || length > PAGE_SHARES_LAYERS_MAX || good < length)
         return error_set(
             error, STATUS_DOCUMENT,
             "its layout says%s%.*s, expected a share of 0 to 9 or a to g for each of its %u layers", word,
@@ -102,7 +102,7 @@ static enum status shares_parse(const char **text, struct store_layout *layout, 
 
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) {
     int segment, read = 0;
-    char again[STORE_TEXT_MOST];
+    char again[STORE_TEXT_MAX];
     *layout = (struct store_layout){0};
     bool good = sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
                        &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
@@ -110,8 +110,8 @@ enum status layout_parse(const char *text, struct store_layout *layout, struct e
     read = 0;
     if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
     if (good) TRY(shares_parse(&rest, layout, error));
-    good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->metadata_kind,
-                          &layout->metadata_bytes, &segment) == 3;
+    good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind,
+                          &layout->key_index_bytes, &segment) == 3;
     if (good) layout_format(layout, again);
     if (good && strcmp(again, text) == 0 && layout_check(layout, NULL) == STATUS_OK) return STATUS_OK;
     return error_set(error, STATUS_DOCUMENT, "its layout is none of this loam: %.120s", text);
@@ -131,7 +131,7 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
                                   .chunk_pages = (size_t)layout->layer_count * layout->kv_head_count,
                                   .chunk_bytes = layout->chunk_bytes,
                                   .page_bytes = store_page_bytes(layout),
-                                  .metadata_bytes = layout->metadata_bytes,
+                                  .key_index_bytes = layout->key_index_bytes,
                                   .tail_chunk_bytes =
                                       layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
                                   .tail_page_bytes = store_tail_bytes(layout),
@@ -139,7 +139,7 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
     _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_SHARE_WHOLE,
                    "a layer's share of a segment is as many pages");
     for (size_t i = 0; i < layout->shares.layer_count; i++)
-        geometry->packed_before[i + 1] = geometry->packed_before[i] + layout->shares.sixteenths[i];
+        geometry->quantized_before[i + 1] = geometry->quantized_before[i] + layout->shares.sixteenths[i];
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
@@ -159,7 +159,7 @@ static uint64_t entry_number(const struct geometry *geometry, size_t layer, size
 
 static bool is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return geometry->shares.layer_count > 0 &&
-           !page_shares_is_packed(&geometry->shares, layer, kv_head, geometry->kv_head_count, chunk);
+           !page_shares_is_quantized(&geometry->shares, layer, kv_head, geometry->kv_head_count, chunk);
 }
 
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -170,27 +170,27 @@ size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t k
     return is_rows(geometry, layer, kv_head, chunk) ? geometry->tail_page_bytes : geometry->page_bytes;
 }
 
-size_t page_padded_most(const struct geometry *geometry) {
+size_t page_padded_max(const struct geometry *geometry) {
     return geometry->shares.layer_count > 0 ? max_size(geometry->page_bytes, geometry->tail_page_bytes)
                                             : geometry->page_bytes;
 }
 
-/* Of pages of which `packed` are in 4 bits. */
-static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t packed) {
-    return packed * geometry->page_bytes + (pages - packed) * geometry->tail_page_bytes;
+/* Of pages of which `quantized` are in 4 bits. */
+static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t quantized) {
+    return quantized * geometry->page_bytes + (pages - quantized) * geometry->tail_page_bytes;
 }
 
 /* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const uint64_t heads = geometry->kv_head_count, layers = geometry->layer_count,
                    here = chunk % SEGMENT_CHUNKS, share = geometry->shares.sixteenths[layer];
-    const uint64_t packed = page_shares_before(&geometry->shares, layer, kv_head, heads, here);
+    const uint64_t quantized = page_shares_before(&geometry->shares, layer, kv_head, heads, here);
     return chunk / SEGMENT_CHUNKS *
                mixed_bytes(geometry, layers * heads * SEGMENT_CHUNKS,
-                           heads * geometry->packed_before[layers]) +
-           mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * geometry->packed_before[layer]) +
+                           heads * geometry->quantized_before[layers]) +
+           mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * geometry->quantized_before[layer]) +
            mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * share) +
-           mixed_bytes(geometry, here, packed);
+           mixed_bytes(geometry, here, quantized);
 }
 
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -200,8 +200,8 @@ uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_he
                 : entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes);
 }
 
-uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return entry_number(geometry, layer, kv_head, chunk) * geometry->metadata_bytes;
+uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    return entry_number(geometry, layer, kv_head, chunk) * geometry->key_index_bytes;
 }
 
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head) {
@@ -225,21 +225,21 @@ uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64
            align_up(tail_bytes(geometry, token_count), IO_ALIGNMENT);
 }
 
-uint64_t metadata_end(const struct geometry *geometry, uint64_t token_count) {
+uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
     uint64_t chunks = chunks_full(token_count);
-    if (chunks == 0 || geometry->metadata_bytes == 0) return 0;
-    return metadata_offset(geometry, geometry->layer_count - 1, geometry->kv_head_count - 1, chunks - 1) +
-           geometry->metadata_bytes;
+    if (chunks == 0 || geometry->key_index_bytes == 0) return 0;
+    return key_index_offset(geometry, geometry->layer_count - 1, geometry->kv_head_count - 1, chunks - 1) +
+           geometry->key_index_bytes;
 }
 
 /* Bytes of all pages of so many chunks, which fit when those of the larger form do. */
 static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64_t *bytes) {
-    if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_most(geometry), bytes)) return false;
-    uint64_t packed = 0, heads = geometry->kv_head_count;
+    if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_max(geometry), bytes)) return false;
+    uint64_t quantized = 0, heads = geometry->kv_head_count;
     for (size_t i = 0; i < geometry->shares.layer_count; i++)
-        packed += geometry->shares.sixteenths[i] * heads * chunks / PAGE_SHARE_WHOLE;
+        quantized += geometry->shares.sixteenths[i] * heads * chunks / PAGE_SHARE_WHOLE;
     if (geometry->shares.layer_count > 0)
-        *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, packed);
+        *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, quantized);
     return true;
 }
 
@@ -248,16 +248,16 @@ uint64_t document_room(const struct geometry *geometry, uint64_t token_count) {
         ROW_ROOM = 16384,
         FILE_ROOM = 65536
     }; /* of the catalog's trees, of the file system's own blocks */
-    uint64_t chunks = chunks_full(token_count), pages, tails, bytes, metadata, table, sum;
+    uint64_t chunks = chunks_full(token_count), pages, tails, bytes, key_index, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
     /* The catalog: 32 bytes per page, 4 per token, an eighth more for its pages that are not full. */
     bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
                 checked_multiply(sum, geometry->chunk_pages, &pages) &&
                 checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
                 pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
-                checked_multiply(pages, geometry->metadata_bytes, &metadata) &&
+                checked_multiply(pages, geometry->key_index_bytes, &key_index) &&
                 checked_multiply(pages, 2 * sizeof(struct checksum), &table) &&
-                checked_add(bytes, metadata, &sum) && checked_add(sum, table + table / 8, &sum) &&
+                checked_add(bytes, key_index, &sum) && checked_add(sum, table + table / 8, &sum) &&
                 checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;
 }

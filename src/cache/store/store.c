@@ -87,8 +87,8 @@ const char *store_warning(const struct store *store) { return store->warning; }
 enum status store_flag(struct store *store, uint64_t id, struct error *error) {
     /* The flag is what keeps it from being found again; where it cannot be set (a folder that is only read, a full
      * disk) this store remembers, and the next reader finds the same damage. */
-    char reason[STORE_TEXT_MOST];
-    snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MOST - 1, error != NULL ? error->message : "damaged");
+    char reason[STORE_TEXT_MAX];
+    snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MAX - 1, error != NULL ? error->message : "damaged");
     if (!store->options.read_only && catalog_flag(&store->catalog, id, reason, NULL) == STATUS_OK)
         return STATUS_DOCUMENT;
     uint64_t *refused = realloc(store->refused, (store->refused_count + 1) * sizeof *refused);

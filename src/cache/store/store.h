@@ -1,13 +1,13 @@
 /* store: saved documents on disk (--kv-disk DIR): prefilled once, opened again without loading.
  *
- * A document is a sequence of token ids with the KV and the selection metadata that one model computed for
+ * A document is a sequence of token ids with the KV and the selection key index that one model computed for
  * them.  DIR holds one SQLite catalog, catalog.db (who, which tokens, a checksum for every page), and two files
- * per document: N.pages and N.metadata (docs/formats.md has all of it; docs/decisions/ says why).
+ * per document: N.pages and N.key index (docs/formats.md has all of it; docs/decisions/ says why).
  *
  *   page      a chunk (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h), padded to
  *             4 KiB.  Its place in the file follows from layer, head and chunk; 16 consecutive chunks of a
  *             head are neighbours on disk however they were written.
- *   metadata  what selection reads, so many bytes per chunk: contiguous in a file of its own.
+ *   key index  what selection reads, so many bytes per chunk: contiguous in a file of its own.
  *   tail      the chunk that is not full yet, in one of two places that commits use in turns.
  *   commit    makes a prefix of the document durable.
  *
@@ -52,14 +52,14 @@ struct document;
 
 enum {
     STORE_FINGERPRINT_BYTES = 32,
-    STORE_TEXT_MOST = 256, /* bytes of a name or description, with the zero */
-    STORE_WORD_MOST = 48,  /* of a codec's or metadata kind's name */
-    STORE_LAYERS_MOST = 1024,
-    STORE_HEADS_MOST = 1024,
-    STORE_CHUNK_BYTES_MOST = 16 << 20,
-    STORE_METADATA_BYTES_MOST = 1 << 20,
+    STORE_TEXT_MAX = 256, /* bytes of a name or description, with the zero */
+    STORE_WORD_MAX = 48,  /* of a codec's or key index kind's name */
+    STORE_LAYERS_MAX = 1024,
+    STORE_HEADS_MAX = 1024,
+    STORE_CHUNK_BYTES_MAX = 16 << 20,
+    STORE_KEY_INDEX_BYTES_MAX = 1 << 20,
 };
-#define STORE_TOKENS_MOST (UINT64_C(1) << 28)
+#define STORE_TOKENS_MAX (UINT64_C(1) << 28)
 
 struct store_options {
     const char *directory;
@@ -93,7 +93,7 @@ const char *store_warning(const struct store *store);
  * RoPE, KV types, ...). */
 struct store_model {
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
-    const char *description; /* for people, cut to STORE_TEXT_MOST */
+    const char *description; /* for people, cut to STORE_TEXT_MAX */
 };
 
 /* Makes a fingerprint of bytes, one part after another; fingerprint begins as zeros. */
@@ -101,14 +101,14 @@ void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const v
 
 /* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
 struct store_layout {
-    char codec[STORE_WORD_MOST]; /* types and dimensions of a row, as "f16.64,q8.64" */
+    char codec[STORE_WORD_MAX]; /* types and dimensions of a row, as "f16.64,q8.64" */
     uint32_t layer_count, kv_head_count;
     uint32_t chunk_bytes; /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
     uint32_t tail_bytes;  /* of the same in a tail, where full chunks are compressed; 0: chunk_bytes */
     struct page_shares
         shares; /* where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
-    char metadata_kind[STORE_WORD_MOST]; /* "none" with 0 bytes */
-    uint32_t metadata_bytes;             /* per chunk of one head of one layer */
+    char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
+    uint32_t key_index_bytes;            /* per chunk of one head of one layer */
 };
 
 /* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB.  With shares: of the
@@ -138,7 +138,7 @@ enum status store_find_same(struct store *store, const struct store_model *model
                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                             struct store_match *match, struct error *error) STATUS_CHECKED;
 
-/* The same among documents whose pages look like that, whatever metadata they have. */
+/* The same among documents whose pages look like that, whatever key index they have. */
 enum status store_find_pages(struct store *store, const struct store_model *model,
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) STATUS_CHECKED;
@@ -187,7 +187,7 @@ enum status store_measure(struct store *store, const struct store_layout *layout
 struct document_description {
     const struct store_model *model;
     const struct store_layout *layout;
-    const char *name;        /* for people: the file it came from; cut to STORE_TEXT_MOST */
+    const char *name;        /* for people: the file it came from; cut to STORE_TEXT_MAX */
     uint64_t token_capacity; /* tokens that it may become at most; their room is reserved now */
 };
 
@@ -202,7 +202,7 @@ enum document_mode {
                         that was killed a moment ago is waited for */
 };
 
-/* Verifies everything but the pages and the metadata, which are verified as they are read.  STATUS_DOCUMENT:
+/* Verifies everything but the pages and the key index, which are verified as they are read.  STATUS_DOCUMENT:
  * damaged (it is flagged, and will not be found again), of another model or layout, or gone.  token_capacity
  * as in the description; only for DOCUMENT_APPEND. */
 enum status document_open(struct document **document, struct store *store, uint64_t id,
@@ -215,7 +215,7 @@ enum status document_open(struct document **document, struct store *store, uint6
 void document_close(struct document *document); /* NULL is allowed */
 
 /* Bytes that a document of token_capacity keeps in memory while it is open, at most: its tokens, and checksums and
- * states of pages and metadata. */
+ * states of pages and key index. */
 uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity);
 uint64_t document_id(const struct document *document);
 const struct store_layout *document_layout(const struct document *document);
@@ -229,21 +229,21 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
 
 /* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
  * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.shares.  At most
- * document_write_most chunks in a call. */
+ * document_write_max chunks in a call. */
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) STATUS_CHECKED;
-size_t document_write_most(const struct document *document);
-/* bytes: [chunk_count][layout.metadata_bytes]. */
-enum status document_write_metadata(struct document *document, size_t layer, size_t kv_head,
-                                    uint64_t chunk_first, size_t chunk_count, const void *bytes,
-                                    struct error *error) STATUS_CHECKED;
+size_t document_write_max(const struct document *document);
+/* bytes: [chunk_count][layout.key_index_bytes]. */
+enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head,
+                                     uint64_t chunk_first, size_t chunk_count, const void *bytes,
+                                     struct error *error) STATUS_CHECKED;
 /* The chunk that is not full, for the next commit, which must be of this token_count; 8 blocks of tail_bytes. */
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) STATUS_CHECKED;
 
 /* The first token_count tokens become durable, once everything that was written for them is.  All pages and
- * metadata of the whole chunks behind the last commit must have been written and, when token_count is no
+ * key index of the whole chunks behind the last commit must have been written and, when token_count is no
  * multiple of 64, the tail of every layer and head.  tokens: the whole document's, [token_count]. */
 enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
                             struct error *error) STATUS_CHECKED;
@@ -284,10 +284,10 @@ enum status document_check_page(struct document *document, const struct page_rea
 enum status document_read_failed(struct document *document, const struct io_completion *completion,
                                  struct error *error) STATUS_CHECKED;
 
-/* The metadata of one layer's chunks [chunk_first, chunk_first + chunk_count), verified:
- * memory[kv_head][chunk_count][metadata_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and
+/* The key index of one layer's chunks [chunk_first, chunk_first + chunk_count), verified:
+ * memory[kv_head][chunk_count][key_index_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and
  * waits; document_open has asked for the whole file already. */
-enum status document_read_metadata(struct document *document, size_t layer, uint64_t chunk_first,
-                                   uint64_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
+enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
+                                    uint64_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -25,16 +25,16 @@ enum { SEGMENT_CHUNKS = 16 }; /* consecutive chunks of a head that are neighbour
 struct geometry {
     size_t layer_count, kv_head_count;
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
-    size_t chunk_bytes, page_bytes, metadata_bytes;
+    size_t chunk_bytes, page_bytes, key_index_bytes;
     size_t tail_chunk_bytes, tail_page_bytes;
     struct page_shares shares;
-    uint32_t packed_before[PAGE_SHARES_LAYERS_MOST +
-                           1]; /* pages in 4 bits of a head's segment, of the layers before */
+    uint32_t quantized_before[PAGE_SHARES_LAYERS_MAX +
+                              1]; /* pages in 4 bits of a head's segment, of the layers before */
 };
 
 /* STATUS_USAGE names the field that is out of bounds. */
 enum status layout_check(const struct store_layout *layout, struct error *error) STATUS_CHECKED;
-/* The layout as the catalog has it; text[STORE_TEXT_MOST]. */
+/* The layout as the catalog has it; text[STORE_TEXT_MAX]. */
 void layout_format(const struct store_layout *layout, char *text);
 /* STATUS_DOCUMENT: not what layout_format writes. */
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
@@ -47,14 +47,14 @@ uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_he
 /* Bytes of a page's chunk, and with its padding; the latter of the larger form. */
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
-size_t page_padded_most(const struct geometry *geometry);
-uint64_t metadata_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+size_t page_padded_max(const struct geometry *geometry);
+uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head);
 /* Bytes of the tail's page that hold its token_count % 64 rows: whole blocks. */
 size_t tail_bytes(const struct geometry *geometry, uint64_t token_count);
 /* Where the last byte that this commit covers ends. */
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation);
-uint64_t metadata_end(const struct geometry *geometry, uint64_t token_count);
+uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count);
 /* Room that a document of so many tokens takes at most, its rows in the catalog included; UINT64_MAX: no
  * disk is that large. */
 uint64_t document_room(const struct geometry *geometry, uint64_t token_count);
@@ -64,29 +64,29 @@ uint64_t document_room(const struct geometry *geometry, uint64_t token_count);
 struct document_row {
     uint64_t id, generation; /* generation: number of its last commit, 0 before the first */
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
-    char model[STORE_TEXT_MOST], name[STORE_TEXT_MOST], layout[STORE_TEXT_MOST];
+    char model[STORE_TEXT_MAX], name[STORE_TEXT_MAX], layout[STORE_TEXT_MAX];
     int64_t created;
     int64_t prefix; /* prefix_of its tokens, 0 when there are fewer than 64 */
     uint64_t token_count, bytes;
     struct checksum chain; /* over the commits, each in its order */
     /* The checksum covers what is above. */
-    uint64_t writer;               /* process that writes it or died doing so; 0: closed properly */
-    char damaged[STORE_TEXT_MOST]; /* the reason; "": none */
-    bool intact;                   /* the checksum is right */
+    uint64_t writer;              /* process that writes it or died doing so; 0: closed properly */
+    char damaged[STORE_TEXT_MAX]; /* the reason; "": none */
+    bool intact;                  /* the checksum is right */
 };
 
 struct commit_row {
     uint64_t document, number;
     uint64_t token_first, token_end; /* tokens of this commit */
-    const void *tokens, *page_sums, *metadata_sums, *tail_sums;
-    size_t tokens_bytes, page_sums_bytes, metadata_sums_bytes, tail_sums_bytes;
+    const void *tokens, *page_sums, *key_index_sums, *tail_sums;
+    size_t tokens_bytes, page_sums_bytes, key_index_sums_bytes, tail_sums_bytes;
     struct checksum checksum; /* over all above */
 };
 
 /* Identifies the first 64 tokens; never 0. */
 int64_t prefix_of(const int32_t *tokens);
 
-#define DOCUMENT_ID_MOST (UINT64_C(1) << 62)
+#define DOCUMENT_ID_MAX (UINT64_C(1) << 62)
 
 struct catalog {
     struct sqlite3 *database;
@@ -174,20 +174,20 @@ struct document {
     uint64_t id;
     struct document_row
         row; /* as of the last commit; a writer's is its thread's, once commits are asked for */
-    struct io_file pages, metadata;
+    struct io_file pages, key_index;
     bool writing;
     bool flag; /* what was found while it was opened belongs into the catalog */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
-    int32_t *tokens;                            /* owned; [token_capacity] */
-    struct checksum *page_sums, *metadata_sums; /* owned; [chunk_capacity][layer][head] */
-    struct checksum *tail_sums;                 /* owned; [layer][head]; of the last commit */
+    int32_t *tokens;                             /* owned; [token_capacity] */
+    struct checksum *page_sums, *key_index_sums; /* owned; [chunk_capacity][layer][head] */
+    struct checksum *tail_sums;                  /* owned; [layer][head]; of the last commit */
     /* A writer's, beside what its thread has (writer.c). */
-    _Atomic uint8_t *page_states, *metadata_states; /* owned; [chunk_capacity][layer][head] */
-    uint8_t *tail_states;                           /* owned; [layer][head]: written for the next commit */
-    struct checksum *tail_next;                     /* owned; [layer][head] */
-    uint64_t tail_tokens;                           /* that tail_states are for */
-    uint64_t asked_tokens, asked_generation;        /* after the commits asked for */
+    _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
+    uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
+    struct checksum *tail_next;                      /* owned; [layer][head] */
+    uint64_t tail_tokens;                            /* that tail_states are for */
+    uint64_t asked_tokens, asked_generation;         /* after the commits asked for */
     uint64_t opened_generation;
     _Atomic uint64_t committed_tokens;
     size_t pending;     /* commands not done; under the writer's lock */
@@ -224,7 +224,7 @@ enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED
  * reservation; without a commit the files become empty and the rows go; after the transaction the files may.
  * STATUS_DOCUMENT, and nothing was changed: the commits are not those of the row. */
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *metadata, struct error *error)
+                               struct io_file *pages, struct io_file *key_index, struct error *error)
     STATUS_CHECKED;
 
 /* document.c */
@@ -236,13 +236,13 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
 void document_free(struct document *document);
 
 /* writer.c: the thread that writes.  Functions of the engine's thread. */
-enum { WRITE_BUFFERS_MOST = 2 }; /* that one call of document_write_... takes */
+enum { WRITE_BUFFERS_MAX = 2 }; /* that one call of document_write_... takes */
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error)
     STATUS_CHECKED;
 void writer_stop(struct writer *writer); /* after its documents are done; NULL is allowed */
 size_t writer_buffer_bytes(const struct writer *writer);
 
-enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_METADATA };
+enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_KEY_INDEX };
 struct write_range {
     enum write_kind kind;
     struct document *document;
@@ -258,7 +258,7 @@ void writer_submit(struct writer *writer, struct buffer *buffer, const struct wr
 /* tokens: of the whole document; the new ones are copied. */
 enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens,
                           uint64_t token_first, uint64_t token_end, struct error *error) STATUS_CHECKED;
-void writer_wait_room(struct writer *writer); /* for WRITE_BUFFERS_MOST */
+void writer_wait_room(struct writer *writer); /* for WRITE_BUFFERS_MAX */
 void writer_wait_document(struct writer *writer, struct document *document);
 /* The document's first failure, or STATUS_OK. */
 enum status writer_failure(struct writer *writer, struct document *document, struct error *error)

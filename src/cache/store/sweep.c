@@ -44,14 +44,14 @@ static void punch_behind(struct io_file *file, const struct geometry *geometry, 
         }
 }
 
-static size_t metadata_entry_bytes(const struct geometry *geometry, size_t layer, size_t kv_head,
-                                   uint64_t chunk) {
+static size_t key_index_entry_bytes(const struct geometry *geometry, size_t layer, size_t kv_head,
+                                    uint64_t chunk) {
     (void)layer, (void)kv_head, (void)chunk;
-    return geometry->metadata_bytes;
+    return geometry->key_index_bytes;
 }
 
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                        struct io_file *pages, struct io_file *metadata, struct error *error) {
+                        struct io_file *pages, struct io_file *key_index, struct error *error) {
     uint64_t chunks = chunks_full(row->token_count),
              end = pages_end(geometry, row->token_count, row->generation);
     uint64_t size;
@@ -60,11 +60,11 @@ static enum status trim(struct store *store, struct document_row *row, const str
         TRY(io_file_truncate(pages, end, error));
         punch_behind(pages, geometry, chunks, page_offset, page_padded_bytes);
     }
-    TRY(io_file_size(metadata, &size, error));
-    end = metadata_end(geometry, row->token_count);
-    if (size > end) TRY(io_file_truncate(metadata, end, error));
-    if (geometry->metadata_bytes > 0)
-        punch_behind(metadata, geometry, chunks, metadata_offset, metadata_entry_bytes);
+    TRY(io_file_size(key_index, &size, error));
+    end = key_index_end(geometry, row->token_count);
+    if (size > end) TRY(io_file_truncate(key_index, end, error));
+    if (geometry->key_index_bytes > 0)
+        punch_behind(key_index, geometry, chunks, key_index_offset, key_index_entry_bytes);
     row->bytes = document_room(geometry, row->token_count);
     row->writer = 0;
     return catalog_update(&store->catalog, row, error);
@@ -76,13 +76,13 @@ static enum status see_intact(void *context, const struct commit_row *commit, st
 }
 
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *metadata, struct error *error) {
+                               struct io_file *pages, struct io_file *key_index, struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
-    if (row->generation > 0) return trim(store, row, geometry, pages, metadata, error);
+    if (row->generation > 0) return trim(store, row, geometry, pages, key_index, error);
     /* Cut first: on a full disk the catalog has room for its journal only then. */
     if (pages != NULL) TRY(io_file_truncate(pages, 0, error));
-    if (metadata != NULL) TRY(io_file_truncate(metadata, 0, error));
+    if (key_index != NULL) TRY(io_file_truncate(key_index, 0, error));
     return catalog_remove(&store->catalog, row->id, error);
 }
 
@@ -131,13 +131,13 @@ static enum status check(struct sweep *sweep, struct error *error) {
 /* A document whose writer did not close it, with the writer's lock. */
 static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
                                  const struct store_layout *layout, struct io_file *pages,
-                                 struct io_file *metadata, struct error *error) {
+                                 struct io_file *key_index, struct error *error) {
     struct geometry geometry;
     struct error why;
     geometry_init(&geometry, layout);
     TRY(check(sweep, error));
     if (!sweep->sound) return STATUS_OK;
-    enum status status = document_give_back(sweep->store, row, &geometry, pages, metadata, &why);
+    enum status status = document_give_back(sweep->store, row, &geometry, pages, key_index, &why);
     if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
     if (status == STATUS_IO &&
         !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
@@ -149,12 +149,12 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
 }
 
 static enum status open_files(struct store *store, uint64_t id, struct io_file *pages,
-                              struct io_file *metadata, struct error *error) {
+                              struct io_file *key_index, struct error *error) {
     char name[40];
     document_file_name(name, id, "pages");
     TRY(io_file_open(pages, &store->folder, name, IO_FILE_UPDATE, false, error));
     document_file_name(name, id, "metadata");
-    enum status status = io_file_open(metadata, &store->folder, name, IO_FILE_UPDATE, false, error);
+    enum status status = io_file_open(key_index, &store->folder, name, IO_FILE_UPDATE, false, error);
     if (status != STATUS_OK) io_file_close(pages);
     return status;
 }
@@ -170,7 +170,7 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
         return catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
     }
     struct store_layout layout;
-    struct io_file pages, metadata;
+    struct io_file pages, key_index;
     struct error why;
     if (row->damaged[0] == '\0' && layout_parse(row->layout, &layout, &why) != STATUS_OK) {
         if (store->warning == NULL)
@@ -179,14 +179,14 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
         return catalog_flag(&store->catalog, row->id, why.message, error);
     }
     if (row->writer == 0 || layout_parse(row->layout, &layout, NULL) != STATUS_OK) return STATUS_OK;
-    if (open_files(store, row->id, &pages, &metadata, &why) != STATUS_OK) /* said when it is opened */
+    if (open_files(store, row->id, &pages, &key_index, &why) != STATUS_OK) /* said when it is opened */
         return row->generation > 0 || why.os_error != ENOENT
                    ? STATUS_OK
                    : sweep_writing(sweep, row, &layout, NULL, NULL, error);
     enum status status = document_lock_writer(store, row->id, &pages, DEAD_WRITER_MILLISECONDS, error);
-    if (status == STATUS_OK) status = sweep_writing(sweep, row, &layout, &pages, &metadata, error);
+    if (status == STATUS_OK) status = sweep_writing(sweep, row, &layout, &pages, &key_index, error);
     io_file_close(&pages);
-    io_file_close(&metadata);
+    io_file_close(&key_index);
     return status == STATUS_FULL ? STATUS_OK : status;
 }
 

@@ -28,14 +28,14 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
     const struct geometry *geometry = &document->geometry;
     uint64_t tokens = document_token_count(document);
     uint64_t chunks = chunks_full(tokens) + (tokens % KV_CHUNK_TOKENS != 0);
-    size_t page_most = max_size(geometry->page_bytes, geometry->tail_page_bytes);
+    size_t page_max = max_size(geometry->page_bytes, geometry->tail_page_bytes);
     struct page_read reads[BATCH];
     for (uint64_t segment = 0; segment < chunks; segment += SEGMENT_CHUNKS) {
         size_t count = 0; /* in the order of the disk, but for the tail */
         for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
             for (uint32_t head = 0; head < geometry->kv_head_count; head++)
                 for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
-                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_most};
+                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_max};
                     if (++count < BATCH) continue;
                     TRY(read_batch(document, queue, reads, count, error));
                     count = 0;
@@ -45,17 +45,17 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
     return STATUS_OK;
 }
 
-static enum status verify_metadata(struct document *document, struct error *error) {
+static enum status verify_key_index(struct document *document, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     uint64_t chunks = chunks_full(document_token_count(document)), bytes;
-    if (!checked_multiply(chunks * geometry->kv_head_count, geometry->metadata_bytes, &bytes) ||
+    if (!checked_multiply(chunks * geometry->kv_head_count, geometry->key_index_bytes, &bytes) ||
         bytes > SIZE_MAX)
         return error_set(error, STATUS_MEMORY, "metadata: does not fit any memory");
     uint8_t *memory = malloc(bytes > 0 ? (size_t)bytes : 1);
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < geometry->layer_count; layer++)
-        status = document_read_metadata(document, layer, 0, chunks, memory, error);
+        status = document_read_key_index(document, layer, 0, chunks, memory, error);
     free(memory);
     return status;
 }
@@ -104,7 +104,7 @@ enum status store_verify(struct store *store, uint64_t id, struct error *error) 
         IO_ALIGNMENT, BATCH * max_size(document->geometry.page_bytes, document->geometry.tail_page_bytes));
     enum status status = memory == NULL ? error_set(error, STATUS_MEMORY, "verify: out of memory")
                                         : io_queue_create(&queue, &options, error);
-    if (status == STATUS_OK) status = verify_metadata(document, error);
+    if (status == STATUS_OK) status = verify_key_index(document, error);
     if (status == STATUS_OK) status = verify_pages(document, queue, memory, error);
     io_queue_destroy(queue);
     free(memory);

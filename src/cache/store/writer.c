@@ -16,7 +16,7 @@
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
 
-enum { BUFFERS_LEAST = 4, BUFFERS_MOST = 256, BUFFER_BYTES_LEAST = 256 << 10 };
+enum { BUFFERS_MIN = 4, BUFFERS_MAX = 256, BUFFER_BYTES_MIN = 256 << 10 };
 
 struct command { /* first in a buffer or in a commit */
     struct command *next;
@@ -124,13 +124,13 @@ static struct io_request prepare(struct buffer *buffer) {
             checksum_of(buffer->memory, bytes);
         break;
     }
-    case WRITE_METADATA:
-        request.file = &document->metadata;
-        request.offset = metadata_offset(geometry, range->layer, range->kv_head, range->chunk);
-        request.bytes = range->count * geometry->metadata_bytes;
+    case WRITE_KEY_INDEX:
+        request.file = &document->key_index;
+        request.offset = key_index_offset(geometry, range->layer, range->kv_head, range->chunk);
+        request.bytes = range->count * geometry->key_index_bytes;
         for (size_t i = 0; i < range->count; i++)
-            document->metadata_sums[range_index(range, i)] =
-                checksum_of(buffer->memory + i * geometry->metadata_bytes, geometry->metadata_bytes);
+            document->key_index_sums[range_index(range, i)] =
+                checksum_of(buffer->memory + i * geometry->key_index_bytes, geometry->key_index_bytes);
         break;
     }
     return request;
@@ -191,7 +191,7 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
     while (document->in_flight > 0) reap(writer, 1);
     TRY(writer_failure(writer, document, error));
     TRY(io_file_sync(&document->pages, error));
-    if (geometry->metadata_bytes > 0) TRY(io_file_sync(&document->metadata, error));
+    if (geometry->key_index_bytes > 0) TRY(io_file_sync(&document->key_index, error));
     uint64_t first = chunks_full(asked->token_first), end = chunks_full(asked->token_end);
     size_t sums = (size_t)(end - first) * geometry->chunk_pages * sizeof(struct checksum);
     bool tail = asked->token_end % KV_CHUNK_TOKENS != 0;
@@ -210,9 +210,10 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
         .tokens_bytes = (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens,
         .page_sums = document->page_sums + page_index(geometry, 0, 0, first),
         .page_sums_bytes = sums,
-        .metadata_sums =
-            geometry->metadata_bytes > 0 ? document->metadata_sums + page_index(geometry, 0, 0, first) : NULL,
-        .metadata_sums_bytes = geometry->metadata_bytes > 0 ? sums : 0,
+        .key_index_sums = geometry->key_index_bytes > 0
+                              ? document->key_index_sums + page_index(geometry, 0, 0, first)
+                              : NULL,
+        .key_index_sums_bytes = geometry->key_index_bytes > 0 ? sums : 0,
         .tail_sums = document->tail_next,
         .tail_sums_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0,
     };
@@ -275,7 +276,7 @@ static void writer_free(struct writer *writer) {
 
 static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, struct error *error) {
     size_t count = writer->store->options.staging_bytes / buffer_bytes;
-    count = min_size(max_size(count, BUFFERS_LEAST), BUFFERS_MOST);
+    count = min_size(max_size(count, BUFFERS_MIN), BUFFERS_MAX);
     writer->buffer_bytes = buffer_bytes;
     writer->memory = aligned_alloc(IO_ALIGNMENT, count * buffer_bytes);
     writer->buffers = calloc(count, sizeof *writer->buffers);
@@ -296,9 +297,9 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
 }
 
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error) {
-    size_t bytes = align_up(max_size(geometry->page_bytes, geometry->metadata_bytes), IO_ALIGNMENT);
+    size_t bytes = align_up(max_size(geometry->page_bytes, geometry->key_index_bytes), IO_ALIGNMENT);
     bytes = max_size(bytes, geometry->tail_page_bytes);
-    bytes = max_size(bytes, BUFFER_BYTES_LEAST);
+    bytes = max_size(bytes, BUFFER_BYTES_MIN);
     if (store->writer != NULL && store->writer->buffer_bytes >= bytes) return STATUS_OK;
     if (store->writer != NULL) { /* made for smaller pages */
         if (store->writing_count > 0)
@@ -386,7 +387,7 @@ enum status writer_commit(struct writer *writer, struct document *document, cons
 
 void writer_wait_room(struct writer *writer) {
     pthread_mutex_lock(&writer->lock);
-    while (writer->free_count < WRITE_BUFFERS_MOST) pthread_cond_wait(&writer->done, &writer->lock);
+    while (writer->free_count < WRITE_BUFFERS_MAX) pthread_cond_wait(&writer->done, &writer->lock);
     pthread_mutex_unlock(&writer->lock);
 }
 

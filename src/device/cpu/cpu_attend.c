@@ -15,7 +15,7 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
-    DECODE_ROWS_MOST = 1, /* items of more rows go to the prefill kernel */
+    DECODE_ROWS_MAX = 1, /* items of more rows go to the prefill kernel */
     APPEND_ELEMENTS_ALONE = 8192,
 };
 
@@ -227,7 +227,7 @@ static void count_entries(const struct attend_operation *operation, size_t query
     *rows = *blocks = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
         size_t count = operation->items[i].row_count;
-        if (count <= DECODE_ROWS_MOST)
+        if (count <= DECODE_ROWS_MAX)
             *rows += count;
         else
             *blocks += (count + query_block - 1) / query_block;
@@ -239,7 +239,7 @@ static size_t partial_floats(const struct attend_operation *operation, size_t gr
     uint64_t units = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
-        if (item->row_count > DECODE_ROWS_MOST) continue;
+        if (item->row_count > DECODE_ROWS_MAX) continue;
         uint64_t last = item->position_first + item->row_count;
         uint64_t ranges = (last + ATTENTION_RANGE_ROWS - 1) / ATTENTION_RANGE_ROWS;
         units += item->row_count * operation->kv_head_count * min_size((size_t)ranges, ATTENTION_RANGES + 1);
@@ -276,7 +276,7 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
 
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
-        if (item->row_count > DECODE_ROWS_MOST)
+        if (item->row_count > DECODE_ROWS_MAX)
             plan_prefill_item(&run, item);
         else
             for (size_t row = 0; row < item->row_count; row++) plan_decode_row(&run, item, row);

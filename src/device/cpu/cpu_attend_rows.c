@@ -12,7 +12,7 @@
 #include "device/cpu/cpu_device_internal.h"
 #include "platform/clock.h"
 
-enum { ROWS_MOST = 64 }; /* of a batch */
+enum { ROWS_MAX = 64 }; /* of a batch */
 
 enum rows_phase { PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
 
@@ -22,7 +22,7 @@ struct rows_run {
     const struct kv_layout *kv;
     const struct rows_item *items; /* [item_count] of the batch */
     size_t item_count, group;
-    size_t attend_first[ROWS_MOST]; /* unit of head 0 of each; also the index of its first partial */
+    size_t attend_first[ROWS_MAX]; /* unit of head 0 of each; also the index of its first partial */
     float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
     size_t partial_stride;
     uint8_t *threads;
@@ -55,20 +55,20 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
 
 /* Of count rows from `list` on, those before the first chunk that lies in the other form: in 4 bits or as rows. */
 static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
-                        bool *packed) {
-    *packed = false;
-    if (view->packed == NULL) return count;
-    void *const *forms = view->packed + head * view->chunk_stride;
-    *packed = forms[list[0] / KV_CHUNK_TOKENS] != NULL;
+                        bool *quantized) {
+    *quantized = false;
+    if (view->quantized == NULL) return count;
+    void *const *forms = view->quantized + head * view->chunk_stride;
+    *quantized = forms[list[0] / KV_CHUNK_TOKENS] != NULL;
     size_t end = 1;
-    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != NULL) == *packed) end++;
+    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != NULL) == *quantized) end++;
     return end;
 }
 
 /* Rows of a part, all in one form, and where what comes of them goes. */
 struct rows_piece {
     size_t first, count; /* of the part */
-    bool packed;
+    bool quantized;
     float *partial, *scores; /* scores: NULL where none are wanted */
 };
 
@@ -79,7 +79,7 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
     const struct kv_view *view = &item->view;
     struct attention_gather_args args = {
         .layout = run->kv,
-        .chunks = (const void *const *)((piece->packed ? view->packed : view->chunks) +
+        .chunks = (const void *const *)((piece->quantized ? view->quantized : view->chunks) +
                                         part->head * view->chunk_stride),
         .rows = part->list + piece->first,
         .row_count = piece->count,
@@ -100,13 +100,13 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
     if (then < run->units[PHASE_ATTEND] && piece->first + piece->count == part->count) {
         const struct rows_part next = part_of(run, then);
         const struct kv_view *next_view = &run->items[next.item].view;
-        bool next_packed;
+        bool next_quantized;
         args.then_chunks = (const void *const *)(next_view->chunks + next.head * next_view->chunk_stride);
         args.then_rows = next.list;
-        args.then_count = same_form(next_view, next.head, next.list, next.count, &next_packed);
-        if (next_packed) args.then_count = 0;
+        args.then_count = same_form(next_view, next.head, next.list, next.count, &next_quantized);
+        if (next_quantized) args.then_count = 0;
     }
-    (piece->packed ? kernels->gather_q4 : kernels->gather)(&args);
+    (piece->quantized ? kernels->gather_q4 : kernels->gather)(&args);
 }
 
 static void merge_partial(const struct rows_run *run, float *target, const float *source) {
@@ -137,7 +137,7 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, ui
     struct rows_piece piece = {.first = 0};
     for (; piece.first < part.count; piece.first += piece.count) {
         piece.count = same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first,
-                                &piece.packed);
+                                &piece.quantized);
         piece.partial = piece.first == 0 ? partial : other;
         piece.scores = scores != NULL ? scores + piece.first : NULL;
         attend_piece(run, &part, &piece, then, rest);
@@ -198,7 +198,7 @@ static size_t item_units(const struct attend_rows_operation *operation, const st
 /* Takes items from run->items on, as many as one batch holds. */
 static void plan_batch(struct rows_run *run, size_t items_left) {
     const size_t unit_bytes = run->partial_stride * sizeof *run->partials;
-    while (run->item_count < items_left && run->item_count < ROWS_MOST) {
+    while (run->item_count < items_left && run->item_count < ROWS_MAX) {
         size_t units = item_units(run->operation, &run->items[run->item_count]);
         if (run->item_count > 0 && (run->units[PHASE_ATTEND] + units) * unit_bytes > BATCH_BYTES) return;
         run->attend_first[run->item_count++] = run->units[PHASE_ATTEND];
@@ -231,7 +231,7 @@ void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *
         struct rows_run run = {.device = device, .operation = operation, .items = operation->items + first};
         run.kv = run.items[0].view.layout;
         run.group = operation->head_count / operation->kv_head_count;
-        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
         run.partial_stride = align_up(run.group * (2 + run.kv->v_dimension), 16);
         plan_batch(&run, operation->item_count - first);
         if (!plan_scratch(&run, device)) return;

@@ -41,15 +41,15 @@ static enum status cpu_stream_create(struct device *device, struct stream **stre
 
 static void cpu_stream_destroy(struct stream *stream) { free(stream); }
 
-static void cpu_beside(struct stream *stream, void (*work)(void *context), void *context) {
-    ASSERT(stream->device->beside == NULL);
-    stream->device->beside = work;
-    stream->device->beside_context = context;
+static void cpu_overlap(struct stream *stream, void (*work)(void *context), void *context) {
+    ASSERT(stream->device->overlap == NULL);
+    stream->device->overlap = work;
+    stream->device->overlap_context = context;
 }
 
 static enum status cpu_stream_synchronize(struct stream *stream, struct error *error) {
     const struct error *first = &stream->device->error;
-    cpu_run_beside(stream->device);
+    cpu_run_overlap(stream->device);
     if (first->status != STATUS_OK && error != NULL) *error = *first;
     return first->status;
 }
@@ -106,7 +106,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_synchronize = cpu_stream_synchronize,
-    .beside = cpu_beside,
+    .overlap = cpu_overlap,
     .copy = cpu_copy,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
@@ -128,7 +128,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .append = cpu_append,
     .attend = cpu_attend,
     .gather = cpu_gather,
-    .metadata_build = cpu_metadata_build,
+    .key_index_build = cpu_key_index_build,
     .choose = cpu_choose,
     .attend_rows = cpu_attend_rows,
     .add_mass = cpu_add_mass,

@@ -22,7 +22,7 @@
 #include "kernels/kernels.h"
 #include "platform/pool.h"
 
-enum { GROUP_MOST = 64 }; /* query heads of a KV head */
+enum { GROUP_MAX = 64 }; /* query heads of a KV head */
 
 struct cpu_device {
     struct device device; /* first: a struct device * is a struct cpu_device * */
@@ -33,9 +33,9 @@ struct cpu_device {
     uint8_t *scratch;   /* owned */
     size_t scratch_bytes;
     uint64_t scratch_growths;
-    void (*beside)(void *context); /* what the caller does before its part of the next run; NULL: nothing */
-    void *beside_context;
-    bool runs_beside; /* the caller is in it, within a run of the pool */
+    void (*overlap)(void *context); /* what the caller does before its part of the next run; NULL: nothing */
+    void *overlap_context;
+    bool runs_overlap; /* the caller is in it, within a run of the pool */
     /* By weight type: up to how many inputs go through matvec; more go through matmul. */
     uint16_t matvec_inputs[MATVEC_TYPES];
     struct kernels kernels;
@@ -69,7 +69,7 @@ uint32_t cpu_flag_value(struct flag *flag);
  * task may call pool_share, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
 /* Does what the caller was to do beside the next run, now; nothing when there is none. */
-void cpu_run_beside(struct cpu_device *device);
+void cpu_run_overlap(struct cpu_device *device);
 static inline void cpu_barrier(const struct pool_worker *worker) {
     if (worker->pool != NULL) pool_barrier(worker);
 }
@@ -101,7 +101,7 @@ void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *
 void cpu_rope(struct stream *stream, const struct rope_operation *operation);
 void cpu_activation(struct stream *stream, const struct activation_operation *operation);
 void cpu_gather(struct stream *stream, const struct gather_operation *operation);
-void cpu_metadata_build(struct stream *stream, const struct metadata_operation *operation);
+void cpu_key_index_build(struct stream *stream, const struct key_index_operation *operation);
 void cpu_choose(struct stream *stream, const struct choose_operation *operation);
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
 void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation);

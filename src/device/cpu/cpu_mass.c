@@ -1,4 +1,4 @@
-/* add_mass on the cpu.  A unit is one KV head of one item: its metadata are its own, so units share nothing, where no
+/* add_mass on the cpu.  A unit is one KV head of one item: its key index is its own, so units share nothing, where no
  * two items are of one sequence. */
 #include <string.h>
 
@@ -20,7 +20,7 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
     const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
     const size_t kv_head = unit % operation->kv_head_count, query_head = unit * run->group;
     const struct row_list list = item->lists[kv_head];
-    float m[GROUP_MOST], s[GROUP_MOST];
+    float m[GROUP_MAX], s[GROUP_MAX];
     for (size_t i = 0; i < run->group; i++) {
         m[i] = operation->sums[query_head + i].greatest;
         s[i] = operation->sums[query_head + i].sum / operation->weight;
@@ -34,7 +34,7 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
                                 .s = s,
                                 .row_count = list.count,
                                 .mass = received});
-    void *const *blocks = item->view.metadata + kv_head * item->view.chunk_stride;
+    void *const *blocks = item->view.key_index + kv_head * item->view.chunk_stride;
     for (size_t i = 0; i < list.count; i++)
         ((float *)blocks[list.rows[i] / KV_CHUNK_TOKENS])[list.rows[i] % KV_CHUNK_TOKENS] += received[i];
 }
@@ -51,7 +51,7 @@ void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operat
     struct cpu_device *device = stream->device;
     struct mass_run run = {
         .device = device, .operation = operation, .group = operation->head_count / operation->kv_head_count};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
     size_t longest = 0;
     for (size_t i = 0; i < operation->item_count; i++)
         for (size_t head = 0; head < operation->kv_head_count; head++)

@@ -1,6 +1,6 @@
 /* mass_bound on the cpu: the share of attention that the rows a query head attended to have at least.
  *
- * The metadata have, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
+ * The key index has, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
  * at most U = sum over d of max(q_d min_d, q_d max_d).  With the attended rows' greatest score m and sum s of
  * exp(score - m), which attention has computed, and n tokens of a unit that were left out:
  *
@@ -53,9 +53,9 @@ struct bounder {
     float *widened; /* [dimension]: what 4 bits add to a chunk's keys */
     uint8_t *left;  /* [PIECE]: tokens of a unit that were left out */
     void *score_scratch;
-    float greatest;         /* element of any key, its magnitude */
-    float top[GROUP_MOST];  /* greatest scaled bound so far */
-    double sum[GROUP_MOST]; /* of n exp(bound - top) */
+    float greatest;        /* element of any key, its magnitude */
+    float top[GROUP_MAX];  /* greatest scaled bound so far */
+    double sum[GROUP_MAX]; /* of n exp(bound - top) */
 };
 
 static size_t bounder_init(struct bounder *c, const struct bound_run *run, uint8_t *memory) {
@@ -134,7 +134,7 @@ static void find_greatest(struct bounder *c, uint64_t first, size_t count) {
 }
 
 static void score_piece(const struct bounder *c, uint64_t first, size_t count) {
-    const struct metadata_layout *layout = c->run->operation->layout;
+    const struct key_index_layout *layout = c->run->operation->layout;
     for (size_t head = 0; head < c->run->group; head++)
         c->run->device->kernels.score.rows(
             &(struct score_args){.blocks = c->blocks,
@@ -154,7 +154,7 @@ static void score_piece(const struct bounder *c, uint64_t first, size_t count) {
 /* 4: raises the bounds of a full chunk's units, scores[head * PIECE]. */
 static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) {
     const size_t dimension = c->dimension, units = KV_CHUNK_TOKENS / c->unit_tokens;
-    float most[GROUP_MOST] = {0};
+    float most[GROUP_MAX] = {0};
     for (size_t d = 0; d < dimension; d++) {
         float low = INFINITY, high = -INFINITY;
         for (size_t unit = 0; unit < units; unit++) {
@@ -238,7 +238,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     struct bounder c;
     bounder_init(&c, run, scratch);
     c.item = item;
-    c.blocks = (const void *const *)(item->view.metadata + kv_head * item->view.chunk_stride);
+    c.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
     c.q = operation->q + item->row * operation->q_stride + kv_head * run->group * c.dimension;
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
@@ -249,7 +249,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
         find_greatest(&c, first, count);
         if (!count_left(&c, first, count, list.rows, list.count, &next)) continue;
         score_piece(&c, first, count);
-        if (item->view.packed != NULL) widen_piece(&c, first, count);
+        if (item->view.quantized != NULL) widen_piece(&c, first, count);
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
     for (size_t head = 0; head < run->group; head++) {
@@ -273,9 +273,9 @@ void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *op
                             .operation = operation,
                             .kv = operation->items[0].view.layout,
                             .group = operation->head_count / operation->kv_head_count};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
     ASSERT(operation->layout->has_bounds && operation->scale > 0);
-    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.metadata != NULL);
+    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.key_index != NULL);
     run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL)

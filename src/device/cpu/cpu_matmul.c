@@ -21,15 +21,15 @@
 enum {
     /* Measured by bench/device/bench_matvec_or_matmul, AVX2, two threads, ten types of 15: up to 6 inputs matvec
      * takes 0.6-0.9 of matmul's time, at 8 0.7-1.0, at 10 1.0-1.2 (Q6_K 0.7, F32 0.7), at 16 1.0-1.7. */
-    MATVEC_INPUTS = MATVEC_INPUTS_MOST,
+    MATVEC_INPUTS = MATVEC_INPUTS_MAX,
     /* Quantised weights on AVX-512 (Zen 5, weights in L2, preparing included): at 4 inputs 0.7-0.9, at 5 1.1-1.2. */
     MATVEC_INPUTS_512 = 4,
     MATVEC_ROW_GRANULE = 16,
     PANELS_PER_THREAD = 16, /* enough that the last panel's end is near for all */
-    PANEL_BYTES_LEAST = 32 << 10,
-    PANEL_BYTES_MOST = 256 << 10,
-    PANEL_ROWS_MOST = 1024,        /* bounds a thread's sums under accumulate */
-    MATMUL_PANEL_ROWS_MOST = 256,  /* the same for many inputs */
+    PANEL_BYTES_MIN = 32 << 10,
+    PANEL_BYTES_MAX = 256 << 10,
+    PANEL_ROWS_MAX = 1024,         /* bounds a thread's sums under accumulate */
+    MATMUL_PANEL_ROWS_MAX = 256,   /* the same for many inputs */
     PREPARE_ELEMENTS_ALONE = 32768 /* the caller quantises these in less than a fork and a barrier cost */
 };
 
@@ -56,8 +56,8 @@ struct matmul_run {
     const struct cpu_device *device;
     const struct matmul_operation *operation;
     size_t columns, product_count, input_count, unit_count, panel_count;
-    struct prepared_input inputs[DEVICE_GROUP_MOST];
-    struct product products[DEVICE_GROUP_MOST];
+    struct prepared_input inputs[DEVICE_GROUP_MAX];
+    struct product products[DEVICE_GROUP_MAX];
     bool prepared; /* by the caller */
     size_t alone_next;
     uint8_t *scratch;
@@ -113,10 +113,10 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
 static void cut_panels(struct matmul_run *run, struct product *product, size_t total_bytes) {
     const struct matmul_method *method = product->input->method;
     size_t granule = method != NULL ? method->row_granule : MATVEC_ROW_GRANULE;
-    size_t rows_most = method != NULL ? MATMUL_PANEL_ROWS_MOST : PANEL_ROWS_MOST;
+    size_t rows_max = method != NULL ? MATMUL_PANEL_ROWS_MAX : PANEL_ROWS_MAX;
     size_t bytes = total_bytes / (run->device->thread_count * PANELS_PER_THREAD);
-    bytes = min_size(max_size(bytes, PANEL_BYTES_LEAST), PANEL_BYTES_MOST);
-    size_t rows = min_size(bytes / max_size(product->weight->row_bytes, 1), rows_most);
+    bytes = min_size(max_size(bytes, PANEL_BYTES_MIN), PANEL_BYTES_MAX);
+    size_t rows = min_size(bytes / max_size(product->weight->row_bytes, 1), rows_max);
     product->panel_rows = max_size(rows / granule, 1) * granule;
     product->panel_first = run->panel_count;
     product->panel_count = (product->weight->rows + product->panel_rows - 1) / product->panel_rows;
@@ -176,9 +176,9 @@ static void multiply(const struct matmul_run *run, const struct product *product
         input->method->run(&args);
         return;
     }
-    for (size_t first = 0; first < count; first += MATVEC_INPUTS_MOST) {
+    for (size_t first = 0; first < count; first += MATVEC_INPUTS_MAX) {
         const struct matvec_args args = {.weight = weight,
-                                         .input_count = min_size(MATVEC_INPUTS_MOST, count - first),
+                                         .input_count = min_size(MATVEC_INPUTS_MAX, count - first),
                                          .inputs = prepared + first * input->input_bytes,
                                          .outputs = outputs + first * output_stride,
                                          .output_stride = output_stride,
@@ -229,8 +229,8 @@ static void matmul_task(void *context, const struct pool_worker *worker) {
 
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation) {
     struct cpu_device *device = stream->device;
-    ASSERT(operation->weight_count >= 1 && operation->weight_count <= DEVICE_GROUP_MOST);
-    ASSERT(operation->row_count <= DEVICE_BATCH_MOST);
+    ASSERT(operation->weight_count >= 1 && operation->weight_count <= DEVICE_GROUP_MAX);
+    ASSERT(operation->row_count <= DEVICE_BATCH_MAX);
     if (operation->row_count == 0) return;
     struct matmul_run run = {.device = device, .operation = operation};
     run.columns = operation->weights[0]->columns;

@@ -10,18 +10,18 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
-    MAP_BYTES_LEAST = 1 << 20, /* from here on mmap instead of the heap */
+    MAP_BYTES_MIN = 1 << 20, /* from here on mmap instead of the heap */
     HUGE_PAGE_BYTES = 2 << 20,
     PAGE_BYTES = 4096,
-    SCRATCH_BYTES_LEAST = 4 << 20,
+    SCRATCH_BYTES_MIN = 4 << 20,
 };
 
 static bool is_mapped(enum memory_kind kind, size_t size_bytes) {
-    return kind == MEMORY_HOST || size_bytes >= MAP_BYTES_LEAST;
+    return kind == MEMORY_HOST || size_bytes >= MAP_BYTES_MIN;
 }
 
 static size_t map_alignment(size_t size_bytes) {
-    return size_bytes >= MAP_BYTES_LEAST ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;
+    return size_bytes >= MAP_BYTES_MIN ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;
 }
 
 static void *map_aligned(size_t size_bytes, size_t alignment) {
@@ -46,7 +46,7 @@ enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t si
     if (fits && is_mapped(kind, size_bytes)) {
         memory = map_aligned(mapped, alignment);
         /* Huge pages are a wish: a kernel without them makes it slower, never wrong. */
-        if (memory != NULL && size_bytes >= MAP_BYTES_LEAST) (void)madvise(memory, mapped, MADV_HUGEPAGE);
+        if (memory != NULL && size_bytes >= MAP_BYTES_MIN) (void)madvise(memory, mapped, MADV_HUGEPAGE);
     } else if (fits) {
         size_t heap_bytes = align_up(max_size(size_bytes, 1), 64);
         memory = aligned_alloc(64, heap_bytes);
@@ -76,7 +76,7 @@ size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes) {
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
     if (size_bytes <= device->scratch_bytes) return device->scratch;
     /* Doubling, so that a context that grows token by token reallocates a handful of times in all. */
-    size_t grown = max_size(max_size(size_bytes, device->scratch_bytes * 2), SCRATCH_BYTES_LEAST);
+    size_t grown = max_size(max_size(size_bytes, device->scratch_bytes * 2), SCRATCH_BYTES_MIN);
     cpu_release(&device->device, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
     device->scratch = NULL;
     device->scratch_bytes = 0;

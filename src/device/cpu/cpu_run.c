@@ -6,7 +6,7 @@ struct error *cpu_device_error(struct cpu_device *device) {
 }
 
 /* A run whose caller has something else to do first: the others draw the units meanwhile. */
-struct beside_run {
+struct overlap_run {
     struct cpu_device *device;
     void (*work)(void *context);
     void *work_context;
@@ -14,36 +14,36 @@ struct beside_run {
     void *context;
 };
 
-static void beside_task(void *context, const struct pool_worker *worker) {
-    const struct beside_run *run = context;
+static void overlap_task(void *context, const struct pool_worker *worker) {
+    const struct overlap_run *run = context;
     if (worker->index == 0) {
-        run->device->runs_beside = true;
+        run->device->runs_overlap = true;
         run->work(run->work_context);
-        run->device->runs_beside = false;
+        run->device->runs_overlap = false;
     }
     run->task(run->context, worker);
 }
 
-static struct beside_run take_beside(struct cpu_device *device) {
-    struct beside_run run = {
-        .device = device, .work = device->beside, .work_context = device->beside_context};
-    device->beside = NULL;
+static struct overlap_run take_overlap(struct cpu_device *device) {
+    struct overlap_run run = {
+        .device = device, .work = device->overlap, .work_context = device->overlap_context};
+    device->overlap = NULL;
     return run;
 }
 
-void cpu_run_beside(struct cpu_device *device) {
-    if (device->beside == NULL) return;
-    struct beside_run run = take_beside(device);
+void cpu_run_overlap(struct cpu_device *device) {
+    if (device->overlap == NULL) return;
+    struct overlap_run run = take_overlap(device);
     run.work(run.work_context);
 }
 
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context) {
-    alone = alone || device->runs_beside; /* the pool is busy */
-    if (!alone && device->beside != NULL) {
-        struct beside_run run = take_beside(device);
+    alone = alone || device->runs_overlap; /* the pool is busy */
+    if (!alone && device->overlap != NULL) {
+        struct overlap_run run = take_overlap(device);
         run.task = task;
         run.context = context;
-        pool_run(device->pool, beside_task, &run);
+        pool_run(device->pool, overlap_task, &run);
         return;
     }
     if (!alone) {

@@ -4,13 +4,13 @@
 static const struct cpu_scorer nothing; /* is built, and nobody chooses by it */
 
 static const struct cpu_scorer *const scorers[] = {
-    [METADATA_NONE] = &nothing,         [METADATA_ABSTRACT] = &cpu_scorer_abstract,
-    [METADATA_HASH] = &cpu_scorer_hash, [METADATA_PARTIAL] = &cpu_scorer_partial,
-    [METADATA_MASS] = &cpu_scorer_mass, [METADATA_TREE] = &cpu_scorer_tree,
-    [METADATA_KEYS] = &cpu_scorer_keys,
+    [KEY_INDEX_NONE] = &nothing,         [KEY_INDEX_ABSTRACT] = &cpu_scorer_abstract,
+    [KEY_INDEX_HASH] = &cpu_scorer_hash, [KEY_INDEX_PARTIAL] = &cpu_scorer_partial,
+    [KEY_INDEX_MASS] = &cpu_scorer_mass, [KEY_INDEX_TREE] = &cpu_scorer_tree,
+    [KEY_INDEX_KEYS] = &cpu_scorer_keys,
 };
 
-const struct cpu_scorer *cpu_scorer_of(const struct metadata_layout *layout) {
+const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout) {
     ASSERT(layout->kind < sizeof scorers / sizeof scorers[0] && scorers[layout->kind] != NULL);
     return scorers[layout->kind];
 }

@@ -1,7 +1,7 @@
 /* Scores of pages by what is kept of their keys: kernels/abstract. */
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     (void)scratch;
     device->kernels.abstract.build(&(struct abstract_build_args){.layout = &operation->layout->abstract,
@@ -14,7 +14,7 @@ static void build(const struct cpu_device *device, const struct metadata_operati
 
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
-    const struct metadata_layout *layout = run->operation->layout;
+    const struct key_index_layout *layout = run->operation->layout;
     run->device->kernels.abstract.score(
         &(struct abstract_score_args){.layout = &layout->abstract,
                                       .kind = layout->abstract_kind,

@@ -2,7 +2,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     const struct hash_layout *layout = &operation->layout->hash;
     size_t dimension = unit->kv->k_dimension, count = unit->token_end - unit->token_begin;
@@ -21,7 +21,7 @@ static void build(const struct cpu_device *device, const struct metadata_operati
                    scratch->norms[i]);
 }
 
-static size_t query_bytes(const struct metadata_layout *layout, size_t group) {
+static size_t query_bytes(const struct key_index_layout *layout, size_t group) {
     return align_up(group * layout->hash.code_bytes, 64);
 }
 
@@ -41,7 +41,7 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
 
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
-    const struct metadata_layout *layout = run->operation->layout;
+    const struct key_index_layout *layout = run->operation->layout;
     run->device->kernels.hash.score(
         &(struct hash_score_args){.layout = &layout->hash,
                                   .blocks = range->blocks,

@@ -1,4 +1,4 @@
-/* cpu_scorer: one kind of metadata on the cpu: how it is built, and how candidates are scored by it.  A file per kind;
+/* cpu_scorer: one kind of key index on the cpu: how it is built, and how candidates are scored by it.  A file per kind;
  * cpu_scorer.c has the table. */
 #ifndef LOAM_DEVICE_CPU_SCORER_INTERNAL_H
 #define LOAM_DEVICE_CPU_SCORER_INTERNAL_H
@@ -45,16 +45,16 @@ struct cpu_search {
 
 struct cpu_scorer {
     /* The block beside a chunk, of rows whose keys are stored; NULL: there is none. */
-    void (*build)(const struct cpu_device *device, const struct metadata_operation *operation,
+    void (*build)(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch);
     /* What is built of several chunks' blocks, when all of them are.  NULL: nothing. */
-    void (*build_above)(const struct metadata_layout *layout, void *const *blocks, uint64_t chunk,
+    void (*build_above)(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
                         const struct build_unit *unit);
-    bool (*builds_above)(const struct metadata_layout *layout);
+    bool (*builds_above)(const struct key_index_layout *layout);
     /* The query's side of a score, query_bytes of it; NULL: the query itself. */
-    size_t (*query_bytes)(const struct metadata_layout *layout, size_t group);
+    size_t (*query_bytes)(const struct key_index_layout *layout, size_t group);
     void (*prepare)(const struct select_run *run, size_t kv_head, const float *q, void *prepared);
-    /* One score per unit, or per token where metadata_scores_tokens. */
+    /* One score per unit, or per token where key_index_scores_tokens. */
     void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
     size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */
     const struct cpu_search *search;                       /* NULL: every candidate is scored */
@@ -63,7 +63,7 @@ struct cpu_scorer {
 extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_partial, cpu_scorer_mass,
     cpu_scorer_tree, cpu_scorer_keys;
 
-const struct cpu_scorer *cpu_scorer_of(const struct metadata_layout *layout);
+const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 
 /* The unit's keys as floats, from row 0 of scratch->keys. */
 void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,

@@ -2,7 +2,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     size_t dimension = unit->kv->k_dimension, columns = operation->layout->columns;
     cpu_load_keys(device, unit, scratch);
@@ -17,7 +17,7 @@ static void build(const struct cpu_device *device, const struct metadata_operati
                                .out_stride = columns});
 }
 
-static size_t query_bytes(const struct metadata_layout *layout, size_t group) {
+static size_t query_bytes(const struct key_index_layout *layout, size_t group) {
     return align_up(group * layout->columns * sizeof(float), 64);
 }
 
@@ -37,7 +37,7 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
 
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
-    const struct metadata_layout *layout = run->operation->layout;
+    const struct key_index_layout *layout = run->operation->layout;
     const void *query = prepared_query(run, range->row, range->kv_head);
     run->device->kernels.score.rows(&(struct score_args){.blocks = range->blocks,
                                                          .block_rows = KV_CHUNK_TOKENS,

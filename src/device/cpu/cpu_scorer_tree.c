@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct metadata_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     (void)scratch;
     tree_build(&device->kernels.abstract, &(struct tree_build_args){.layout = &operation->layout->tree,
@@ -15,12 +15,12 @@ static void build(const struct cpu_device *device, const struct metadata_operati
                                                                     .block = unit->block});
 }
 
-static bool builds_above(const struct metadata_layout *layout) {
+static bool builds_above(const struct key_index_layout *layout) {
     return tree_top(layout->tree.leaf) == TREE_RUN;
 }
 
 /* The run that a unit's chunk fills up. */
-static void build_above(const struct metadata_layout *layout, void *const *blocks, uint64_t chunk,
+static void build_above(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
                         const struct build_unit *unit) {
     if (unit->token_end < KV_CHUNK_TOKENS || chunk % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
     tree_build_run(&layout->tree, blocks + (chunk + 1 - TREE_RUN_CHUNKS));
@@ -82,7 +82,7 @@ static void score_part(const struct select_run *run, size_t row, size_t kv_head,
     tree_score(&run->device->kernels.score,
                &(struct tree_score_args){.layout = layout_of(run),
                                          .level = level,
-                                         .blocks = head_metadata(item, kv_head),
+                                         .blocks = head_key_index(item, kv_head),
                                          .node_begin = first,
                                          .node_end = end,
                                          .query = query,
@@ -99,7 +99,7 @@ static bool find(const struct select_run *run, size_t row, size_t kv_head, uint3
     tree_search(&run->device->kernels.score, &run->device->kernels.top_k,
                 &(struct tree_search_args){
                     .layout = layout_of(run),
-                    .blocks = head_metadata(item, kv_head),
+                    .blocks = head_key_index(item, kv_head),
                     .token_begin = item->candidate_begin,
                     .token_end = item->candidate_end,
                     .k = (size_t)(select_item_picks(item, kv_head) / run->operation->layout->unit_tokens),

@@ -9,7 +9,7 @@
  * candidates' chunks is asked for while they are scored, so that the page walks of attend_rows, which reads at random,
  * find their tables in the caches.
  *
- * How a kind of metadata is scored is its scorer's (cpu_scorer_internal.h).  A tree's candidates are the nodes of the
+ * How a kind of key index is scored is its scorer's (cpu_scorer_internal.h).  A tree's candidates are the nodes of the
  * start level; started from its leaves, it is pages that are scored and picked like any (cpu_scorer_tree.c).
  *
  * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
@@ -46,8 +46,8 @@ static bool asks_for_pages(const struct select_run *run, const struct select_ite
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
 
-static bool scores_by_best_token(const struct metadata_layout *layout) {
-    return layout->unit_tokens > 1 && metadata_scores_tokens(layout);
+static bool scores_by_best_token(const struct key_index_layout *layout) {
+    return layout->unit_tokens > 1 && key_index_scores_tokens(layout);
 }
 
 /* A NaN is the best (top_k.h). */
@@ -74,7 +74,7 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         .row = row,
         .kv_head = head,
         .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS,
-        .blocks = r->item->view.metadata != NULL ? head_metadata(r->item, head) : NULL,
+        .blocks = r->item->view.key_index != NULL ? head_key_index(r->item, head) : NULL,
         .then = asks_for_pages(run, r->item, head)
                     ? (const void *const *)r->item->view.chunks + head * r->item->view.chunk_stride
                     : NULL};
@@ -193,7 +193,7 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
 /* Scratch of one unit of any phase. */
 static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
-    const struct metadata_layout *layout = run->operation->layout;
+    const struct key_index_layout *layout = run->operation->layout;
     size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0;
     if (scores_by_best_token(layout)) bytes += SCORE_TOKENS * sizeof(float);
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
@@ -238,13 +238,13 @@ static size_t item_bytes(const struct choose_operation *operation, const struct 
     return (size_t)scores * operation->kv_head_count * sizeof(float);
 }
 
-enum { ROWS_MOST = 64, LIST_ROWS_ALONE = 16384 };
+enum { ROWS_MAX = 64, LIST_ROWS_ALONE = 16384 };
 
 /* The items [first, end) that fit one batch. */
 static size_t batch_end(const struct choose_operation *operation, size_t first) {
     size_t end = first, bytes = 0;
     do bytes += item_bytes(operation, &operation->items[end++]);
-    while (end < operation->item_count && end - first < ROWS_MOST &&
+    while (end < operation->item_count && end - first < ROWS_MAX &&
            bytes + item_bytes(operation, &operation->items[end]) <= BATCH_BYTES);
     return end;
 }
@@ -273,14 +273,14 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
     struct cpu_device *device = stream->device;
     place_lists(operation);
     for (size_t first = 0; first < operation->item_count;) {
-        struct select_row rows[ROWS_MOST];
+        struct select_row rows[ROWS_MAX];
         struct select_run run = {.device = device,
                                  .operation = operation,
                                  .scorer = cpu_scorer_of(operation->layout),
                                  .rows = rows};
         run.kv = operation->items[first].view.layout;
         run.group = operation->head_count / operation->kv_head_count;
-        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MOST);
+        ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
         size_t end = batch_end(operation, first);
         for (; first < end; first++) plan_row(&run, &operation->items[first]);
         run.units[PHASE_CHOOSE] = run.row_count * operation->kv_head_count;

@@ -1,8 +1,8 @@
 /* Prefill attention on AMX tiles in bf16.
  *
  * Mapping: a block is 256 rows (queries x group) against 256 tokens at a time, everything transposed:
- *     S' = K Q'     A tiles: K rows as they lie; B tiles: queries in pairs, packed once per block
- *     O' += V' P'   A tiles: V transposed while it is packed; B tiles: pairs of rows of S' after exp
+ *     S' = K Q'     A tiles: K rows as they lie; B tiles: queries in pairs, quantized once per block
+ *     O' += V' P'   A tiles: V transposed while it is quantized; B tiles: pairs of rows of S' after exp
  * so that 16 rows of the block lie across a register: the softmax needs no sums across lanes, and its
  * result is already in the pair order that a B tile wants.  2 x 2 tiles of C share 2 of A and 2 of B.
  * Flops: 2 * group * (k_dimension + v_dimension) per (query, row) pair.

@@ -28,8 +28,8 @@
 
 enum {
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
-    DECODE_ROWS = SOFTMAX_ROWS, /* of a step; AVX-512 takes up to DECODE_ROWS_MOST: softmax_step_rows */
-    DECODE_ROWS_MOST = SOFTMAX_ROWS_MOST,
+    DECODE_ROWS = SOFTMAX_ROWS, /* of a step; AVX-512 takes up to DECODE_ROWS_MAX: softmax_step_rows */
+    DECODE_ROWS_MAX = SOFTMAX_ROWS_MAX,
     LINE_BYTES = 64,
     DECODE_CHUNKS_AHEAD = 4
 };
@@ -195,7 +195,7 @@ FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const stru
 FLOATS_INLINE void soften_rows(const size_t step_rows, const struct attention_decode_args *args, size_t head,
                                size_t row_begin, size_t row_end, float *scores, float *s) {
     const size_t count = step_rows / FLOATS;
-    floats x[DECODE_ROWS_MOST / FLOATS];
+    floats x[DECODE_ROWS_MAX / FLOATS];
     floats m = floats_set(args->m[head]);
     int greater = 0;
     FLOATS_UNROLL
@@ -219,9 +219,9 @@ static void soften(const struct attention_decode_args *args, size_t head, size_t
     soften_rows(DECODE_ROWS, args, head, row_begin, row_end, scores, s);
 }
 
-static void soften_most(const struct attention_decode_args *args, size_t head, size_t row_begin,
-                        size_t row_end, float *scores, float *s) {
-    soften_rows(DECODE_ROWS_MOST, args, head, row_begin, row_end, scores, s);
+static void soften_max(const struct attention_decode_args *args, size_t head, size_t row_begin,
+                       size_t row_end, float *scores, float *s) {
+    soften_rows(DECODE_ROWS_MAX, args, head, row_begin, row_end, scores, s);
 }
 
 /* The scales of a block's 8 rows as floats, row by row. */
@@ -231,24 +231,24 @@ FLOATS_INLINE void scales_load(const uint8_t *halves, size_t dimension, float *s
 }
 
 struct decode_scratch {
-    float *scores;   /* [group][DECODE_ROWS_MOST] */
+    float *scores;   /* [group][DECODE_ROWS_MAX] */
     float *s;        /* [group][FLOATS] */
-    float *k_scales; /* [DECODE_ROWS_MOST][k_dimension / 32] */
+    float *k_scales; /* [DECODE_ROWS_MAX][k_dimension / 32] */
     float *v_scales;
 };
 
 static struct decode_scratch decode_scratch_in(void *memory, size_t group, const struct kv_layout *layout) {
     struct decode_scratch scratch = {.scores = memory};
-    scratch.s = scratch.scores + group * DECODE_ROWS_MOST;
+    scratch.s = scratch.scores + group * DECODE_ROWS_MAX;
     scratch.k_scales = scratch.s + group * FLOATS;
-    scratch.v_scales = scratch.k_scales + DECODE_ROWS_MOST * (layout->k_dimension / KV_SCALE_GROUP);
+    scratch.v_scales = scratch.k_scales + DECODE_ROWS_MAX * (layout->k_dimension / KV_SCALE_GROUP);
     return scratch;
 }
 
 static size_t decode_scratch_bytes(size_t group, const struct kv_layout *layout) {
     return sizeof(float) *
-           (group * (DECODE_ROWS_MOST + FLOATS) +
-            DECODE_ROWS_MOST * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
+           (group * (DECODE_ROWS_MAX + FLOATS) +
+            DECODE_ROWS_MAX * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
 }
 
 /* A row's dimension, bytes and type: constants where the caller knows them. */
@@ -298,7 +298,7 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
         score_group(shape.k_type, args->group, &k, row, args->q, args->q_stride, scratch.scores);
     }
     for (size_t head = 0; head < args->group; head++)
-        (step_rows == DECODE_ROWS ? soften : soften_most)(
+        (step_rows == DECODE_ROWS ? soften : soften_max)(
             args, head, row_begin, row_end, scratch.scores + head * step_rows, scratch.s + head * FLOATS);
     decode_ask(next, step_rows * (k.row_bytes + v.row_bytes),
                step_rows / KV_BLOCK_TOKENS * block_bytes - step_rows * (k.row_bytes + v.row_bytes));

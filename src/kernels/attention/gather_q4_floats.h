@@ -30,7 +30,7 @@ enum {
     LINES = TOKENS / 2,
     Q4_LINE_BYTES = 64,
     HEADS_AT_ONCE = 4,
-    VECTORS_MOST = Q4_V_GROUP / FLOATS /* of a value tile, whose channels share their ranges */
+    VECTORS_MAX = Q4_V_GROUP / FLOATS /* of a value tile, whose channels share their ranges */
 };
 
 /* The selected rows of a chunk. */
@@ -294,8 +294,8 @@ FLOATS_INLINE void value_group(const struct attention_gather_args *args, const s
     value_heads(heads, vectors, rows, parts, head == 0, scratch, scratch.scores + head * TOKENS, \
                 args->o + head * args->o_stride, args->o_stride)
     for (; head + 4 <= args->group; head += 4) VALUE_HEADS(4, 2);
-    for (; head + 2 <= args->group; head += 2) VALUE_HEADS(2, VECTORS_MOST);
-    for (; head < args->group; head++) VALUE_HEADS(1, VECTORS_MOST);
+    for (; head + 2 <= args->group; head += 2) VALUE_HEADS(2, VECTORS_MAX);
+    for (; head < args->group; head++) VALUE_HEADS(1, VECTORS_MAX);
 #undef VALUE_HEADS
 }
 

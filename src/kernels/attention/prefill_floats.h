@@ -1,7 +1,7 @@
 /* Prefill attention over `floats`; included by attention_prefill_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping (Dao et al. 2022 on a CPU): the query heads of the group share K and V, so a query block is
- * queries x group rows, some 192 of them.  Per chunk of 64 tokens K is packed once as columns and V as
+ * queries x group rows, some 192 of them.  Per chunk of 64 tokens K is quantized once as columns and V as
  * rows, both float, in panels of two registers; S = Q K^T and O += P V are then plain register-tiled
  * multiplications (6 rows x 2 registers on AVX2, 12 x 2 on AVX-512) that run at the FMA units' pace,
  * with the online softmax between.  Only tiles on the diagonal and at the window's edge are masked, and
@@ -38,7 +38,7 @@ enum {
     TOKENS = KV_CHUNK_TOKENS
 };
 
-/* Just below WEIGHT_LEAST: what is greater counts. */
+/* Just below WEIGHT_MIN: what is greater counts. */
 static const float COUNTS_ABOVE = -23.000002f;
 
 /* The scratch of one thread. */
@@ -96,7 +96,7 @@ static struct prefill_block block_in(const struct attention_prefill_args *args) 
     return block;
 }
 
-/* The queries of the block, packed by tiles of rows; rows past the end are zeros. */
+/* The queries of the block, quantized by tiles of rows; rows past the end are zeros. */
 static void queries_pack(const struct prefill_block *block) {
     const struct attention_prefill_args *args = block->args;
     size_t dimension = args->layout->k_dimension;

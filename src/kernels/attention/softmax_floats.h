@@ -1,7 +1,7 @@
 /* The online softmax over `floats`, of decode, gather and prefill: m is the greatest score so far, s the sum of
  * exp(score - m) and o that of exp(score - m) v.
  *
- * A weight below exp(WEIGHT_LEAST) relative to the maximum so far, hence to the final one, is zero: prefill then leaves
+ * A weight below exp(WEIGHT_MIN) relative to the maximum so far, hence to the final one, is zero: prefill then leaves
  * out what is zero for all rows of a tile, and a row has the same bits whatever rows are beside it.  Of n rows what is
  * dropped is below n 2^-33 of s >= 1, where the roundings of s itself may come to n 2^-24.
  *
@@ -14,18 +14,18 @@
 
 #include "kernels/floats.h"
 
-#define WEIGHT_LEAST (-23.0f)
+#define WEIGHT_MIN (-23.0f)
 
 /* Rows of a step of decode and prefill, which begins at a multiple of it: the maximum rises between steps only.  16 KiB
  * ahead is what Zen 5 wants of decode; there steps of 64 rows of 512 bytes would push each other out of L1. */
-enum { SOFTMAX_ROWS = 32, SOFTMAX_ROWS_MOST = FLOATS == 16 ? 64 : 32, SOFTMAX_STEP_BYTES = 16 << 10 };
+enum { SOFTMAX_ROWS = 32, SOFTMAX_ROWS_MAX = FLOATS == 16 ? 64 : 32, SOFTMAX_STEP_BYTES = 16 << 10 };
 
 /* row_bytes: of K and V, without scales. */
 FLOATS_INLINE size_t softmax_step_rows(const size_t row_bytes) {
-    return row_bytes * SOFTMAX_ROWS_MOST <= SOFTMAX_STEP_BYTES ? SOFTMAX_ROWS_MOST : SOFTMAX_ROWS;
+    return row_bytes * SOFTMAX_ROWS_MAX <= SOFTMAX_STEP_BYTES ? SOFTMAX_ROWS_MAX : SOFTMAX_ROWS;
 }
 
-FLOATS_INLINE floats softmax_weight(floats x) { return floats_exp_below(x, WEIGHT_LEAST); }
+FLOATS_INLINE floats softmax_weight(floats x) { return floats_exp_below(x, WEIGHT_MIN); }
 
 /* *m rises to `greatest`, unless that is lower or NaN (the sum will say it), and o [dimension, a multiple of FLOATS]
  * shrinks to it.  Returns what s has to shrink by, in every place. */

@@ -119,9 +119,8 @@ FLOATS_INLINE struct encoder v_range(const uint16_t *row, const size_t count, ui
     for (size_t i = 0; i < count; i++) extent_add(&extent, floats_load_half(row + i * FLOATS));
     const floats minus = floats_set(-1.0f); /* the greatest is the least of the others' */
     floats broken = floats_set(floats_sum(extent.broken));
-    struct extent all = {floats_least_all(extent.low),
-                         floats_multiply(floats_least_all(floats_multiply(extent.high, minus)), minus),
-                         broken};
+    struct extent all = {floats_min_all(extent.low),
+                         floats_multiply(floats_min_all(floats_multiply(extent.high, minus)), minus), broken};
     floats least = extent_low(&all), most = extent_high(&all);
     uint16_t halves[FLOATS];
     floats_store_half(halves, least);

@@ -18,7 +18,7 @@ FLOATS_INLINE floats floats_nan_where(floats broken, floats x) { /* broken: 0 or
     return (floats){vbslq_f32(vceqq_f32(broken.low, broken.low), x.low, nan),
                     vbslq_f32(vceqq_f32(broken.high, broken.high), x.high, nan)};
 }
-FLOATS_INLINE floats floats_least_all(floats x) { return floats_set(vminvq_f32(vminq_f32(x.low, x.high))); }
+FLOATS_INLINE floats floats_min_all(floats x) { return floats_set(vminvq_f32(vminq_f32(x.low, x.high))); }
 FLOATS_INLINE codes codes_load(const uint8_t *p) {
     uint16x8_t wide = vmovl_u8(vld1_u8(p));
     return (codes){vmovl_u16(vget_low_u16(wide)), vmovl_high_u16(wide)};
@@ -48,7 +48,7 @@ FLOATS_INLINE floats floats_nan_where(floats broken, floats x) { /* broken: 0 or
     const floats nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(broken, broken, _CMP_UNORD_Q), nan);
 }
-FLOATS_INLINE floats floats_least_all(floats x) {
+FLOATS_INLINE floats floats_min_all(floats x) {
     __m256 eight = _mm256_min_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_min_ps(four, _mm_movehl_ps(four, four));
@@ -75,7 +75,7 @@ FLOATS_INLINE floats floats_nan_where(floats broken, floats x) { /* broken: 0 or
     const floats nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
     return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(broken, broken, _CMP_UNORD_Q));
 }
-FLOATS_INLINE floats floats_least_all(floats x) {
+FLOATS_INLINE floats floats_min_all(floats x) {
     __m128 four = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     four = _mm_min_ps(four, _mm_movehl_ps(four, four));
     return floats_set(_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four))));

@@ -39,7 +39,7 @@ static float scaled_levels(const struct scaled_kind *kind, const float *x, float
 
 static void scaled_scale_choose(const struct scaled_kind *kind, const float *x, float d, float step,
                                 int *scale) {
-    int8_t level[GROUP_MOST];
+    int8_t level[GROUP_MAX];
     int nearest = round_near(fmaxf(fminf(step * inverse_of(d), 200), -200));
     float best = INFINITY;
     for (int candidate = nearest - 1; candidate <= nearest + 1; candidate++) {
@@ -102,7 +102,7 @@ static void affine_scales_choose(const struct affine_kind *kind, const float *x,
     int scale = clamp_int(round_near(fminf(wanted.step * inverse_of(d), 100)), 0, kind->scale_highest);
     int minimum =
         clamp_int(round_near(fminf(-wanted.minimum * inverse_of(dmin), 100)), 0, kind->scale_highest);
-    uint8_t code[GROUP_MOST];
+    uint8_t code[GROUP_MAX];
     for (int a = -1; a <= 1; a++)
         for (int b = -1; b <= 1; b++) {
             int s = clamp_int(scale + a, 0, kind->scale_highest),
@@ -133,15 +133,15 @@ static void affine_refit(const struct affine_kind *kind, const float *x, struct 
 static void affine_encode(const struct affine_kind *kind, const float *x, struct affine_block *block) {
     size_t groups = BLOCK_256 / kind->group;
     struct affine found[16];
-    float step_most = 0, minimum_most = 0;
+    float step_max = 0, minimum_max = 0;
     memset(block, 0, sizeof *block);
     for (size_t j = 0; j < groups; j++) {
         found[j] = affine_find(x + j * kind->group, kind->group, kind->code_highest, true);
-        step_most = fmaxf(step_most, found[j].step);
-        minimum_most = fmaxf(minimum_most, -found[j].minimum);
+        step_max = fmaxf(step_max, found[j].step);
+        minimum_max = fmaxf(minimum_max, -found[j].minimum);
     }
-    block->d = half_finite(step_most / (float)kind->scale_highest);
-    block->dmin = half_finite(minimum_most / (float)kind->scale_highest);
+    block->d = half_finite(step_max / (float)kind->scale_highest);
+    block->dmin = half_finite(minimum_max / (float)kind->scale_highest);
     for (size_t j = 0; j < groups; j++) affine_scales_choose(kind, x + j * kind->group, found[j], block, j);
     float error = affine_codes(kind, x, block);
     struct affine_block refit = *block;

@@ -61,7 +61,7 @@ float grid_error(const struct grid *grid, const float *x, size_t count, float st
 /* One candidate: the levels nearest for `inverse`, the best step for those levels, and what it gains:
  * the squared error is sum x^2 − gain. */
 static float step_fit(const struct grid *grid, const float *x, size_t count, float inverse, float *gain) {
-    int8_t level[GROUP_MOST];
+    int8_t level[GROUP_MAX];
     grid_round(grid, x, count, inverse, level);
     float xl = 0, ll = 0;
     for (size_t i = 0; i < count; i++) {
@@ -117,7 +117,7 @@ float affine_error(struct affine affine, const float *x, size_t count, int highe
 /* The best step and minimum for the codes nearest under `from`, with their squared error. */
 static struct affine affine_fit(struct affine from, const float *x, size_t count, int highest,
                                 bool below_zero, float *error) {
-    uint8_t code[GROUP_MOST];
+    uint8_t code[GROUP_MAX];
     affine_error(from, x, count, highest, code);
     float n = (float)count, sx = 0, sc = 0, scc = 0, sxc = 0;
     for (size_t i = 0; i < count; i++) {

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GROUP_MOST = 32 }; /* values in the largest group */
+enum { GROUP_MAX = 32 }; /* values in the largest group */
 
 /* Magnitudes below this are zero to every quantiser: their inverse would overflow. */
 #define QUANTIZE_TINY 1e-30f
@@ -25,7 +25,7 @@ struct grid {
 /* level[i] = the grid's nearest to x[i]·inverse. */
 void grid_round(const struct grid *grid, const float *x, size_t count, float inverse, int8_t *level);
 
-/* The step with the least squared error of step·level for x[count], count <= GROUP_MOST; 0 for zeros. */
+/* The step with the least squared error of step·level for x[count], count <= GROUP_MAX; 0 for zeros. */
 float grid_step_find(const struct grid *grid, const float *x, size_t count);
 
 /* The squared error of step·level with the nearest levels, which it leaves in level[count]. */

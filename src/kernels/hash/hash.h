@@ -19,10 +19,10 @@
 #include "kernels/attention/kv_layout.h"
 #include "platform/cpu.h"
 
-enum { HASH_BITS_MOST = 512, HASH_CODE_BYTES_MOST = HASH_BITS_MOST / 8 };
+enum { HASH_BITS_MAX = 512, HASH_CODE_BYTES_MAX = HASH_BITS_MAX / 8 };
 
 struct hash_layout {
-    size_t bits; /* a multiple of 32, at most HASH_BITS_MOST */
+    size_t bits; /* a multiple of 32, at most HASH_BITS_MAX */
     size_t code_bytes;
     size_t norms_offset; /* from the start of a chunk's block */
     size_t bytes;        /* of a chunk's block; a multiple of 64 */

@@ -3,7 +3,7 @@
 #include "tensor/half.h"
 
 void hash_layout_init(struct hash_layout *layout, size_t bits) {
-    ASSERT(bits > 0 && bits % 32 == 0 && bits <= HASH_BITS_MOST);
+    ASSERT(bits > 0 && bits % 32 == 0 && bits <= HASH_BITS_MAX);
     layout->bits = bits;
     layout->code_bytes = bits / 8;
     layout->norms_offset = layout->code_bytes * KV_CHUNK_TOKENS;

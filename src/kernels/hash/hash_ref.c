@@ -23,7 +23,7 @@ static void encode(const struct hash_encode_args *args) {
 
 static void score(const struct hash_score_args *args) {
     const struct hash_layout *layout = args->layout;
-    uint8_t code[HASH_CODE_BYTES_MOST];
+    uint8_t code[HASH_CODE_BYTES_MAX];
     for (uint64_t token = args->token_begin; token < args->token_end; token++) {
         float norm;
         int distance = 0;

@@ -58,7 +58,7 @@ static struct tile_inputs inputs_get(const struct stand *s, size_t tile) {
 
 /* The sums of all inputs of the stretch, [panel rows / tile_rows][tile][input][tile_rows], behind the panels. */
 static float *sums_get(const struct stand *s, size_t row, size_t input) {
-    char *sums = (char *)s->args->scratch + panel_bytes_most(s->kernel->panel_bytes);
+    char *sums = (char *)s->args->scratch + panel_bytes_max(s->kernel->panel_bytes);
     size_t stretch_inputs = s->input_end - s->input_begin;
     if (s->kernel->has_whole_tiles) stretch_inputs = align_up(stretch_inputs, s->kernel->tile_inputs);
     return (float *)(void *)sums + (row - s->row) * stretch_inputs +

@@ -178,13 +178,13 @@ const void *float_input_get(const void *prepared, size_t tile, struct tile_input
                             size_t block_count);
 float_unpack *float_unpack_find(enum tensor_type type);
 
-static inline size_t panel_bytes_most(size_t panel_bytes) {
+static inline size_t panel_bytes_max(size_t panel_bytes) {
     return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
 }
 
 /* run_inputs as in the kernel. */
 static inline size_t panel_scratch_bytes(size_t panel_bytes, size_t run_inputs) {
-    return panel_bytes_most(panel_bytes) + run_inputs * RUN_ROWS * sizeof(float);
+    return panel_bytes_max(panel_bytes) + run_inputs * RUN_ROWS * sizeof(float);
 }
 
 #endif

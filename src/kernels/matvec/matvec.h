@@ -1,7 +1,7 @@
 /* matvec: y[i][r] = sum over c of w[r][c] * x[i][c], for a few inputs i at a time.
  *
  * The decode path: memory-bound, so the weights are read once, in the layout of the file,
- * and every input uses a block while it is in registers.  Inputs are first brought into the
+ * and every input uses a block while it is in registers.  Inputs are first fetched into the
  * form that the weight's type multiplies with (int8 blocks for quantised weights), once,
  * and then shared by all threads and by all matrices that multiply the same input.
  */
@@ -14,7 +14,7 @@
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
-enum { MATVEC_INPUTS_MOST = 8, MATVEC_TYPES = 32 };
+enum { MATVEC_INPUTS_MAX = 8, MATVEC_TYPES = 32 };
 
 /* The prepared form of an input; weights of types with the same form can share it. */
 enum matvec_form {
@@ -26,7 +26,7 @@ enum matvec_form {
 
 struct matvec_args {
     const struct matrix *weight; /* [rows][columns] */
-    size_t input_count;          /* 1..MATVEC_INPUTS_MOST */
+    size_t input_count;          /* 1..MATVEC_INPUTS_MAX */
     const void *inputs;          /* prepared rows, input_bytes(form, columns) apart */
     float *outputs;              /* [input_count][output_stride] */
     size_t output_stride;        /* floats */

@@ -23,7 +23,7 @@ INLINE __m256 load_bf16(const uint8_t *w) {
 
 /* What is left of a row's columns after the last step: by 8, the last ones filled up with zeros. */
 INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n,
-                     size_t bytes, load_function *load, __m256 acc[TILE_MOST]) {
+                     size_t bytes, load_function *load, __m256 acc[TILE_MAX]) {
     for (; k + 8 <= columns; k += 8) {
         __m256 weight = load(w + k * bytes);
         UNROLL for (size_t i = 0; i < n; i++) {
@@ -43,7 +43,7 @@ INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t c
 /* Columns [k, end) of `streams` rows, `apart_bytes` from each other, times n inputs. */
 INLINE void span_times(const uint8_t *w, size_t apart_bytes, const float *const *x, size_t k, size_t end,
                        size_t n, size_t streams, size_t bytes, load_function *load,
-                       __m256 acc[STREAMS_MOST][TILE_MOST]) {
+                       __m256 acc[STREAMS_MAX][TILE_MAX]) {
     for (; k + STEP <= end; k += STEP) {
         UNROLL for (size_t s = 0; s < streams; s++) {
             prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes);
@@ -69,8 +69,8 @@ INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apar
                             size_t stride) {
     const size_t columns = weight->columns, apart_bytes = apart * weight->row_bytes;
     const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-    __m256 acc[STREAMS_MOST][TILE_MOST];
-    float totals[STREAMS_MOST * TILE] = {0};
+    __m256 acc[STREAMS_MAX][TILE_MAX];
+    float totals[STREAMS_MAX * TILE] = {0};
     for (size_t begin = 0; begin < columns; begin += SPAN_FLOAT_COLUMNS) {
         const size_t end = columns - begin < SPAN_FLOAT_COLUMNS ? columns : begin + SPAN_FLOAT_COLUMNS;
         UNROLL for (size_t s = 0; s < streams; s++) {
@@ -107,7 +107,7 @@ INLINE void float_rows_times(const struct matvec_args *args, const float *const 
 
 INLINE void run(const struct matvec_args *args, size_t bytes, load_function *load) {
     const size_t input_bytes = (args->weight->columns * sizeof(float) + 63) / 64 * 64;
-    const float *x[MATVEC_INPUTS_MOST];
+    const float *x[MATVEC_INPUTS_MAX];
     for (size_t i = 0; i < args->input_count; i++)
         x[i] = (const float *)(const void *)((const char *)args->inputs + i * input_bytes);
     const size_t streams = row_streams(args->input_count, 2);

@@ -56,7 +56,7 @@ FLOATS_INLINE void run(const struct matvec_args *args, const size_t bytes, load_
     const struct matrix *weight = args->weight;
     const size_t columns = weight->columns, stride = args->output_stride;
     const size_t input_bytes = (columns * sizeof(float) + 63) / 64 * 64;
-    const float *x[MATVEC_INPUTS_MOST];
+    const float *x[MATVEC_INPUTS_MAX];
     for (size_t i = 0; i < args->input_count; i++)
         x[i] = (const float *)(const void *)((const char *)args->inputs + i * input_bytes);
     for (size_t row = args->row_begin; row < args->row_end; row++) {

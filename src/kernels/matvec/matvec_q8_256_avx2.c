@@ -129,7 +129,7 @@ INLINE void q5_k_codes(const uint8_t *w, size_t pair, __m256i *low, __m256i *hig
 /* The offset of 16 moves to the minima, as in matmul, whose 16-bit sums need it. */
 INLINE void q5_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const __m256i one = _mm256_set1_epi16(1);
-    __m256i products[TILE_MOST][8];
+    __m256i products[TILE_MAX][8];
     __m256 scale, minimum;
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
         __m256i low, high;
@@ -215,7 +215,7 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *inputs, size_t n, __
 
 /* The products of the 8 blocks, for types with codes in halves of 128. */
 INLINE void half_products(const uint8_t *w, const void *const *x, size_t n, half_codes_function *unpack,
-                          __m256i products[TILE_MOST][8]) {
+                          __m256i products[TILE_MAX][8]) {
     UNROLL for (size_t half = 0; half < 2; half++) {
         __m256i codes[4];
         unpack(w, half, codes);
@@ -242,7 +242,7 @@ INLINE __m128i q3_k_scales(const uint8_t *packed) {
 }
 
 INLINE void q3_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    __m256i products[TILE_MOST][8];
+    __m256i products[TILE_MAX][8];
     half_products(w, x, n, q3_k_codes, products);
     const __m256i bytes = _mm256_broadcastsi128_si256(q3_k_scales(w + 96));
     const __m256i scale_even = scales_of_turned(bytes, 0), scale_odd = scales_of_turned(bytes, 2);
@@ -259,7 +259,7 @@ INLINE void q3_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 
 
 INLINE void q2_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const __m128i mask = _mm_set1_epi8(15);
-    __m256i products[TILE_MOST][8];
+    __m256i products[TILE_MAX][8];
     half_products(w, x, n, q2_k_codes, products);
     const __m128i packed = load_128(w), scales = _mm_and_si128(packed, mask);
     const __m256i bytes = _mm256_broadcastsi128_si256(scales);
@@ -291,7 +291,7 @@ INLINE __m128i iq4_xs_scales(const uint8_t *w) {
 
 INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const __m256i levels = _mm256_broadcastsi128_si256(load_128(iq4_levels)), mask = _mm256_set1_epi8(15);
-    __m256i sum[TILE_MOST][8];
+    __m256i sum[TILE_MAX][8];
     UNROLL for (size_t k = 0; k < 8; k++) {
         __m128i packed = load_128(w + 8 + 16 * k);
         __m256i codes = _mm256_set_m128i(_mm_srli_epi16(packed, 4), packed);

@@ -154,7 +154,7 @@ INLINE __m256i iq4_nl_unpack(const uint8_t *w) {
 INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc,
                          size_t block_bytes, block_function *unpack) {
     const __m256 d = _mm256_cvtph_ps(gather_halves(w, block_bytes));
-    __m256i sum[TILE_MOST][GROUP_BLOCKS];
+    __m256i sum[TILE_MAX][GROUP_BLOCKS];
     UNROLL for (size_t b = 0; b < GROUP_BLOCKS; b++) {
         __m256i codes = unpack(w + b * block_bytes), size = _mm256_abs_epi8(codes);
         UNROLL for (size_t i = 0; i < n; i++) {

@@ -54,7 +54,7 @@ INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const float *scale) 
 INLINE void q8_0_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
     const size_t stride = sizeof(struct block_q8_0);
     const __m512i flip = _mm512_set1_epi8((char)0x80);
-    __m512i sum[TILE_MOST][4];
+    __m512i sum[TILE_MAX][4];
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
         const uint8_t *a = w + 2 * pair * stride + 2;
         __m512i codes = _mm512_xor_si512(join_256(load_256(a), load_256(a + stride)), flip); /* q + 128 */
@@ -118,7 +118,7 @@ INLINE __m512i q5_k_codes(const uint8_t *w, size_t pair) {
 /* offset: codes are taken less 16, which moves to the minima (matmul's 16-bit sums on AVX2 need it). */
 INLINE void q45_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc, codes_function *codes,
                         bool has_offset) {
-    __m512i sum[TILE_MOST][4];
+    __m512i sum[TILE_MAX][4];
     UNROLL for (size_t pair = 0; pair < 4; pair++) {
         __m512i code = codes(w, pair);
         UNROLL for (size_t i = 0; i < n; i++) {
@@ -162,7 +162,7 @@ INLINE void q6_k_codes(const uint8_t *w, size_t half, __m512i *first, __m512i *s
 }
 
 INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {
-    __m512i sum[TILE_MOST][4];
+    __m512i sum[TILE_MAX][4];
     UNROLL for (size_t half = 0; half < 2; half++) {
         __m512i first, second;
         q6_k_codes(w, half, &first, &second);

@@ -121,7 +121,7 @@ static void run_ref(const struct matvec_args *args) {
     size_t input_bytes_each = input_bytes(form, weight->columns);
     for (size_t row = args->row_begin; row < args->row_end; row++) {
         const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-        double sum[MATVEC_INPUTS_MOST] = {0};
+        double sum[MATVEC_INPUTS_MAX] = {0};
         for (size_t begin = 0; begin < weight->columns; begin += INPUT_GROUP) {
             float value[INPUT_GROUP];
             size_t count = min_size(INPUT_GROUP, weight->columns - begin);

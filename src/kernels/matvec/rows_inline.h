@@ -16,9 +16,9 @@
 #endif
 
 enum {
-    TILE_MOST = 8, /* inputs that share the unpacked codes of a group in registers */
-    STREAMS_MOST = 4,
-    GROUP_BYTES_MOST = 8 * 34,
+    TILE_MAX = 8, /* inputs that share the unpacked codes of a group in registers */
+    STREAMS_MAX = 4,
+    GROUP_BYTES_MAX = 8 * 34,
 };
 
 /* Rows that a thread reads side by side, as far apart as its share of the rows allows.  One stream leaves memory

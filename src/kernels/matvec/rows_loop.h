@@ -20,7 +20,7 @@
 struct row_kind {
     size_t block_bytes, group_blocks; /* of the weight; a group is 256 weights */
     size_t input_group_bytes;
-    size_t tile; /* inputs at a time, at most TILE_MOST */
+    size_t tile; /* inputs at a time, at most TILE_MAX */
 };
 
 /* What a kernel reads of an input's group, and how much of it stays in L1 (32 KiB) beside the rows: inputs beyond
@@ -44,13 +44,13 @@ struct row_set {
 /* Adds the last group of a row, of which only `bytes` are there. */
 INLINE void rest_add(const uint8_t *w, size_t bytes, const void *const *x, size_t n, row_vector *acc,
                      group_function *group) {
-    uint8_t copy[GROUP_BYTES_MOST] = {0};
+    uint8_t copy[GROUP_BYTES_MAX] = {0};
     memcpy(copy, w, bytes);
     group(copy, x, n, acc);
 }
 
 /* Adds the sums of a span to totals[streams · n]. */
-INLINE void span_add(row_vector acc[STREAMS_MOST][TILE_MOST], size_t streams, size_t n, float *totals) {
+INLINE void span_add(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size_t n, float *totals) {
     const size_t count = streams * n;
     UNROLL for (size_t j = 0; j < count; j += 4) {
         row_vector four[4];
@@ -64,13 +64,13 @@ INLINE void span_add(row_vector acc[STREAMS_MOST][TILE_MOST], size_t streams, si
 /* Where a row set stands: its rows' memory and its inputs. */
 struct row_stand {
     const uint8_t *w;
-    const void *x[TILE_MOST];
+    const void *x[TILE_MAX];
 };
 
 /* Adds the next group, or with `rest` bytes the last one, of which only these are there. */
 INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
                           group_function *group, struct row_kind kind,
-                          row_vector acc[STREAMS_MOST][TILE_MOST]) {
+                          row_vector acc[STREAMS_MAX][TILE_MAX]) {
     const size_t group_bytes = kind.block_bytes * kind.group_blocks;
     if (rest != 0) {
         /* The sums of more than 2 inputs do not fit in registers: not unrolled, for the size of the code. */
@@ -109,8 +109,8 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     const size_t apart = set.row_apart * weight->row_bytes;
     const bool has_rest = kind.group_blocks > 1 && rest != 0;
     struct row_stand stand = {.w = set.w};
-    row_vector acc[STREAMS_MOST][TILE_MOST];
-    float totals[STREAMS_MOST * TILE_MOST] = {0};
+    row_vector acc[STREAMS_MAX][TILE_MAX];
+    float totals[STREAMS_MAX * TILE_MAX] = {0};
     UNROLL for (size_t i = 0; i < n; i++) { stand.x[i] = inputs[i]; }
     size_t left = weight->columns / INPUT_GROUP;
     while (left > 0 || has_rest) {
@@ -173,10 +173,10 @@ INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inp
 
 INLINE void rows_run(const struct matvec_args *args, group_function *group, struct row_kind kind) {
     const size_t groups = (args->weight->columns + INPUT_GROUP - 1) / INPUT_GROUP, n = args->input_count;
-    const uint8_t *x[MATVEC_INPUTS_MOST];
+    const uint8_t *x[MATVEC_INPUTS_MAX];
     for (size_t i = 0; i < n; i++) x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
     const bool fits = n * groups * INPUT_GROUP_LINES <= INPUTS_FIT;
-    const bool in_turns = !fits && kind.tile == TILE_MOST && (n == 3 || n == 4 || n == TILE_MOST);
+    const bool in_turns = !fits && kind.tile == TILE_MAX && (n == 3 || n == 4 || n == TILE_MAX);
     const size_t streams = row_streams(n, in_turns ? 4 : 1);
     size_t count = (args->row_end - args->row_begin) / streams;
     if (n == 1)
@@ -190,7 +190,7 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
     else if (n == 4)
         rows_times(args, x, args->row_begin, count, 4, 4, group, kind);
     else
-        rows_times(args, x, args->row_begin, count, 4, TILE_MOST, group, kind);
+        rows_times(args, x, args->row_begin, count, 4, TILE_MAX, group, kind);
     const size_t done = args->row_begin + streams * count;
     if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, n, group, kind);
 }

@@ -21,7 +21,7 @@
 enum {
     BIN_BITS = 10,
     BINS = 1 << BIN_BITS,
-    SAMPLE_MOST = 2048,
+    SAMPLE_MAX = 2048,
     COUNT_SMALL = 1024, /* from here on a sample is worth it */
     SLACK = 64 /* a compressing store writes a whole register; the room is asked for once per SLACK */
 };
@@ -42,7 +42,7 @@ FLOATS_INLINE size_t candidate_room(size_t count, size_t k) { return min_size(co
 
 static size_t scratch_bytes(size_t count, size_t k) {
     size_t room = align_up(candidate_room(count, k) + SLACK, 16);
-    return sizeof(uint32_t) * (BINS + SAMPLE_MOST + 3 * room);
+    return sizeof(uint32_t) * (BINS + SAMPLE_MAX + 3 * room);
 }
 
 static float key_score(uint32_t key) {
@@ -88,7 +88,7 @@ static struct ranked_key key_ranked(uint32_t *keys, size_t count, size_t rank, u
 
 /* A score that about k of the scores, and a few more, are not below. */
 static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_t *sample) {
-    const size_t count = args->count, size = min_size(count / 32, SAMPLE_MOST);
+    const size_t count = args->count, size = min_size(count / 32, SAMPLE_MAX);
     if (count < COUNT_SMALL) return -INFINITY;
     const double expected = (double)size * (double)args->k / (double)count;
     const double rank = expected + 3 * sqrt(expected) + 4;
@@ -132,7 +132,7 @@ static void select_largest(const struct top_k_args *args) {
     uint32_t *bins = args->scratch, *sample = bins + BINS;
     struct candidates set = {.room = candidate_room(args->count, args->k)};
     const size_t stride = align_up(set.room + SLACK, 16);
-    set.keys = sample + SAMPLE_MOST;
+    set.keys = sample + SAMPLE_MAX;
     set.indices = set.keys + stride;
     set.ranked = set.indices + stride;
     if (args->k == 0 || args->k >= args->count) {

@@ -20,7 +20,7 @@
  * A chunk's block: [node of 64][run, in the block of its last chunk only][2 of 32][4 of 16][8 of 8], as fine as the
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
  * KV; at dimension 128 about twice that, of 32 KiB): leaf 8: 4160, 16: 2112, 32: 1088, 64: 256.  Above leaves of 64
- * there are no runs: who takes those wants little metadata, and runs would double them.
+ * there are no runs: who takes those wants little key index, and runs would double them.
  *
  * With TREE_MEAN_DEVIATION minima and maxima of the leaves' keys can be kept beside the boxes, behind them in the block
  * (`bounds`): nothing is ranked by them; they say what a leaf that was not taken can hold at most.  At dimension 64 the
@@ -59,8 +59,8 @@ struct tree_layout {
     size_t node_bytes;               /* of a box */
     size_t offset[TREE_LEVEL_COUNT]; /* bytes from the start of a block to the level's first box */
     bool has_bounds;                 /* minima and maxima of the leaves' keys: */
-    size_t bounds_offset;            /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */
-    size_t bytes;                    /* of a block; a multiple of 64 */
+    size_t bounds_offset; /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */
+    size_t bytes;         /* of a block; a multiple of 64 */
     struct abstract_layout abstract; /* builds the leaves where they lie */
 };
 /* leaf_tokens: 8, 16, 32 or 64.  bounds: wanted with TREE_MEAN_DEVIATION too. */

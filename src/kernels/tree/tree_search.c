@@ -15,9 +15,9 @@
  * of the start; when the search falls out of them at the lower end, they are spread anew over what is left.
  *
  * Lower bounds cost an evaluation and rarely decide anything (real boxes are wide), so a wave tries eight of its best
- * nodes and goes on only while that succeeds; after FRUITLESS_MOST waves in which none did the search gives up on them.
+ * nodes and goes on only while that succeeds; after FRUITLESS_MAX waves in which none did the search gives up on them.
  *
- * Measured, one core of an AMD EPYC (Zen 3), 2026-11-21, 32K tokens, dimension 64, group 4, metadata out of memory: a
+ * Measured, one core of an AMD EPYC (Zen 3), 2026-11-21, 32K tokens, dimension 64, group 4, key index out of memory: a
  * node of a level that is scored in a row takes 22 to 35 ns, one that the search asks for 50 to 65, queue included. */
 #include <math.h>
 #include <string.h>
@@ -30,9 +30,9 @@
 enum {
     BUCKETS = 128,
     PIECE = 256, /* nodes opened by one call of the kernel */
-    ROWS_MOST = PIECE * TREE_RUN_CHUNKS,
+    ROWS_MAX = PIECE * TREE_RUN_CHUNKS,
     PROBE = 8, /* lower bounds tried at a time */
-    FRUITLESS_MOST = 6,
+    FRUITLESS_MAX = 6,
     LEVEL_BITS = 28,
     NONE = -1,
 };
@@ -61,8 +61,8 @@ struct search {
     bool tries_lower;
     size_t fruitless;
     float slack; /* of a lower bound, per greatest element of a box */
-    const void *rows[ROWS_MOST];
-    float scores[ROWS_MOST];
+    const void *rows[ROWS_MAX];
+    float scores[ROWS_MAX];
     void *kernel_scratch;
     struct tree_counts counts;
 };
@@ -94,7 +94,7 @@ static struct scratch_parts scratch_parts(const struct tree_layout *layout, uint
 }
 
 size_t tree_score_scratch_bytes(const struct tree_layout *layout) {
-    return align_up(layout->node_bytes / sizeof(uint16_t) * sizeof(float), 64) + ROWS_MOST * sizeof(void *);
+    return align_up(layout->node_bytes / sizeof(uint16_t) * sizeof(float), 64) + ROWS_MAX * sizeof(void *);
 }
 
 /* ---- evaluating ---- */
@@ -128,7 +128,7 @@ void tree_score(const struct score_kernels *score, const struct tree_score_args 
         .q_stride = 2 * layout->dimension,
         .heads = args->group,
         .aggregate = SCORE_MAX,
-        .scratch = runs + ROWS_MOST};
+        .scratch = runs + ROWS_MAX};
     for (uint64_t node = args->node_begin; node < args->node_end; node = rows.row_end) {
         rows.row_begin = node;
         rows.row_end = args->node_end;
@@ -137,7 +137,7 @@ void tree_score(const struct score_kernels *score, const struct tree_score_args 
             score->rows(&rows);
             continue;
         }
-        size_t count = (size_t)(args->node_end - node < ROWS_MOST ? args->node_end - node : ROWS_MOST);
+        size_t count = (size_t)(args->node_end - node < ROWS_MAX ? args->node_end - node : ROWS_MAX);
         for (size_t i = 0; i < count; i++) runs[i] = args->blocks[(node + i + 1) * TREE_RUN_CHUNKS - 1];
         rows.blocks = runs;
         rows.row_begin = 0;
@@ -334,7 +334,7 @@ static void take_level(struct search *search, enum tree_level level, size_t low,
     uint64_t tried[PROBE];
     memcpy(tried, best, sizeof tried);
     size_t left = best_count;
-    if (best_count > 0 && search->fruitless < FRUITLESS_MOST)
+    if (best_count > 0 && search->fruitless < FRUITLESS_MAX)
         left = take_whole(search, level, best, best_count);
     search->tries_lower = left < best_count;
     search->fruitless = search->tries_lower ? 0 : search->fruitless + 1;

@@ -1,4 +1,4 @@
-/* metadata_build on the cpu.  A unit is one KV head of one chunk of an item: it reads the stored keys and writes the
+/* key_index_build on the cpu.  A unit is one KV head of one chunk of an item: it reads the stored keys and writes the
  * block beside them, so units share nothing; what a tree has of several chunks is built in a second pass. */
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { BUILD_ELEMENTS_ALONE = 2048 };
 
 struct build_run {
     const struct cpu_device *device;
-    const struct metadata_operation *operation;
+    const struct key_index_operation *operation;
     const struct cpu_scorer *scorer;
     size_t unit_count;
     uint8_t *threads;
@@ -23,7 +23,7 @@ static size_t scratch_layout(uint8_t *memory, const struct kv_layout *kv, struct
     size_t keys = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
     size_t value = cpu_scratch_add(&used, kv->v_dimension * sizeof(float));
     size_t norms = cpu_scratch_add(&used, KV_CHUNK_TOKENS * sizeof(float));
-    size_t codes = cpu_scratch_add(&used, (size_t)KV_CHUNK_TOKENS * HASH_CODE_BYTES_MOST);
+    size_t codes = cpu_scratch_add(&used, (size_t)KV_CHUNK_TOKENS * HASH_CODE_BYTES_MAX);
     if (memory != NULL)
         *scratch = (struct build_scratch){(float *)(void *)(memory + keys), (float *)(void *)(memory + value),
                                           (float *)(void *)(memory + norms), memory + codes};
@@ -38,7 +38,7 @@ static size_t item_chunks(const struct attend_item *item) {
 
 static void build_share(const struct build_run *run, struct range share, bool above,
                         const struct build_scratch *scratch) {
-    const struct metadata_operation *operation = run->operation;
+    const struct key_index_operation *operation = run->operation;
     size_t heads = operation->kv_head_count, before = 0;
     for (size_t i = 0; i < operation->item_count && before < share.end; i++) {
         const struct attend_item *item = &operation->items[i];
@@ -48,8 +48,8 @@ static void build_share(const struct build_run *run, struct range share, bool ab
             size_t head = (index - before) % heads;
             uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + (index - before) / heads;
             uint64_t first = chunk * KV_CHUNK_TOKENS;
-            ASSERT(item->view.metadata != NULL);
-            void *const *blocks = item->view.metadata + head * item->view.chunk_stride;
+            ASSERT(item->view.key_index != NULL);
+            void *const *blocks = item->view.key_index + head * item->view.chunk_stride;
             const struct build_unit unit = {
                 .kv = item->view.layout,
                 .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
@@ -78,7 +78,7 @@ static void build_task(void *context, const struct pool_worker *worker) {
     build_share(run, share, true, &scratch);
 }
 
-void cpu_metadata_build(struct stream *stream, const struct metadata_operation *operation) {
+void cpu_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
     struct cpu_device *device = stream->device;
     struct build_run run = {.device = device, .operation = operation};
     size_t rows = 0;
