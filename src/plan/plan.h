@@ -47,7 +47,8 @@ struct plan {
     /* Pages on disk, and full chunks in RAM, are quantized to 4 bits.  f16 only. */
     bool quantized_pages;
     /* With quantized_pages: only a share of each layer's chunks is quantized.  shares: of new documents.  Without
-     * layers they are chosen when the first document is made, from measurements of the machine (plan/quantized_pages.h). */
+     * layers they are chosen when the first document is made, from what the machine is measured to do
+     * (plan/quantized_pages.h). */
     bool mixes_pages;
     struct page_shares shares;
     /* Fixed shares instead: quantized_of_16 of every 16 pages in all layers, on any machine and budget.  So answers do
