@@ -184,7 +184,8 @@ static void missing_file(void **state) {
     struct gguf gguf;
     assert_int_equal(gguf_open(&gguf, "/nowhere/at-all.gguf", &error), STATUS_IO);
     assert_non_null(strstr(error.message, "/nowhere/at-all.gguf"));
-    assert_int_equal(gguf_open(&gguf, "/tmp", &error), STATUS_IO);
+    assert_int_equal(gguf_open(&gguf, "/tmp", &error), STATUS_MODEL); /* it is there, and is no model */
+    assert_non_null(strstr(error.message, "/tmp: not a regular file"));
     gguf_close(&gguf);
     assert_null(gguf_find(&gguf, "x"));
     assert_null(gguf_find_tensor(&gguf, "x"));

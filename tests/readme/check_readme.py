@@ -4,6 +4,7 @@ A command is a line of an indented block that begins with `loam` or `./do`.  Tho
 `./do test` from a test would not end); those of `loam` run, in a folder that has the files they name: a model (the real
 language model where `./do model` has brought it, else the bundled one) and a book.  Commands see each other's files, in
 the README's order.
+The block of C is compiled.
 """
 import os
 import re
@@ -34,10 +35,25 @@ def fill(folder, source):
     return model
 
 
+def compiles(readme, source, folder):
+    """The block of C, its declarations at file scope and the rest in a function."""
+    block = re.search(r"```c\n(#include <loam.h>\n)(.*?)```", readme, re.S)
+    if not block:
+        sys.exit("README.md: no block of C: has its form changed?")
+    path = os.path.join(folder, "readme.c")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"""{block[1]}static bool print(void *c, size_t i, const char *b, size_t n) {{ (void)c, (void)i, (void)b; return n == 0; }}
+int main(void) {{ int32_t ids[3] = {{1, 2, 3}}; size_t count = 3;\n{block[2]}\nreturn (int)error.status; }}\n""")
+    cc = os.environ.get("CC", "cc")
+    command = [cc, "-std=c17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", os.path.join(source, "include"), path]
+    return subprocess.run(command).returncode == 0
+
+
 def main():
     loam, source = sys.argv[1:]
     with open(os.path.join(source, "README.md"), encoding="utf-8") as file:
-        found = list(commands(file.read()))
+        readme = file.read()
+    found = list(commands(readme))
     if len(found) < 6:
         sys.exit(f"README.md: found {len(found)} commands, expected more: has its form changed?")
     known = subprocess.run([os.path.join(source, "do"), "help"], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -45,6 +61,7 @@ def main():
     environment = {**os.environ, "PATH": os.path.dirname(loam) + os.pathsep + os.environ["PATH"], "LOAM_ARG_N_PREDICT": "8"}
     try:
         print("model:", os.path.basename(fill(folder, source)))
+        failures += not compiles(readme, source, folder)
         for command in found:
             if command.startswith("./do "):
                 code, said = (0, "") if command.split("#")[0].strip() in known else (1, "./do help does not list it")
