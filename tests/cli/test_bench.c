@@ -214,7 +214,7 @@ static void saved_documents_stay(void **state) {
                                "-d",        "192", "-r",        "2",     "-q", "-t", "1",
                                "--kv-host", "16M", "--kv-disk", limited, NULL};
     for (int interrupted = 0; interrupted < 2; interrupted++) {
-        if (interrupted) arguments[10] = "1000000";
+        if (interrupted) arguments[6] = "512", arguments[10] = "1000"; /* minutes */
         struct process_result result = process_run(&(struct process_request){.arguments = arguments,
                                                                              .interrupt_signal = SIGTERM,
                                                                              .interrupt_after_ms = 500,
