@@ -68,8 +68,6 @@ void engine_set_attention_observer(struct engine *engine, attention_observer *ob
  * complete segments, and a prefill of the rest gives the same result as one without the stop. */
 typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
 
-enum logits_wanted { LOGITS_LAST, LOGITS_ALL };
-
 /* Called for every token of a prefill, in order, with its logits [vocabulary_size]. */
 typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits,
                                        struct error *error);
