@@ -69,6 +69,7 @@ static json_t *figures_json(const struct kl_run *run, size_t preset, uint64_t le
 
 static void add_work(json_t *row, const struct eval_tier_work *work) {
     json_add_uint(row, "decoded_tokens", work->tokens);
+    json_add_number(row, "decode_seconds", work->seconds);
     json_add_uint(row, "disk_bytes", work->read_bytes);
     json_add_uint(row, "hits", work->hits);
     json_add_uint(row, "misses", work->misses);
@@ -80,6 +81,7 @@ static void add_window_work(json_t *row, const struct eval_tier_work *before,
                             const struct eval_tier_work *after) {
     add_work(row,
              &(struct eval_tier_work){.tokens = after->tokens - before->tokens,
+                                      .seconds = after->seconds - before->seconds,
                                       .read_bytes = after->read_bytes - before->read_bytes,
                                       .hits = after->hits - before->hits,
                                       .misses = after->misses - before->misses,

@@ -8,6 +8,7 @@
 #include "cli/eval.h"
 #include "cli/interrupt.h"
 #include "model/model_size.h"
+#include "platform/clock.h"
 
 enum { BLOCK_ROWS = 256 }; /* of the questions that are read behind what was put there */
 
@@ -111,15 +112,19 @@ enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint
     struct engine *engine = evaluation->tiers.engines[preset];
     struct kv_tier_statistics before = {0}, after;
     const size_t uncounted = count / 4;
+    double seconds = 0;
     for (size_t i = 0; i < count; i++) {
         const float *logits;
         if (interrupt_requested()) return error_set(error, STATUS_INTERRUPTED, "interrupted");
         if (i == uncounted) before = engine_tier_statistics(engine);
+        double began = clock_seconds();
         TRY(engine_step(engine, &evaluation->tiers.sequences[preset], &tokens[i], 1, &logits, error));
+        if (i >= uncounted) seconds += clock_seconds() - began;
         TRY(each(context, i, logits, error));
     }
     after = engine_tier_statistics(engine);
     add_work(work, &before, &after, count - uncounted);
+    work->seconds += seconds;
     return STATUS_OK;
 }
 

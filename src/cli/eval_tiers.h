@@ -40,9 +40,10 @@ enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size
 /* The preset's sequence then holds the first token_count tokens of the evaluation's, and nothing else. */
 enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
                             struct error *error) STATUS_CHECKED;
-/* What decode steps read from disk, and where the chunks were that they attended to. */
+/* What decode steps read from disk, where the chunks were that they attended to, and the time of the steps alone. */
 struct eval_tier_work {
     uint64_t tokens, read_bytes, hits, misses, prefetched, prefetched_used;
+    double seconds;
 };
 /* Fills the preset's sequence with token_count tokens and decodes the next ones, step by step; `each` gets their
  * logits.  work: of the steps behind the first quarter, which finds RAM empty; added to. */

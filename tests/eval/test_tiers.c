@@ -99,6 +99,7 @@ static void measure_kl(const char *share, json_t *rows[KL_ROWS]) {
         assert_int_equal(number(rows[i], "window"), i / 2);
         assert_int_equal(number(rows[i], "tokens"), 32);
         assert_int_equal(number(rows[i], "decoded_tokens"), 24); /* RAM is filled by the others */
+        assert_true(json_number_value(json_object_get(rows[i], "decode_seconds")) > 0);
     }
     assert_string_equal(rest, "");
     process_deinit(&result);
