@@ -264,14 +264,41 @@ static enum status reserve_tokens(struct bench *bench, const struct test_list *l
     return bench->tokens != NULL ? STATUS_OK : error_set(error, STATUS_MEMORY, "no memory for the prompt");
 }
 
+/* As for `loam run`: the types of -ctk and -ctv, unless --set names a codec. */
+static enum status set_axes(struct plan *plan, const struct options *options, enum kv_type k_type,
+                            enum kv_type v_type, struct error *error) {
+    plan->k_type = k_type;
+    plan->v_type = v_type;
+    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
+                      option_text(options, OPTION_KEEP), error));
+    if ((option_given(options, OPTION_BENCH_CACHE_K) && plan->k_type != k_type) ||
+        (option_given(options, OPTION_BENCH_CACHE_V) && plan->v_type != v_type))
+        return error_set(error, STATUS_USAGE,
+                         "bench: --set codec= and other types by -ctk or -ctv: expected one of them");
+    return STATUS_OK;
+}
+
+/* Whether every combination can be had, before the first is run. */
+static enum status check_axes(struct plan *plan, const struct options *options, struct error *error) {
+    const struct option_value *k_types = option_list(options, OPTION_BENCH_CACHE_K),
+                              *v_types = option_list(options, OPTION_BENCH_CACHE_V);
+    for (size_t k = 0; k < k_types->list_count; k++)
+        for (size_t v = 0; v < v_types->list_count; v++)
+            TRY(set_axes(plan, options, kv_type_of_choice(k_types->list[k]),
+                         kv_type_of_choice(v_types->list[v]), error));
+    return STATUS_OK;
+}
+
 static enum status run_tests(struct bench *bench, const struct test_list *list, struct bench_test settings,
                              struct error *error) {
     const struct engine_options engine_options = {.trace = bench->trace.trace};
     struct plan plan = bench->plan;
     plan.batch_size = min_size(settings.batch, settings.ubatch);
-    plan.k_type = settings.k_type;
-    plan.v_type = settings.v_type;
     plan.document_name = "bench";
+    TRY(set_axes(&plan, bench->options, settings.k_type, settings.v_type, error));
+    settings.plan = &plan;
+    settings.k_type = plan.k_type;
+    settings.v_type = plan.v_type;
     TRY(reserve_tokens(bench, list, &plan, error));
     TRY(plan_set_host_bytes(&plan, &bench->session.model->config, error));
     TRY(session_create_engine(&bench->session, &plan, &engine_options, error));
@@ -323,8 +350,7 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
                               *v_types = option_list(options, OPTION_BENCH_CACHE_V);
     TRY(open_model(bench, threads, error));
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
-    struct bench_test settings = {.plan = &bench->plan,
-                                  .random_depth = option_flag(options, OPTION_FILL_RANDOM),
+    struct bench_test settings = {.random_depth = option_flag(options, OPTION_FILL_RANDOM),
                                   .replays = bench->recording.rows != NULL,
                                   .threads = bench->session.thread_count};
     for (size_t k = 0; k < k_types->list_count; k++)
@@ -357,9 +383,7 @@ enum status bench_command(const struct options *options, struct error *error) {
                              ? error_set(error, STATUS_MEMORY, "out of memory")
                              : list_tests(&list, options, error);
     if (status == STATUS_OK) status = plan_read_budgets(&bench->plan, options, error);
-    if (status == STATUS_OK)
-        status = plan_set_axes(&bench->plan, option_text(options, OPTION_PRESET),
-                               option_text(options, OPTION_SET), option_text(options, OPTION_KEEP), error);
+    if (status == STATUS_OK) status = check_axes(&bench->plan, options, error);
     if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
         status = use_scratch(bench, error);
@@ -373,8 +397,8 @@ enum status bench_command(const struct options *options, struct error *error) {
             .has_floor = option_flag(options, OPTION_FLOOR),
             .shows_batch = option_given(options, OPTION_BENCH_BATCH),
             .shows_ubatch = option_given(options, OPTION_BENCH_UBATCH),
-            .shows_k = option_given(options, OPTION_BENCH_CACHE_K),
-            .shows_v = option_given(options, OPTION_BENCH_CACHE_V),
+            .shows_k = option_given(options, OPTION_BENCH_CACHE_K) || bench->plan.k_type != KV_F16,
+            .shows_v = option_given(options, OPTION_BENCH_CACHE_V) || bench->plan.v_type != KV_F16,
         };
         random_init(&bench->random, FILL_SEED);
         const struct option_value *threads = option_list(options, OPTION_BENCH_THREADS);

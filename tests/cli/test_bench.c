@@ -106,6 +106,30 @@ static void json_rows_add_up(void **state) {
     json_decref(rows);
 }
 
+/* --set codec=q8: K and V, the bytes that a step reads of them, and the table say so. */
+static void a_codec_that_is_set_is_measured(void **state) {
+    (void)state;
+    const char *arguments[] = {"bench", "-m", model_path,      "-p", "0",    "-n", "2",  "-d", "64",
+                               "-r",    "1",  "--fill-random", "-o", "json", NULL, NULL, NULL},
+               *codec[] = {NULL, "codec=f16", "codec=q8"};
+    json_int_t bytes[3];
+    for (size_t i = 0; i < 3; i++) {
+        arguments[14] = i > 0 ? "--set" : NULL;
+        arguments[15] = codec[i];
+        json_t *rows = bench_json(arguments), *row = json_array_get(rows, 0);
+        assert_string_equal(json_string_value(json_object_get(row, "type_k")), i == 2 ? "q8_0" : "f16");
+        assert_string_equal(json_string_value(json_object_get(row, "type_v")), i == 2 ? "q8_0" : "f16");
+        bytes[i] = integer(row, "kv_bytes_per_token");
+        json_decref(rows);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_true(bytes[2] < bytes[0]);
+    struct process_result table =
+        LOAM("bench", "-m", model_path, "-p", "4", "-n", "0", "-r", "1", "--set", "codec=q8");
+    assert_non_null(strstr(table.output, "type_k"));
+    process_deinit(&table);
+}
+
 static void csv_has_a_head_and_rows_of_its_width(void **state) {
     (void)state;
     struct process_result result =
@@ -153,6 +177,7 @@ static void failures(void **state) {
         {{"bench", "-m", "x", "-npl", "65"}, 2},
         {{"bench", "-m", "x", "-o", "sql"}, 2},
         {{"bench", "-m", "x", "-p", "1,,2"}, 2},
+        {{"bench", "-m", "x", "--set", "codec=q8", "-ctk", "q8_0,f16"}, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
@@ -305,6 +330,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_llama_benchs),
         cmocka_unit_test(json_rows_add_up),
+        cmocka_unit_test(a_codec_that_is_set_is_measured),
         cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
         cmocka_unit_test(statistics),
         cmocka_unit_test(failures),
