@@ -202,8 +202,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
 }
 
 void evaluation_close(struct evaluation *evaluation) {
-    eval_tiers_close(evaluation);
-    kv_disk_deinit(&evaluation->tiers.disk);
+    eval_tiers_deinit(evaluation);
     for (size_t i = 0; i < evaluation->preset_count; i++) plan_deinit(&evaluation->plans[i]);
     sequence_destroy(evaluation->sequence);
     session_close(&evaluation->session);

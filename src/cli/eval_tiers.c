@@ -63,6 +63,8 @@ static enum status open_preset(struct evaluation *evaluation, size_t preset, str
     plan.sequence_capacity = 1;
     plan.batch_size = plan.segment_size = BLOCK_ROWS;
     plan.document_name = "eval";
+    plan.disk_directory = tiers->scratch.path;
+    plan.disk_bytes = tiers->disk_bytes;
     TRY(budget_of(evaluation, &plan, &plan.host_bytes, error));
     tiers->budget_bytes[preset] = plan.host_bytes;
     enum status status =
@@ -75,6 +77,10 @@ enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size
     struct eval_tiers *tiers = &evaluation->tiers;
     if (tiers->engines != NULL && tiers->context_size == context_size) return STATUS_OK;
     eval_tiers_close(evaluation);
+    if (tiers->scratch.path == NULL) { /* once: what is left of the limit is measured then */
+        tiers->disk_bytes = tiers->disk.limit_bytes;
+        TRY(kv_scratch_open(&tiers->scratch, tiers->disk.directory, &tiers->disk_bytes, error));
+    }
     tiers->context_size = context_size;
     tiers->engines = calloc(evaluation->preset_count, sizeof *tiers->engines);
     tiers->sequences = calloc(evaluation->preset_count, sizeof *tiers->sequences);
@@ -140,6 +146,12 @@ void eval_tiers_close(struct evaluation *evaluation) {
     tiers->engines = NULL;
     tiers->sequences = NULL;
     tiers->budget_bytes = NULL;
+}
+
+void eval_tiers_deinit(struct evaluation *evaluation) {
+    eval_tiers_close(evaluation);
+    kv_scratch_close(&evaluation->tiers.scratch);
+    kv_disk_deinit(&evaluation->tiers.disk);
 }
 
 json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset) {

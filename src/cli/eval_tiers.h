@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "cli/kv_disk.h"
+#include "cli/kv_scratch.h"
 #include "engine/engine.h"
 
 struct evaluation;
@@ -23,7 +24,9 @@ enum status eval_budget_parse(struct eval_budget *budget, const char *text, stru
 
 struct eval_tiers {
     bool used;
-    struct kv_disk disk; /* owned */
+    struct kv_disk disk;       /* owned */
+    struct kv_scratch scratch; /* in that folder; the engines' documents, of which none is reused */
+    uint64_t disk_bytes;       /* their limit; 0: none */
     struct eval_budget budget;
     struct engine **engines;     /* owned; one per preset, over the session's model */
     struct sequence **sequences; /* owned, of these; NULL: not filled */
@@ -50,7 +53,8 @@ struct eval_tier_work {
 enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,
                               const int32_t *tokens, size_t count, engine_each_logits *each, void *context,
                               struct eval_tier_work *work, struct error *error) STATUS_CHECKED;
-void eval_tiers_close(struct evaluation *evaluation);
+void eval_tiers_close(struct evaluation *evaluation);  /* the engines */
+void eval_tiers_deinit(struct evaluation *evaluation); /* all of it; safe on zeros */
 /* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */
 json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset);
 

@@ -56,7 +56,7 @@ static enum status take_room(const char *parent, uint64_t *limit_bytes, struct e
     if (taken >= *limit_bytes)
         return error_set(error, STATUS_FULL,
                          "%s: what is saved there takes %" PRIu64 " MiB of the limit of %" PRIu64
-                         " MiB, and bench removes nothing",
+                         " MiB, and this command removes nothing",
                          parent, (taken >> 20) + 1, *limit_bytes >> 20);
     *limit_bytes -= taken;
     return STATUS_OK;

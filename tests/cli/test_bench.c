@@ -254,7 +254,7 @@ static void saved_documents_stay(void **state) {
     snprintf(limited, sizeof limited, "%s:64K", folder);
     struct process_result full = process_run(&(struct process_request){.arguments = arguments});
     assert_int_equal(full.code, 5);
-    assert_non_null(strstr(full.complaints, "bench removes nothing"));
+    assert_non_null(strstr(full.complaints, "this command removes nothing"));
     process_deinit(&full);
     free(before);
 }

@@ -127,8 +127,58 @@ static void probabilities_come_from_the_disk_too(void **state) {
     }
 }
 
+static char *listing(const char *folder) {
+    struct process_result result = LOAM("ls", "--kv-disk", folder, "--json");
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    char *text = strdup(result.output);
+    process_deinit(&result);
+    return text;
+}
+
+static size_t entries_of(const char *path) {
+    size_t count = 0;
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    while (readdir(folder) != NULL) count++;
+    closedir(folder);
+    return count;
+}
+
+/* A saved prompt of 8.5 MiB and a sample of 5 MiB: within 10 MiB the prompt would have to go, within 24 it need not. */
+static void saved_documents_stay(void **state) {
+    (void)state;
+    char folder[200], limited[220], prompt[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("kept"));
+    snprintf(prompt, sizeof prompt, "%s", scratch_path("prompt.txt"));
+    FILE *file = fopen(prompt, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 400; i++) fprintf(file, "the %d fox\n", i);
+    fclose(file);
+    struct process_result saved = LOAM("run", "-m", MODEL, "-f", prompt, "--raw", "-n", "1", "-q",
+                                       "--kv-host", "64M", "--kv-disk", folder);
+    if (saved.code != 0) fail_msg("%s", saved.complaints);
+    process_deinit(&saved);
+    char *before = listing(folder);
+    const size_t entries = entries_of(folder);
+    for (int fits = 0; fits < 2; fits++) {
+        snprintf(limited, sizeof limited, "%s:%s", folder, fits ? "24M" : "10M");
+        struct process_result result =
+            LOAM("eval", "ruler", "-m", MODEL, "--tasks", "niah_single_2", "--lengths", "1024", "--samples",
+                 "1", "-q", "--kv-host", "1/4", "--kv-disk", limited);
+        if (result.code != (fits ? 0 : 5)) fail_msg("exit %d: %s", result.code, result.complaints);
+        char *after = listing(folder);
+        assert_string_equal(after, before);
+        assert_int_equal(entries_of(folder), entries);
+        free(after);
+        process_deinit(&result);
+    }
+    free(before);
+}
+
 static void what_cannot_be_is_said(void **state) {
     (void)state;
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("none"));
     const struct {
         const char *const *arguments;
         int code;
@@ -139,7 +189,7 @@ static void what_cannot_be_is_said(void **state) {
          "a share such as 1/8"},
         {(const char *const[])RULER("--kv-host", "1/8", "--kv-disk", "/nonexistent", "--preset", "h2o"), 2,
          "watches prompts"},
-        {(const char *const[])RULER("--kv-host", "100K", "--kv-disk", "/nonexistent"), 5, "at least"},
+        {(const char *const[])RULER("--kv-host", "100K", "--kv-disk", folder), 5, "at least"},
         {(const char *const[]){"eval", "recall", "-m", MODEL, "--kv-host", "1M", NULL}, 2,
          "another evaluation"},
     };
@@ -157,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_eighth_in_ram_answers_the_same),
         cmocka_unit_test(probabilities_come_from_the_disk_too),
+        cmocka_unit_test(saved_documents_stay),
         cmocka_unit_test(what_cannot_be_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
