@@ -231,11 +231,13 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     struct kv_tier *tier = sequence->cache->tier;
     tier_drain_all(tier); /* from here on what cannot be read is this document's */
     enum status status = kv_tier_failure(sequence->cache, error);
-    const struct page_shares *shares = &document_layout(document)->shares;
+    struct page_shares shares = document_layout(document)->shares;
+    if (sequence->cache->config.mixes_pages && shares.layer_count == 0) /* all of it is rows: zeros */
+        shares.layer_count = (uint16_t)sequence->cache->config.layer_count;
     sequence->pages->backing.layout.shares =
-        *shares; /* of what is written elsewhere when the sequence departs */
-    if (status == STATUS_OK && shares->layer_count > 0)
-        status = kv_sequence_set_shares(sequence, shares, error);
+        shares; /* of what is written elsewhere when the sequence departs */
+    if (status == STATUS_OK && shares.layer_count > 0)
+        status = kv_sequence_set_shares(sequence, &shares, error);
     if (status != STATUS_OK) {
         document_close(document);
         return status;

@@ -124,7 +124,7 @@ enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct pa
 const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
  * key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew; the
- * document's shares become the sequence's.  writable:
+ * document's shares become the sequence's; where pages are mixed, one of plain pages has shares of zero.  writable:
  * opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)

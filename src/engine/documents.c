@@ -21,7 +21,9 @@ struct documents {
     bool is_read_only; /* the folder cannot be written: nothing is saved, and unwritable says why */
     bool is_told;      /* and somebody was told */
     bool fixes_shares; /* only documents that were made with these shares are used */
-    bool ignores;      /* what it holds: damage was found, and cannot be flagged */
+    bool takes_rows;   /* and documents without pages in 4 bits, of rows_codec */
+    char rows_codec[STORE_WORD_MAX];
+    bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
     documents_choose *choose; /* NULL: pages are of one form, or the shares are given */
     void *choose_context;
@@ -93,6 +95,11 @@ static enum status open_store(struct documents *documents, struct store_options 
     return status;
 }
 
+/* Shares that are fixed hold for what is opened, too. */
+static bool takes_rows(const struct plan *plan) {
+    return plan->mixes_pages && (!plan->fixes_shares || plan->quantized_of_16 == 0);
+}
+
 enum status documents_open(struct documents **result, const struct plan *plan,
                            const struct engine_options *options, const struct model *model,
                            const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
@@ -121,6 +128,8 @@ enum status documents_open(struct documents **result, const struct plan *plan,
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
     snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
+    memcpy(documents->rows_codec, backing->layout.codec, sizeof documents->rows_codec);
+    documents->takes_rows = takes_rows(plan);
     if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
     if (plan->mixes_pages) { /* zeros are shares too, until they are chosen */
         backing->layout.shares = plan->shares;
@@ -175,26 +184,54 @@ static enum status open_match(struct documents *documents, const struct store_ma
 
 /* Rows of a compressed page are rounded ones, and rows that follow must not be: of a chunk that is full in the document
  * all rows are taken, or none. */
-static void keep_exact(const struct store_layout *layout, struct store_match *match) {
+static void keep_exact(struct store_match *match) {
     uint64_t full = match->token_count - match->token_count % KV_CHUNK_TOKENS;
-    if (layout->tail_bytes != 0 && match->prefix_tokens < full)
+    if (match->layout.tail_bytes != 0 && match->prefix_tokens < full)
         match->prefix_tokens -= match->prefix_tokens % KV_CHUNK_TOKENS;
 }
 
-/* The longest prefix that can be used.  Key index is built anew from the stored keys; those of rounded pages were made
- * of exact ones. */
+/* The layout of documents whose pages are all rows, where pages are mixed: a share of nothing in 4 bits. */
+static struct store_layout rows_layout(const struct documents *documents) {
+    struct store_layout rows = documents->backing.layout;
+    memcpy(rows.codec, documents->rows_codec, sizeof rows.codec);
+    rows.chunk_bytes = rows.tail_bytes;
+    rows.tail_bytes = 0;
+    rows.shares = (struct page_shares){0};
+    return rows;
+}
+
+/* A longer prefix than match has, in a document whose pages look like those of layout.  Its key index is of that kind,
+ * or built anew from the stored keys. */
+static enum status find_longer(struct documents *documents, const struct store_layout *layout,
+                               const int32_t *tokens, uint64_t token_count, struct store_match *match,
+                               struct error *error) {
+    const struct store_model *model = &documents->backing.model;
+    struct store_match same, other;
+    if (match->prefix_tokens == token_count) return STATUS_OK;
+    TRY(store_find(documents->store, model, layout, tokens, token_count, &same, error));
+    if (same.prefix_tokens > match->prefix_tokens) *match = same;
+    TRY(store_find_pages(documents->store, model, layout, tokens, token_count, &other, error));
+    if (other.prefix_tokens > match->prefix_tokens) *match = other;
+    return STATUS_OK;
+}
+
+/* The longest prefix that can be used.  The key index of rounded pages was made of exact keys, and cannot be built
+ * anew. */
 static enum status find(struct documents *documents, const int32_t *tokens, uint64_t token_count,
                         struct store_match *match, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
-    struct store_match other;
-    TRY((documents->fixes_shares ? store_find_same : store_find)(
-        documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
-    if (match->prefix_tokens < token_count && backing->layout.tail_bytes == 0) {
-        TRY(store_find_pages(documents->store, &backing->model, &backing->layout, tokens, token_count, &other,
-                             error));
-        if (other.prefix_tokens > match->prefix_tokens) *match = other;
+    if (backing->layout.tail_bytes == 0) {
+        *match = (struct store_match){0};
+        TRY(find_longer(documents, &backing->layout, tokens, token_count, match, error));
+    } else {
+        TRY((documents->fixes_shares ? store_find_same : store_find)(
+            documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
     }
-    keep_exact(&backing->layout, match);
+    if (documents->takes_rows) {
+        const struct store_layout rows = rows_layout(documents);
+        TRY(find_longer(documents, &rows, tokens, token_count, match, error));
+    }
+    keep_exact(match);
     return STATUS_OK;
 }
 

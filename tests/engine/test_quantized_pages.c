@@ -311,6 +311,69 @@ static void a_document_keeps_its_shares(void **state) {
     rig_close(&rig);
 }
 
+/* What an engine of rig.options has of the prompt, and its logits. */
+static uint64_t answer(struct rig *rig, const int32_t *tokens, size_t count, float *logits) {
+    struct engine *engine;
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = tokens, .token_count = count};
+    const float *found;
+    assert_ok(engine_create(&engine, rig->model, &rig->options, NULL, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, &found, &rig->error), rig->error);
+    memcpy(logits, found, rig->model->config.vocabulary_size * sizeof *logits);
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    const uint64_t reused = sequence_reused_tokens(sequence);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return reused;
+}
+
+/* A document without pages in 4 bits has a share of nothing: it is opened, gone on with or departed from, and answers
+ * as it does where pages are not mixed.  Only shares that are fixed to something refuse it. */
+static void a_document_in_f16_is_opened(void **state) {
+    (void)state;
+    static const struct select_method *const savers[] = {&select_all,
+                                                         &select_quest}; /* other key index, and the same */
+    static const struct page_shares none = {LAYERS, {0, 0}};
+    float exact[256], mixed_logits[256], unused[256];
+    for (size_t i = 0; i < 4; i++) {
+        const bool departs = i % 2 == 1;
+        struct rig rig = {0};
+        struct page_shares shares;
+        uint64_t reused;
+        rig_open(&rig);
+        assert_true(rig.model->config.vocabulary_size <= 256);
+        if (departs) memcpy(rig.others, rig.tokens, 640 * sizeof *rig.others);
+        rig.others[640] = rig.tokens[640] == 1 ? 2 : 1;
+        const int32_t *longer = departs ? rig.others : rig.tokens;
+        const uint64_t known = departs ? 640 : SHORT;
+        const struct plan mixed = rig.options;
+        struct plan rows = mixed, saves;
+        rows.quantized_pages = rows.mixes_pages = false;
+        rows.host_bytes *= 2;
+        saves = rows;
+        saves.select.method = savers[i / 2];
+        if (i / 2 == 0) saves.select.keep = (struct select_keep){.tokens = UINT64_MAX};
+        for (int mixes = 0; mixes < 2; mixes++) { /* each on a document of its own */
+            scratch_empty(&rig.scratch);
+            rig.options = saves;
+            assert_int_equal(answer(&rig, rig.tokens, SHORT, unused), 0);
+            rig.options = mixes ? mixed : rows;
+            assert_int_equal(answer(&rig, longer, PROMPT, mixes ? mixed_logits : exact), known);
+        }
+        assert_memory_equal(mixed_logits, exact, rig.model->config.vocabulary_size * sizeof *exact);
+        assert_ok(ask(&rig, now, longer, PROMPT, &reused, &shares), rig.error);
+        assert_true(reused == PROMPT - 1 && memcmp(&shares, &none, sizeof none) == 0);
+        rig.options.fixes_shares = true;
+        assert_ok(ask(&rig, (struct page_shares){0}, longer, PROMPT, &reused, &shares), rig.error);
+        assert_true(reused == PROMPT - 1 && memcmp(&shares, &none, sizeof none) == 0);
+        rig.options.quantized_of_16 = 4;
+        assert_ok(ask(&rig, (struct page_shares){0}, longer, PROMPT, &reused, &shares), rig.error);
+        assert_true(reused == 0 && shares.sixteenths[0] == 4);
+        rig_close(&rig);
+    }
+}
+
 /* A prompt too short to measure for is in 4 bits; in an engine that measures, what exists has its shares too. */
 static void short_prompts_are_not_measured(void **state) {
     (void)state;
@@ -373,6 +436,7 @@ int main(void) {
         cmocka_unit_test(sensitive_layers_have_less),
         cmocka_unit_test(it_measures),
         cmocka_unit_test(a_document_keeps_its_shares),
+        cmocka_unit_test(a_document_in_f16_is_opened),
         cmocka_unit_test(short_prompts_are_not_measured),
         cmocka_unit_test(a_damaged_page_of_either_form_is_computed_anew),
     };
