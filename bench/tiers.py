@@ -6,7 +6,8 @@
     bench/tiers.py prefill --model 1b-Q4_0.gguf --depth 28672 --tokens 4096 --kv-host 128M --folder DIR --csv FILE
     bench/tiers.py report FILE...
 
-A preset is written as for `loam eval`: NAME:KEEP:AXIS=METHOD:...  Presets take turns, --rounds times; each run appends
+A preset is written as for `loam eval`: NAME:KEEP:AXIS=METHOD:...; @N behind it gives it N steps of its own on recorded
+and random rows, for those that read nearly everything.  Presets take turns, --rounds times; each run appends
 a line to FILE.  The column `state` says which keys a row was measured on and what RAM held when counting began:
 
     text      `loam eval kl` decodes the tokens of a real text behind the prefilled prompt, which was written to disk just
@@ -28,7 +29,7 @@ import statistics
 import subprocess
 import sys
 
-PRESETS = "flexgen:100%,quest:10%:dense=0,leoam:codec=f16,leoam,hata:10%:dense=0"
+PRESETS = "flexgen:100%@8,quest:10%:dense=0,leoam:codec=f16,leoam,hata:10%:dense=0@8"
 STATES = {
     "text": "text, after a quarter of the steps",
     "recorded": "recorded rows, from empty RAM",
@@ -41,6 +42,13 @@ COLUMNS = [
     "tokens_per_second", "disk_mb_per_token", "hits", "prefetched_per_token", "prefetched_used_per_token",
     "wait_ms_per_token", "host_mb", "kld",
 ]  # fmt: skip
+
+
+def presets(arguments):
+    """(preset, steps) of the list."""
+    for text in arguments.presets.split(","):
+        preset, _, steps = text.partition("@")
+        yield preset, int(steps or getattr(arguments, "steps", 0))
 
 
 def flags(preset):
@@ -89,8 +97,8 @@ def bench_row(arguments, row, tokens):
 def text_rows(arguments, number):
     """All presets from one prefill of the text."""
     lines = loam(arguments, "eval", "kl", "-m", arguments.model, "-f", arguments.text, "--chunks", "1", "--lengths",
-                 str(arguments.depth), "--stretch", str(arguments.steps), "--preset", arguments.presets, "--kv-host",
-                 arguments.kv_host, "--kv-disk", store(arguments), "-o", "jsonl")
+                 str(arguments.depth), "--stretch", str(arguments.steps), "--preset", ",".join(p for p, _ in presets(arguments)),
+                 "--kv-host", arguments.kv_host, "--kv-disk", store(arguments), "-o", "jsonl")
     for line in lines:
         tokens = line["decoded_tokens"]
         yield {
@@ -109,8 +117,7 @@ def text_rows(arguments, number):
 
 
 def made_rows(arguments, number, rows):
-    for preset in arguments.presets.split(","):
-        steps = max(4, arguments.steps // 8) if preset.startswith("flexgen") else arguments.steps
+    for preset, steps in presets(arguments):
         line = ["bench", "-m", arguments.model, "-p", "0", "-n", str(steps), "-d", str(arguments.depth), "-r", "1",
                 "--no-warmup", "-o", "jsonl", *flags(preset), "--kv-disk", store(arguments), "--kv-host", arguments.kv_host]
         line += ["--replay", arguments.recording] if rows == "recorded" else ["--fill-random"]
@@ -126,7 +133,7 @@ def decode(arguments):
 
 def prefill(arguments):
     for number in range(1, arguments.rounds + 1):
-        for preset in arguments.presets.split(","):
+        for preset, _ in presets(arguments):
             for where in ("ram", "disk"):
                 line = ["bench", "-m", arguments.model, "-p", str(arguments.tokens), "-n", "0", "-d", str(arguments.depth),
                         "-r", "1", "--no-warmup", "-o", "jsonl", "--fill-random", *flags(preset)]

@@ -25,12 +25,22 @@ WAYS = {
     "chunks": (["--set", "select=quest,page=64,dense=0,scan=1"], 3, "H2O-like-chunked"),
     "tokens+prefetch": (["--set", "select=exact,dense=0,speculate=next-layer"], 3, "Prefetch-based"),
     "chunks+prefetch": (["--set", "select=quest,page=64,dense=0,scan=1,speculate=next-layer"], 3, "both"),
+    "all-4bit": (["--preset", "flexgen", "--keep", "100%", "--set", "codec=q4"], 6, "FlexGen-like, 4 bits"),
+    "all-4bit+prefetch": (
+        ["--preset", "flexgen", "--keep", "100%", "--set", "codec=q4,speculate=next-layer"], 6, "the same, prefetched"),
     "abstracts": (["--set", "select=quest,page=64,dense=0"], 24, "+LKA"),
     "tree": (["--set", "select=tree,leaf=32,dense=0"], 24, "+LKA +IAKM"),
     "exact": (["--preset", "leoam", "--set", "codec=f16"], 24, "ALL without compression"),
     "all": (["--preset", "leoam", "--set", "codec=q4"], 24, "ALL"),
 }
 BASELINES = ["tokens", "chunks", "tokens+prefetch", "chunks+prefetch"]
+BASELINES_4_BITS = ["all-4bit", "all-4bit+prefetch"]
+# Of the report: a way, the baselines it is set beside, and what that says.
+COMPARISONS = [
+    ("all", BASELINES, "`all` (4 bits) over the better f16 baseline (paper: 3.46; at batch 8 5.47)"),
+    ("all", BASELINES_4_BITS, "`all` (4 bits) over the better 4-bit baseline"),
+    ("exact", BASELINES, "`exact` (f16) over the better f16 baseline"),
+]
 COLUMNS = [
     "date", "commit", "processor", "model", "depth", "batch", "keep", "way", "round", "steps", "ms_per_step", "tokens_per_second",
     "read_mb_per_step", "hit_ratio", "wait_ms_per_step", "evaluated_per_step", "host_mb", "settings",
@@ -39,7 +49,7 @@ COLUMNS = [
 
 def measure(arguments, way, batch, number, store):
     settings, steps, _ = WAYS[way]
-    steps = max(2, steps // batch) if way in BASELINES else max(12, steps // batch)
+    steps = max(2, steps // batch) if way in BASELINES + BASELINES_4_BITS else max(12, steps // batch)
     kv = arguments.kv_bytes * arguments.depth * batch
     command = [arguments.loam, "bench", "-m", arguments.model, "-p", "0", "-n", str(steps), "-d", str(arguments.depth), "-r", "1"]
     command += ["-t", str(arguments.threads)] if arguments.threads else []
@@ -93,7 +103,7 @@ def report(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     for depth in sorted({int(r["depth"]) for r in rows}):
-        speedups = {}
+        speedups = {}  # comparison -> batch -> ratio
         for batch in sorted({int(r["batch"]) for r in rows if int(r["depth"]) == depth}):
             here = {}
             for way in WAYS:
@@ -102,20 +112,25 @@ def report(path):
                     here[way] = {c: statistics.median(float(r[c]) for r in runs) for c in COLUMNS[10:17]}
                     here[way]["rounds"] = len(runs)
             best = min((here[w]["ms_per_step"] for w in BASELINES if w in here), default=None)
+            best_4 = min((here[w]["ms_per_step"] for w in BASELINES_4_BITS if w in here), default=None)
             print(f"\n{depth} tokens, batch {batch}\n")
-            print("| way | paper | ms a step | of `tokens` | speed-up over the better baseline | MB read | GB/s | hits | evaluations | rounds |")
-            print("|---|---|---|---|---|---|---|---|---|---|")
+            print("| way | paper | ms a step | of `tokens` | over the better f16 baseline | over the better 4-bit baseline | MB read | GB/s | hits | evaluations | rounds |")
+            print("|---|---|---|---|---|---|---|---|---|---|---|")
             for way, r in here.items():
                 share = f"{r['ms_per_step'] / here['tokens']['ms_per_step']:.0%}" if "tokens" in here else ""
-                gain = f"{best / r['ms_per_step']:.2f}" if best and way not in BASELINES else ""
+                measured = way not in BASELINES + BASELINES_4_BITS
+                gain = f"{best / r['ms_per_step']:.2f}" if best and measured else ""
+                gain_4 = f"{best_4 / r['ms_per_step']:.2f}" if best_4 and way == "all" else ""
                 rate = r["read_mb_per_step"] / r["ms_per_step"]
-                print(f"| `{way}` | {WAYS[way][2]} | {r['ms_per_step']:.0f} | {share} | {gain} | {r['read_mb_per_step']:.0f} "
+                print(f"| `{way}` | {WAYS[way][2]} | {r['ms_per_step']:.0f} | {share} | {gain} | {gain_4} | {r['read_mb_per_step']:.0f} "
                       f"| {rate:.2f} | {r['hit_ratio']:.0%} | {r['evaluated_per_step']:,.0f} | {r['rounds']} |")  # fmt: skip
-            if best and "all" in here:
-                speedups[batch] = best / here["all"]["ms_per_step"]
-        if speedups:
-            print(f"\n`all` over the better baseline, mean of batches {', '.join(map(str, speedups))}: "
-                  f"{statistics.mean(speedups.values()):.2f} (paper: 3.46; at batch 8 5.47)")  # fmt: skip
+            for way, baselines, said in COMPARISONS:
+                beside = [here[w]["ms_per_step"] for w in baselines if w in here]
+                if beside and way in here:
+                    speedups.setdefault(said, {})[batch] = min(beside) / here[way]["ms_per_step"]
+        for said, ratios in speedups.items():
+            each = ", ".join(f"{ratio:.2f} at batch {batch}" for batch, ratio in ratios.items())
+            print(f"\n{said}: {each}; mean {statistics.mean(ratios.values()):.2f}")
 
 
 def main():
