@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/output.h"
 #include "cli/utf8.h"
@@ -30,19 +29,7 @@ void json_add_number(json_t *object, const char *key, double value) {
     json_add(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
-/* A file that is there and is no regular file (/dev/stderr, a fifo) must not be replaced by rename. */
-static int is_special(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-}
-
-enum status json_file_check(const char *path, struct error *error) {
-    if (is_special(path)) return STATUS_OK;
-    struct file_writer writer;
-    TRY(file_writer_open(&writer, path, error));
-    file_writer_abort(&writer);
-    return STATUS_OK;
-}
+enum status json_file_check(const char *path, struct error *error) { return file_writer_check(path, error); }
 
 enum { FILE_FLAGS = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
 
@@ -57,15 +44,6 @@ static enum status dump(const json_t *value, FILE *stream, size_t flags, const c
 }
 
 enum status json_file_write(const json_t *value, const char *path, struct error *error) {
-    if (is_special(path)) {
-        FILE *stream = fopen(path, "we");
-        if (stream == NULL) return error_set_os(error, STATUS_IO, errno, "%s", path);
-        enum status status = dump(value, stream, FILE_FLAGS, path, error);
-        errno = 0;
-        if (fclose(stream) != 0 && status == STATUS_OK)
-            status = error_set_os(error, STATUS_IO, errno, "%s", path);
-        return status;
-    }
     struct file_writer writer;
     TRY(file_writer_open(&writer, path, error));
     enum status status = dump(value, writer.stream, FILE_FLAGS, path, error);

@@ -1,7 +1,6 @@
 #include "cli/output_file.h"
 
 #include <errno.h>
-#include <sys/stat.h>
 
 enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
                                    struct error *error) {
@@ -13,9 +12,6 @@ enum status output_file_open_lines(struct output_file *file, const char *path, b
 
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) {
     *file = (struct output_file){.path = path};
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return output_file_open_lines(file, path, false, error);
     TRY(file_writer_open(&file->writer, path, error));
     file->stream = file->writer.stream;
     return STATUS_OK;

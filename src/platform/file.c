@@ -207,35 +207,67 @@ static int temporary_open(char *path) {
     return -1;
 }
 
-enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
-    *writer = (struct file_writer){0};
-    size_t length = strlen(path);
-    writer->path = strdup(path);
+/* The process's own output where path leads to it (/dev/stdout, /dev/fd/2), whatever that is: replacing the file or
+ * opening it anew would lose what was printed. */
+static int own_output(const struct stat *target) {
+    struct stat info;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &info) == 0 && info.st_dev == target->st_dev && info.st_ino == target->st_ino)
+            return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return -1;
+}
+
+/* A temporary file beside path, with the rights of the file that it will replace, or as a user expects of a new one. */
+static int open_beside(struct file_writer *writer, const struct stat *replaced) {
+    const size_t length = strlen(writer->target);
     writer->temporary = malloc(length + 8);
-    if (writer->path == NULL || writer->temporary == NULL) {
-        file_writer_abort(writer);
-        return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
-    }
-    memcpy(writer->temporary, path, length);
+    if (writer->temporary == NULL) return -1;
+    memcpy(writer->temporary, writer->target, length);
     memcpy(writer->temporary + length, ".XXXXXX", 8);
     int fd = temporary_open(writer->temporary);
     if (fd < 0) {
-        int failed = errno;
+        const int failed = errno;
         free(writer->temporary);
         writer->temporary = NULL; /* nothing of ours to remove */
-        file_writer_abort(writer);
-        return error_set_os(error, STATUS_IO, failed, "%s", path);
+        errno = failed;
+        return -1;
     }
     mode_t mask = umask(0);
     umask(mask);
-    (void)fchmod(fd, 0666 & ~mask); /* as a user expects of an output */
-    writer->stream = fdopen(fd, "wb");
+    (void)fchmod(fd, replaced != NULL ? replaced->st_mode & 0777 : 0666 & ~mask);
+    return fd;
+}
+
+static int open_output(struct file_writer *writer, const char *path) {
+    struct stat info;
+    const bool is_there = stat(path, &info) == 0;
+    const int own = is_there ? own_output(&info) : -1;
+    if (own >= 0) return own;
+    if (is_there && !S_ISREG(info.st_mode)) return open(path, O_WRONLY | O_CLOEXEC); /* of a folder EISDIR */
+    writer->target = is_there ? realpath(path, NULL) : strdup(path);
+    return writer->target != NULL ? open_beside(writer, is_there ? &info : NULL) : -1;
+}
+
+enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
+    *writer = (struct file_writer){.path = strdup(path)};
+    if (path[0] == '\0') errno = ENOENT;
+    int fd = writer->path != NULL && path[0] != '\0' ? open_output(writer, path) : -1;
+    if (fd >= 0) writer->stream = fdopen(fd, "wb");
     if (writer->stream == NULL) {
-        int failed = errno;
-        close(fd);
+        const int failed = errno;
+        if (fd >= 0) close(fd);
         file_writer_abort(writer);
-        return error_set_os(error, STATUS_IO, failed, "%s", path);
+        return error_set_os(error, STATUS_IO, failed, "%s", path[0] != '\0' ? path : "''");
     }
+    return STATUS_OK;
+}
+
+enum status file_writer_check(const char *path, struct error *error) {
+    struct stat info;
+    struct file_writer writer;
+    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) return STATUS_OK; /* opening waits for who reads it */
+    TRY(file_writer_open(&writer, path, error));
+    file_writer_abort(&writer);
     return STATUS_OK;
 }
 
@@ -243,15 +275,15 @@ enum status file_writer_commit(struct file_writer *writer, struct error *error) 
     FILE *stream = writer->stream;
     writer->stream = NULL;
     int failed = 0;
-    if (fflush(stream) != 0 || fsync(fileno(stream)) != 0) failed = errno;
+    if (fflush(stream) != 0 || (writer->temporary != NULL && fsync(fileno(stream)) != 0)) failed = errno;
     if (fclose(stream) != 0 && failed == 0) failed = errno;
-    if (failed == 0 && rename(writer->temporary, writer->path) != 0) failed = errno;
+    if (failed == 0 && writer->temporary != NULL && rename(writer->temporary, writer->target) != 0) failed = errno;
     if (failed != 0) {
         enum status status = error_set_os(error, STATUS_IO, failed, "%s", writer->path);
         file_writer_abort(writer);
         return status;
     }
-    temporary_drop(writer->temporary);
+    if (writer->temporary != NULL) temporary_drop(writer->temporary);
     free(writer->temporary);
     writer->temporary = NULL;
     file_writer_abort(writer);
@@ -265,6 +297,7 @@ void file_writer_abort(struct file_writer *writer) {
         temporary_drop(writer->temporary);
     }
     free(writer->temporary);
+    free(writer->target);
     free(writer->path);
     *writer = (struct file_writer){0};
 }

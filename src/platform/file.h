@@ -36,13 +36,18 @@ enum status file_read_all(const char *path, size_t limit_bytes, char **text, siz
                           struct error *error) STATUS_CHECKED;
 
 /* Writes to a new temporary file beside path and puts it in place with rename only when
- * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind. */
+ * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed,
+ * and a file that is replaced keeps its rights.  What is there and is no regular file (a device, a pipe), and the
+ * process's own output by whatever name, is written to directly. */
 struct file_writer {
-    FILE *stream;           /* write here */
-    char *path, *temporary; /* owned */
+    FILE *stream;         /* write here */
+    char *path, *target;  /* owned: as it was given, and where it leads */
+    char *temporary;      /* owned; NULL: written to directly */
 };
 enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error)
     STATUS_CHECKED;
+/* Fails where file_writer_open would; leaves nothing. */
+enum status file_writer_check(const char *path, struct error *error) STATUS_CHECKED;
 enum status file_writer_commit(struct file_writer *writer, struct error *error) STATUS_CHECKED;
 void file_writer_abort(struct file_writer *writer); /* safe after commit and after a failed open */
 /* Removes the temporary files of all writers of the process, which then cannot commit.  For a signal handler that is

@@ -2,6 +2,7 @@
  * work, and every file is as it was. */
 #include "testing.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static int setup(void **state) {
     write_text("t.txt");
     write_text("m.calib.gguf");
     assert_int_equal(link("m.gguf", "hard.gguf"), 0);
-    assert_int_equal(symlink("m.gguf", "soft.gguf"), 0);
+    assert_int_equal(symlink("m.gguf", "soft.gguf") | symlink("/proc/self/fd/1", "standard"), 0);
     assert_int_equal(mkdir("hf", 0700) | mkdir("kv", 0700), 0);
     write_text("hf/model.safetensors");
     write_text("kv/catalog.db");
@@ -139,10 +140,99 @@ static void the_rest_is_allowed(void **state) {
     process_deinit(&result);
 }
 
+static void runs(const char *const *arguments, const char *output) {
+    if (output != NULL) {
+        write_text(output);
+        assert_int_equal(truncate(output, 0), 0);
+    }
+    struct process_result result =
+        process_run(&(struct process_request){.arguments = arguments, .output_path = output});
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
+    process_deinit(&result);
+}
+
+static void is_gguf(const char *path) {
+    char magic[4] = "";
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(magic, 1, 4, file), 4);
+    fclose(file);
+    assert_memory_equal(magic, "GGUF", 4);
+}
+
+/* What a name leads to is written; the name itself, be it a link or a pipe, stays what it is. */
+static void a_name_stays_what_it_is(void **state) {
+    (void)state;
+    struct stat info;
+    write_text("kept.txt");
+    assert_int_equal(chmod("kept.txt", 0640), 0);
+    assert_int_equal(symlink("kept.txt", "link"), 0);
+    runs((const char *[]){"quantize", "m.gguf", "link", "Q8_0", NULL}, NULL);
+    assert_int_equal(lstat("link", &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    assert_int_equal(stat("kept.txt", &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0640);
+    is_gguf("kept.txt");
+
+    runs((const char *[]){"quantize", "m.gguf", "standard", "Q8_0", NULL}, "printed");
+    assert_int_equal(lstat("standard", &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    is_gguf("printed");
+    assert_int_equal(digest("printed"), digest("kept.txt"));
+
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    int end = open("pipe", O_RDWR | O_CLOEXEC); /* a reader, so that nobody waits for one */
+    assert_true(end >= 0);
+    runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "1", "--json", "pipe", NULL}, NULL);
+    assert_int_equal(lstat("pipe", &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    char begin = 0;
+    assert_int_equal(read(end, &begin, 1), 1);
+    assert_int_equal(begin, '{');
+    close(end);
+}
+
+/* The answer comes first, then the figures: one does not overwrite the other. */
+static void figures_follow_the_answer(void **state) {
+    (void)state;
+    char *bytes;
+    size_t count;
+    struct error error;
+    runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "4", "--ignore-eos", "--temp", "0", NULL},
+         "answer");
+    runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "4", "--ignore-eos", "--temp", "0", "--json",
+                          "standard", NULL},
+         "both");
+    assert_ok(file_read_all("answer", 1 << 20, &bytes, &count, &error), error);
+    char *answer = bytes;
+    assert_true(count > 0);
+    assert_ok(file_read_all("both", 1 << 20, &bytes, &count, &error), error);
+    assert_int_equal(strncmp(bytes, answer, strlen(answer)), 0);
+    assert_int_equal(bytes[strlen(answer)], '{');
+    assert_non_null(strstr(bytes, "output_tokens"));
+    free(answer);
+    free(bytes);
+}
+
+static void a_folder_and_no_name_are_refused_at_once(void **state) {
+    (void)state;
+    static const char *const bad[] = {"hf", ""};
+    for (size_t i = 0; i < 2; i++) {
+        struct process_result result = LOAM("run", "-m", "m.gguf", "-p", "x", "-n", "4", "--json", bad[i]);
+        assert_int_equal(result.code, 6);
+        assert_string_equal(result.output, "");
+        assert_non_null(strstr(result.complaints, i == 0 ? "hf: Is a directory" : "'': No such file"));
+        process_deinit(&result);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_that_is_read_is_overwritten),
         cmocka_unit_test(the_rest_is_allowed),
+        cmocka_unit_test(a_name_stays_what_it_is),
+        cmocka_unit_test(figures_follow_the_answer),
+        cmocka_unit_test(a_folder_and_no_name_are_refused_at_once),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
