@@ -263,6 +263,9 @@ static enum status check_documents(const struct chat *chat, struct error *error)
     struct token_list tokens = {0};
     if (prompt->document_count == 0) return STATUS_OK;
     enum status status = prompt_encode_chat(prompt, chat->layout, chat->session.tokenizer, &tokens, error);
+    if (status == STATUS_OK && option_count(chat->options, OPTION_CONTEXT) == 0 &&
+        tokens.count < chat->session.model->config.context_length)
+        status = plan_check_budget(&chat->plan, &chat->session.model->config, tokens.count + 1, error);
     if (status == STATUS_OK && tokens.count >= context_size)
         status = error_set(
             error, STATUS_USAGE,

@@ -111,6 +111,8 @@ static enum status check_length(const struct run *run, struct error *error) {
     const size_t prompt = run->prompt.count;
     const uint64_t context = run->plan.context_size, trained = run->session.model->config.context_length;
     if (prompt <= context) return STATUS_OK;
+    if (prompt <= trained && option_count(run->options, OPTION_CONTEXT) == 0) /* cut to the budget */
+        return plan_check_budget(&run->plan, &run->session.model->config, prompt, error);
     if (prompt <= trained)
         return error_set(error, STATUS_USAGE,
                          "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
@@ -267,6 +269,17 @@ static uint64_t output_token_count(const struct run *run) {
     return count;
 }
 
+/* Else an answer that was cut short looks like one that the model ended. */
+static void print_full_context(const struct run *run) {
+    for (size_t i = 0; i < run->answer_count; i++) {
+        if (run->answers[i].stop != STOP_CONTEXT) continue;
+        fprintf(stderr, "loam: note: the answer stops because the context of %llu tokens is full: -c%s\n",
+                (unsigned long long)engine_context_size(run->session.engine),
+                run->plan.has_budget && run->plan.disk_directory == NULL ? ", --kv-host" : "");
+        return;
+    }
+}
+
 static void print_timings(const struct run *run) {
     if (option_flag(run->options, OPTION_QUIET)) return;
     const struct generation_figures *g = &run->generation.figures;
@@ -280,6 +293,7 @@ static void print_timings(const struct run *run) {
             generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
             g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
+    print_full_context(run);
     shares_print(run->session.engine, run->answers[0].sequence);
 }
 

@@ -169,28 +169,41 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 
 /* ---- what memory holds ---- */
 
+/* The cache hands out whole chunks. */
+static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
+                                uint64_t *fitting, struct error *error) {
+    const uint64_t chunk_bytes = kv_cache_bytes_per_token(cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
+    *fitting = plan->budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
+    if (tokens <= *fitting) return STATUS_OK;
+    char needed[32], budget[32];
+    return error_set(error, STATUS_MEMORY,
+                     "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
+                     "--kv-host%s or --kv-disk DIR",
+                     (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
+                     bytes_text(plan->budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                     plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
+}
+
 enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     TRY(token_config(plan, config, &cache, error));
-    uint64_t wanted = plan->context_size;
+    const bool is_given = plan->context_size != 0;
     plan->context_size = plan_context_size(plan, config);
     if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
-    /* The cache hands out whole chunks. */
-    uint64_t chunk_bytes = kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
-    uint64_t fitting = plan->budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
-    if (plan->context_size <= fitting) return STATUS_OK;
-    char needed[32], budget[32];
-    uint64_t chunks = plan->context_size / KV_CHUNK_TOKENS + (plan->context_size % KV_CHUNK_TOKENS != 0);
-    bytes_text(wanted != 0 ? chunks * chunk_bytes : chunk_bytes, needed, sizeof needed);
-    bytes_text(plan->budget_bytes, budget, sizeof budget);
-    if (fitting == 0 || wanted != 0)
-        return error_set(error, STATUS_MEMORY,
-                         "the KV of %llu tokens needs %s, the budget is %s; try %s%llu or a larger --kv-host",
-                         (unsigned long long)(wanted != 0 ? wanted : KV_CHUNK_TOKENS), needed, budget,
-                         plan->k_type == KV_F16 ? "-ctk q8_0 -ctv q8_0, -c " : "-c ",
-                         (unsigned long long)(fitting > 0 ? fitting : KV_CHUNK_TOKENS));
-    plan->context_size = fitting;
+    uint64_t fitting, least = is_given ? plan->context_size : KV_CHUNK_TOKENS;
+    TRY(check_budget(plan, &cache, least, &fitting, error));
+    if (plan->context_size > fitting) plan->context_size = fitting;
     return STATUS_OK;
+}
+
+enum status plan_check_budget(const struct plan *plan, const struct model_config *config,
+                              uint64_t token_count, struct error *error) {
+    struct kv_cache_config cache;
+    uint64_t fitting;
+    TRY(token_config(plan, config, &cache, error));
+    if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
+    return check_budget(plan, &cache, token_count, &fitting, error);
 }
 
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {

@@ -121,6 +121,9 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
  * the given context size for all sequences; the message says what fits. */
 enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error)
     STATUS_CHECKED;
+/* Without a disk.  STATUS_MEMORY: the budget does not hold token_count tokens of every sequence. */
+enum status plan_check_budget(const struct plan *plan, const struct model_config *config,
+                              uint64_t token_count, struct error *error) STATUS_CHECKED;
 /* With a disk.  host_bytes becomes the budget.  Without a budget it is half of the available memory, or what the
  * context needs if that is less. */
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error)

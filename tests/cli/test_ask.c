@@ -225,6 +225,8 @@ static void what_cannot_be_asked_is_said(void **state) {
          2,
          "the model was trained for 8192: shorten it"},
         {{"chat", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the documents have "},
+        {{"run", "-m", chat_path, "-f", long_path, "--kv-host", "512K"}, 5, "try a larger --kv-host"},
+        {{"chat", "-m", chat_path, "-f", long_path, "--kv-host", "512K"}, 5, "try a larger --kv-host"},
         {{"chat", "-m", chat_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
         {{"chat", "-m", plain_path}, 1, "no chat template"},
         {{"run", "-m", chat_path, "-f", short_path, "-f", long_path, "--json", long_path}, 2, "long.txt"},

@@ -227,6 +227,24 @@ static void tokens_and_back(void **state) {
     process_deinit(&shown);
 }
 
+/* An answer that a full context cuts short does not look like one that the model ended. */
+static void a_full_context_is_said(void **state) {
+    (void)state;
+    struct process_result full =
+        LOAM("run", "-m", model_path, "-p", "x", "-c", "64", "--ignore-eos", "--temp", "0");
+    struct process_result cut =
+        LOAM("run", "-m", model_path, "-p", "x", "--kv-host", "64K", "--ignore-eos", "--temp", "0");
+    struct process_result asked =
+        LOAM("run", "-m", model_path, "-p", "x", "-c", "64", "--ignore-eos", "--temp", "0", "-n", "3");
+    assert_int_equal(full.code | cut.code | asked.code, 0);
+    assert_non_null(strstr(full.complaints, "the context of 64 tokens is full: -c\n"));
+    assert_non_null(strstr(cut.complaints, "the context of 128 tokens is full: -c, --kv-host\n"));
+    assert_null(strstr(asked.complaints, "is full"));
+    process_deinit(&full);
+    process_deinit(&cut);
+    process_deinit(&asked);
+}
+
 struct failure {
     const char *arguments[14];
     int code;
@@ -272,7 +290,9 @@ static void failures_have_their_codes(void **state) {
         {{"run", "-m", text_path, "-p", "x"}, 3, "text.txt: "},
         {{"run", "-m", bare_path, "-p", "x"}, 3, "tokenizer.ggml.model"},
         {{"run", "-m", model_path, "-p", "x", "--kv-host", "1K"}, 5, "the budget is 1.00 KiB"},
-        {{"run", "-m", model_path, "-p", "x", "-c", "256", "--kv-host", "64K"}, 5, "-c 128"},
+        {{"run", "-m", model_path, "-p", "x", "-c", "256", "--kv-host", "64K"},
+         5,
+         "holds 128 tokens: try a larger --kv-host, -ctk q8_0 -ctv q8_0 or --kv-disk DIR"},
         {{"run", "-q", "-m", model_path, "-p", "x", "-c", "64G", "-n", "63G"}, 5, "the system has"},
         {{"run", "-m", "/nonexistent", "-p", "x"}, 6, "/nonexistent"},
         {{"run", "-m", model_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
@@ -391,6 +411,7 @@ int main(void) {
         cmocka_unit_test(answers_end_where_they_should),
         cmocka_unit_test(several_answers_decode_together),
         cmocka_unit_test(tokens_and_back),
+        cmocka_unit_test(a_full_context_is_said),
         cmocka_unit_test(failures_have_their_codes),
         cmocka_unit_test(selection_is_reported),
         cmocka_unit_test(budgets_cut_the_context),
