@@ -115,12 +115,14 @@ enum status help_print_all(struct error *error) {
         if (command_table[i].name != NULL)
             output_text("  %-12s %s\n", command_table[i].name, command_table[i].summary);
     if (command_find("run") != NULL)
-        output_text("\nExamples:\n"
-                    "  loam run -m model.gguf -p \"The capital of France is\" -n 32\n"
-                    "  loam run -m model.gguf -f chapter.txt -p \"In short:\" --temp 0 --json run.json\n"
-                    "  loam chat -m model.gguf -c 32K\n"
-                    "  loam inspect model.gguf\n"
-                    "  loam bench -m model.gguf -p 512,2048 -n 128 -d 0,4096\n");
+        output_text(
+            "\nExamples:\n"
+            "  loam run -m model.gguf -f book.txt -p \"Who is Irene Adler?\"\n"
+            "  loam run -m model.gguf -f book.txt -p \"Who is the King?\" --kv-disk kv --kv-host 256M\n"
+            "  loam run -m model.gguf --raw -p \"The capital of France is\" -n 32\n"
+            "  loam chat -m model.gguf -f book.txt\n"
+            "  loam inspect model.gguf\n"
+            "  loam bench -m model.gguf -p 512,2048 -n 128 -d 0,4096\n");
     output_text("\n'loam help COMMAND' describes a command and its options.  Results go to standard output,\n"
                 "everything else to standard error.\n\n"
                 "Exit codes: 0 done, 1 other failure, 2 usage, 3 model file, 4 saved document, 5 memory,\n"

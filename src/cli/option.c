@@ -108,11 +108,11 @@ static enum status bad_value(const struct place *place, const char *text, const 
 
 static enum status out_of_range(const struct place *place, const char *text, struct error *error) {
     return error_set(error, STATUS_USAGE, "%s: found %.80s, expected %.10g to %.10g", place->shown, text,
-                     place->spec->least, place->spec->most);
+                     place->spec->min, place->spec->max);
 }
 
 static bool in_range(const struct option_spec *spec, double value) {
-    return (spec->least == 0 && spec->most == 0) || (value >= spec->least && value <= spec->most);
+    return (spec->min == 0 && spec->max == 0) || (value >= spec->min && value <= spec->max);
 }
 
 /* The index of word in "a|b|c"; false when it is none of them. */

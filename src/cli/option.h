@@ -155,7 +155,7 @@ struct option_spec {
     const char *argument;     /* what help calls the argument: "FILE" */
     const char *default_text; /* parsed like an argument; NULL: not given */
     const char *choices;      /* "f16|q8_0", for words */
-    double least, most;       /* of numbers; both 0: any */
+    double min, max;          /* of numbers; both 0: any */
     uint32_t commands;        /* bits 1 << enum command_id */
     enum option_group group;  /* the heading in help */
     const char *help; /* one line or more, wrapped when printed; {presets}, {settings}: from their tables */
