@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Pieces of texts for `loam eval kl`, and tables of what it measured on them.
+"""Pieces of texts for `loam eval kl` and `recall`, and tables of what they measured on them.
 
     tools/kl_windows.py cut FOLDER TEXT... [--count 6] [--bytes 42000]
         FOLDER/NAME-0.txt ...: pieces of each text, spread over it, at line ends
     tools/kl_windows.py table LINES.jsonl... [--csv FILE] [--against PRESET]
         the lines that `loam eval kl --jsonl` wrote, one file per piece: the mean over windows of each figure and its
         standard error over windows, and with --against the mean difference from that preset on the same windows
+    tools/kl_windows.py recall RESULTS.json... [--csv FILE] [--against PRESET]
+        the same of `loam eval recall --json`, one file per piece: percent of the attention mass and of the true top
+        tokens caught, mean over all layers and heads of a piece
 """
 import argparse
 import csv
@@ -70,6 +73,31 @@ def table(options):
                       f"{sum(row['hits'] for row in values) / wanted:.4f}" if wanted else ""])
 
 
+def read_recall(paths):
+    rows = defaultdict(dict)  # (length, preset) -> path -> means of kept, mass and top over layers and heads
+    for path in paths:
+        heads = defaultdict(list)
+        for row in json.load(open(path))["results"]:
+            heads[row["length"], row["preset"]].append([100 * row[name] for name in ("kept", "mass", "top")])
+        for key, values in heads.items():
+            rows[key][path] = [sum(column) / len(values) for column in zip(*values)]
+    return rows
+
+
+def recall(options):
+    rows = read_recall(options.lines)
+    out = csv.writer(open(options.csv, "w", newline="") if options.csv else sys.stdout, lineterminator="\n")
+    out.writerow("length,preset,windows,kept,mass,mass_error,mass_difference,mass_difference_error,top,top_error".split(","))
+    for (length, preset), windows in sorted(rows.items()):
+        kept, mass, top = ([values[i] for values in windows.values()] for i in range(3))
+        base = rows.get((length, options.against), {})
+        pairs = [values[1] - base[path][1] for path, values in windows.items() if path in base]
+        figures = [*mean_and_error(mass), *(mean_and_error(pairs) if pairs else ()), *mean_and_error(top)]
+        texts = [f"{figure:.2f}" for figure in figures]
+        out.writerow([length, preset, len(windows), f"{sum(kept) / len(kept):.2f}", *texts[:2],
+                      *(texts[2:4] if pairs else ["", ""]), *texts[-2:]])
+
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 commands = parser.add_subparsers(required=True)
 cutting = commands.add_parser("cut")
@@ -78,10 +106,11 @@ cutting.add_argument("texts", nargs="+")
 cutting.add_argument("--count", type=int, default=6)
 cutting.add_argument("--bytes", type=int, default=42000)
 cutting.set_defaults(run=cut)
-tabling = commands.add_parser("table")
-tabling.add_argument("lines", nargs="+")
-tabling.add_argument("--csv")
-tabling.add_argument("--against", default="")
-tabling.set_defaults(run=table)
+for name, run in (("table", table), ("recall", recall)):
+    tabling = commands.add_parser(name)
+    tabling.add_argument("lines", nargs="+")
+    tabling.add_argument("--csv")
+    tabling.add_argument("--against", default="")
+    tabling.set_defaults(run=run)
 arguments = parser.parse_args()
 arguments.run(arguments)
