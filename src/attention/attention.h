@@ -21,13 +21,15 @@
 struct attention;
 
 struct attention_options {
-    size_t kv_head_count;     /* the rest is asked of who selects, or has KV in tiers */
-    size_t sequence_capacity; /* sequences of a step */
-    uint64_t context_size;    /* tokens of one */
-    uint64_t kept_max;        /* that a row chooses; 0: none does (select_options_kept_max) */
-    bool prefetches;          /* the next layer's choice; a selection that scans: all of its chunks */
-    struct kv_cache *cache;   /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
-    struct trace *trace;      /* borrowed; shows choices and waits; NULL: none */
+    size_t kv_head_count;                        /* of a layer */
+    size_t layer_count, head_count, k_dimension; /* for labels */
+    bool reuses;                                 /* KV in tiers: labels and lists count in its budget */
+    size_t sequence_capacity;                    /* sequences of a step */
+    uint64_t context_size;                       /* tokens of one */
+    uint64_t kept_max;      /* that a row chooses; 0: none does (select_options_kept_max) */
+    bool prefetches;        /* the next layer's choice; a selection that scans: all of its chunks */
+    struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
+    struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };
 /* What attention over KV in tiers holds of RAM for its lists, at most: counted in the cache's budget. */
 uint64_t attention_bytes(const struct attention_options *options);
@@ -58,8 +60,8 @@ struct attention_rows {
  * computed again instead of read.) */
 struct layer_math {
     /* Speculation: the queries of the layer that follows, by what this one was given.  *next is the operation that it
-     * is expected to be, with its items' views, of one row each, valid until the layer has attended.  Asked at most
-     * once a layer, in decode steps.  false: there is none. */
+     * is expected to be, of the same rows, with its items' views, valid until it is asked again.  Asked where rows
+     * choose.  false: there is none. */
     bool (*queries)(void *context, size_t layer_index, struct attend_operation *next);
     void *context;
 };

@@ -251,6 +251,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     struct kv_sequence *sequence = calloc(1, sizeof *sequence);
     if (sequence == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
     sequence->cache = cache;
+    sequence->generation = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
     uint64_t chunk_count;
@@ -345,9 +346,11 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
+uint64_t kv_sequence_generation(const struct kv_sequence *sequence) { return sequence->generation; }
 
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
     ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
+    if (token_count <= sequence->length) sequence->generation = ++sequence->cache->generations;
     if (token_count < sequence->length) {
         if (sequence->cache->owner != NULL) sequence->cache->owner->truncate(sequence, token_count);
         columns_shrink(sequence, kv_chunks_of(token_count));

@@ -102,6 +102,9 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 uint64_t kv_sequence_length(const struct kv_sequence *sequence);
 void kv_sequence_set_length(struct kv_sequence *sequence,
                             uint64_t token_count); /* shorter than now gives columns back */
+/* A number that no other sequence of the cache has or had, and that is another one after every set_length that did not
+ * add tokens: as long as it stays, all that was ever known of the sequence's first tokens is true. */
+uint64_t kv_sequence_generation(const struct kv_sequence *sequence);
 /* Valid until the sequence is reserved, shortened or destroyed. */
 struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index);
 

@@ -37,6 +37,7 @@ struct kv_cache {
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
     uint64_t free_count;
     uint64_t used_columns; /* in sequences */
+    uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
     size_t sequence_count;
     struct kv_sequence *sequences;      /* all that live, a list */
     const struct kv_chunk_owner *owner; /* NULL: every chunk is in the slab */
@@ -47,6 +48,7 @@ struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
     uint64_t length; /* tokens stored */
+    uint64_t generation;
     uint64_t column_count, column_capacity;
     uint64_t *columns;            /* owned; [column_capacity] */
     void **chunks;                /* owned; [layer][kv head][column_capacity] */

@@ -33,8 +33,8 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
     forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
     forward->narrow_hidden = place(&layout, wanted, hidden);
-    forward->next_normed = place(&layout, wanted, hidden);
-    forward->next_q = place(&layout, wanted, config->head_count * config->k_dimension);
+    forward->next_normed = place(&layout, rows, hidden);
+    forward->next_q = place(&layout, rows, config->head_count * config->k_dimension);
     forward->narrow_normed = place(&layout, wanted, hidden);
     return layout.used;
 }
@@ -61,8 +61,7 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
     forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
     forward->narrow_kv = calloc(wanted, sizeof(struct kv_sequence *));
-    forward->next_items = calloc(wanted, sizeof *forward->next_items);
-    forward->next_rows = wanted;
+    forward->next_items = calloc(rows, sizeof *forward->next_items);
     forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
     forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
     if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||

@@ -38,9 +38,9 @@ struct forward {
     void *observer_context;
     float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
     struct attention *attention;    /* borrowed */
-    float *next_normed, *next_q;    /* [next_rows][hidden_size], [next_rows][head_count][k_dimension] */
-    struct attend_item *next_items; /* owned, [next_rows] */
-    size_t next_rows;               /* rows of a step whose next queries are predicted, for prefetch */
+    /* The next layer's expected queries: [block_capacity][hidden_size], [block_capacity][head_count][k_dimension] */
+    float *next_normed, *next_q;
+    struct attend_item *next_items; /* owned, [block_capacity] */
     attention_observer *attention_observer;
     void *attention_context;
     float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */

@@ -140,8 +140,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
     const struct model_config *config = &model->config;
     ASSERT(next == pass->layer_index + 1);
     if (forward->replay != NULL || pass->narrow || next >= config->layer_count ||
-        pass->row_count > forward->next_rows || pass->row_count != pass->batch->item_count ||
-        config->layers[next].attention == ATTENTION_SLIDING)
+        pass->row_count > forward->block_capacity || config->layers[next].attention == ATTENTION_SLIDING)
         return false;
     const struct layer_weights *weights = &model->layers[next];
     norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next_normed);
@@ -156,11 +155,11 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
                                                     .y_stride = {config->head_count * config->k_dimension}});
     head_norm(pass, forward->next_q, pass->row_count, config->head_count, weights->q_norm);
     rotate(pass, forward->next_q, pass->row_count, config->head_count);
-    for (size_t i = 0; i < pass->row_count; i++) {
+    for (size_t i = 0; i < pass->batch->item_count; i++) {
         forward->next_items[i] = forward->items[i];
         forward->next_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
     }
-    *operation = operation_of(pass, forward->next_q, forward->next_items, pass->row_count);
+    *operation = operation_of(pass, forward->next_q, forward->next_items, pass->batch->item_count);
     return true;
 }
 
