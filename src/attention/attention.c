@@ -1,7 +1,8 @@
 /* attention: a step's whole way through a layer, in the order in which it happens.
  *
  *   append     attention_append: K and V of the new rows are stored, and what selection reads in place of keys is built
- *   choose     select.c: scores by that, and the best of the context into lists, one per row and KV head (choice.h)
+ *   choose     select.c: scores by that, and the best of the context into lists, one per row and KV head (choice.h);
+ *              reuse.c: heads whose queries are as they were take the list that they have
  *   fetch      fetch.c: where KV is in tiers, the chunks that the lists lie in come from the disk, head by head
  *   prefetch   prefetch.c: meanwhile the next layer's choice is expected, and its chunks are read while heads attend
  *   attend     select.c, the device's attend_rows: partials over the lists, in ranges that follow from lengths alone
@@ -15,6 +16,7 @@
 
 #include <stdlib.h>
 
+#include "attention/reuse.h"
 #include "attention/tiered.h"
 #include "base/assert.h"
 #include "base/checked.h"
@@ -31,9 +33,18 @@ struct part {
     size_t capacity, count;
 };
 
+/* The queries that a layer is expected to have, as the layer before it had them to say. */
+struct expected {
+    bool is_known;
+    size_t layer_index;
+    struct attend_operation operation;
+};
+
 struct attention {
     struct device *device; /* borrowed */
     struct select *select; /* borrowed; NULL: everything is attended to */
+    struct reuse *reuse;   /* owned; NULL: every row chooses anew */
+    struct expected expected;
     struct tiered *tiered; /* owned; NULL: all KV is in memory */
     struct attention_options options;
     struct choice choice; /* owned; of the layer that attends, or attended last */
@@ -60,12 +71,24 @@ static uint64_t list_rows(const struct attention_options *options, size_t rows) 
     return options->cache != NULL ? rows * options->kv_head_count * options->kept_max : 0;
 }
 
+static struct reuse_shape reuse_shape_of(const struct attention_options *options, size_t rows) {
+    return (struct reuse_shape){.layer_count = options->layer_count,
+                                .head_count = options->head_count,
+                                .kv_head_count = options->kv_head_count,
+                                .k_dimension = options->k_dimension,
+                                .sequence_capacity = options->sequence_capacity,
+                                .row_capacity = rows,
+                                .list_rows = options->cache != NULL ? options->kept_max : 0};
+}
+
 uint64_t attention_bytes(const struct attention_options *options) {
     uint64_t rows = tiered_row_capacity(options);
+    struct reuse_shape reuse = reuse_shape_of(options, rows);
+    reuse.list_rows = options->kept_max;
     uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
     uint64_t choosing = rows + (options->prefetches ? options->sequence_capacity : 0);
     uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
-    return tiered_bytes(options) + part + lists;
+    return tiered_bytes(options) + part + lists + (options->reuses ? reuse_bytes(&reuse) : 0);
 }
 
 enum status attention_create(struct attention **result, struct device *device,
@@ -95,6 +118,7 @@ void attention_destroy(struct attention *attention) {
     if (attention == NULL) return;
     tiered_destroy(attention->tiered);
     choice_deinit(&attention->choice);
+    reuse_destroy(attention->reuse);
     free(attention->part.items);
     free(attention->part.sequences);
     free(attention->part.rules);
@@ -106,6 +130,9 @@ void attention_drop_select(struct attention *attention) {
     attention->select = NULL;
     attention->observer = NULL;
     choice_deinit(&attention->choice);
+    reuse_destroy(attention->reuse);
+    attention->reuse = NULL;
+    attention->expected.is_known = false;
     if (attention->tiered != NULL) choice_deinit(&attention->tiered->prefetch.choice);
 }
 
@@ -118,6 +145,11 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     if (select == NULL) return STATUS_OK;
     own.tree_layers = select_tree_layers(select);
     TRY(choice_init(&attention->choice, &own, error));
+    const struct reuse_options *reuse = &select_get_options(select)->reuse;
+    if (reuse->kind == REUSE_SIMILARITY) {
+        const struct reuse_shape shape = reuse_shape_of(options, attention->part.capacity);
+        TRY(reuse_create(&attention->reuse, &shape, reuse, select_head_importance(select), error));
+    }
     attention->select = select;
     if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;
     own.row_capacity = options->sequence_capacity;
@@ -169,12 +201,20 @@ static enum status choose(struct attention *attention, struct stream *stream,
                           const struct attention_layer *layer, struct error *error) {
     struct choice *choice = &attention->choice;
     struct trace *trace = attention->options.trace;
+    struct attend_operation operation = layer->operation;
     const struct choice_query query = {.layer_index = layer->index,
-                                       .operation = &layer->operation,
+                                       .operation = &operation,
                                        .rules = layer->rules,
                                        .attends_next = attention->tiered == NULL};
     uint64_t began = trace_clock(trace);
-    TRY(select_choose(attention->select, stream, &query, choice, error));
+    if (attention->reuse != NULL) {
+        if (attention->expected.is_known && attention->expected.layer_index == layer->index)
+            operation.q = attention->expected.operation.q;
+        TRY(reuse_choose(attention->reuse, attention->select, attention->device, stream, &query,
+                         layer->sequences, choice, error));
+    } else {
+        TRY(select_choose(attention->select, stream, &query, choice, error));
+    }
     if (attention->tiered == NULL) return STATUS_OK;
     /* The host reads the lists. */
     if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
@@ -252,14 +292,15 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     return observe(attention, stream, layer, error);
 }
 
-/* How many rows go together: one where a row's attention changes what the next one of its sequence chooses. */
+/* How many rows go together: one where a row changes what the next one of its sequence chooses. */
 static size_t rows_together(const struct attention *attention, const struct attention_layer *layer,
                             size_t *row_count) {
     *row_count = 0;
     for (size_t i = 0; i < layer->operation.item_count; i++)
         *row_count += layer->operation.items[i].row_count;
     bool is_step = *row_count == layer->operation.item_count;
-    return select_learns(attention->select) && !is_step ? 1 : attention->part.capacity;
+    const bool follows = select_learns(attention->select) || attention->reuse != NULL;
+    return follows && !is_step ? 1 : attention->part.capacity;
 }
 
 static enum status attend_in_parts(struct attention *attention, struct stream *stream,
@@ -293,6 +334,18 @@ static enum status attend_in_parts(struct attention *attention, struct stream *s
     return STATUS_OK;
 }
 
+/* What the next layer's rows look up, choose and label by. */
+static void expect_queries(struct attention *attention, const struct attention_layer *layer) {
+    struct expected *expected = &attention->expected;
+    const size_t next = layer->index + 1;
+    expected->is_known = false;
+    if (attention->reuse == NULL || layer->rules == NULL || layer->math.queries == NULL ||
+        !reuse_speculates(attention->reuse) || !select_layer_chooses(attention->select, next))
+        return;
+    expected->layer_index = next;
+    expected->is_known = layer->math.queries(layer->math.context, next, &expected->operation);
+}
+
 static enum status attend(struct attention *attention, struct stream *stream,
                           const struct attention_layer *layer, struct error *error) {
     struct select *select = attention->select;
@@ -318,6 +371,7 @@ void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer) {
     struct error error;
     enum status status = attend(attention, stream, layer, &error);
+    expect_queries(attention, layer);
     if (status == STATUS_OK || attention->failed) return;
     attention->failed = true;
     attention->failure = error;
@@ -340,6 +394,7 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
 
 void attention_end_step(struct attention *attention) {
     if (attention->tiered != NULL) tiered_end_step(attention->tiered);
+    attention->expected.is_known = false;
     attention->failed = false;
 }
 

@@ -19,6 +19,12 @@
 #include "base/status.h"
 #include "device/device.h"
 
+struct reuse_counts { /* KV heads of rows that chose, layer by layer */
+    uint64_t hits, misses;
+    uint64_t rows;             /* of the lists of hits: K and V that a fast tier has already */
+    uint64_t age_sum, age_max; /* of the lists of hits, in tokens */
+};
+
 struct select_statistics { /* since the last reset */
     /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
     uint64_t kept, visible;
@@ -26,6 +32,7 @@ struct select_statistics { /* since the last reset */
     uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
     struct tree_counts tree;       /* select=tree: what its searches evaluated */
     struct certificates certified; /* of rows that chose */
+    struct reuse_counts reuse;     /* zeros: nothing is reused */
     uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };
 

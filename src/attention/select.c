@@ -18,6 +18,7 @@ struct select {
     uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
     size_t layer_weights, weights_bytes;
     uint32_t weights_digest;
+    float *importance;    /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */
     double *head_budgets; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
@@ -97,11 +98,31 @@ static enum status load_budgets(struct select *select, const struct select_calib
     return STATUS_OK;
 }
 
+static enum status load_importance(struct select *select, const struct select_calibration *calibration,
+                                   struct error *error) {
+    const size_t count = select->shape.layer_count * select->shape.head_count;
+    if (select->options.reuse.kind != REUSE_SIMILARITY || select->options.reuse.power == 0) return STATUS_OK;
+    if (calibration == NULL || calibration->head_importance == NULL) {
+        select->fallback =
+            select->fallback != NULL
+                ? "no calibration of this model was found: hash codes are of random hyperplanes, "
+                  "and every head is held to the same eta"
+                : "reuse=similarity: no calibration of this model was found; every head is held "
+                  "to the same eta";
+        return STATUS_OK;
+    }
+    select->importance = malloc(count * sizeof *select->importance);
+    if (select->importance == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    memcpy(select->importance, calibration->head_importance, count * sizeof *select->importance);
+    return STATUS_OK;
+}
+
 static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_budgets(select, calibration, error));
+    TRY(load_importance(select, calibration, error));
     select->row_capacity = row_capacity;
     select->certifies = select->options.certify && select->layout.has_bounds;
     const size_t heads = row_capacity * select->shape.head_count;
@@ -146,6 +167,7 @@ void select_destroy(struct select *select) {
     if (select->scores != NULL)
         select->device->operations->release(select->device, MEMORY_DEVICE, select->scores,
                                             select->scores_bytes);
+    free(select->importance);
     free(select->head_budgets);
     free(select->shares);
     free(select);
@@ -171,6 +193,7 @@ size_t select_tree_layers(const struct select *select) {
 bool select_learns(const struct select *select) { return select->layout.kind == KEY_INDEX_MASS; }
 const double *select_mass_bounds(const struct select *select) { return select->shares; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
+const float *select_head_importance(const struct select *select) { return select->importance; }
 
 /* ---- a step ---- */
 
@@ -299,7 +322,6 @@ static void plan_item_row(const struct select *select, const struct choice_query
     choice->statistics.visible += (position + 1) * heads;
     if (plan_heads(select, query, query->rules[index], candidates,
                    choice->picks + choice->chosen_count * heads)) {
-        count_chosen(select, candidates, heads, &choice->statistics);
         choice->chosen_items[choice->chosen_count] = index;
         choice->chosen[choice->chosen_count] =
             (struct rows_item){.view = item->view,
@@ -361,8 +383,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     return STATUS_OK;
 }
 
-/* Splits the query's rows into those that choose and those that do not. */
-static void plan_rows(const struct select *select, const struct choice_query *query, struct choice *choice) {
+void select_plan(const struct select *select, const struct choice_query *query, struct choice *choice) {
     const struct attend_operation *operation = query->operation;
     choice->dense_count = choice->chosen_count = 0;
     choice->everything = operation->window != 0 || !layer_selects(select, query->layer_index);
@@ -375,11 +396,18 @@ static void plan_rows(const struct select *select, const struct choice_query *qu
             plan_item_row(select, query, i, row, choice);
 }
 
+enum status select_pick(const struct select *select, struct stream *stream, const struct choice_query *query,
+                        struct choice *choice, struct error *error) {
+    if (choice->chosen_count == 0) return STATUS_OK;
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        count_chosen(select, &choice->candidates[i], query->operation->kv_head_count, &choice->statistics);
+    return choose_rows(select, stream, query, choice, error);
+}
+
 enum status select_choose(const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error) {
-    plan_rows(select, query, choice);
-    if (choice->chosen_count == 0) return STATUS_OK;
-    return choose_rows(select, stream, query, choice, error);
+    select_plan(select, query, choice);
+    return select_pick(select, stream, query, choice, error);
 }
 
 /* ---- attention to it ---- */

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "attention/choice.h"
+#include "attention/reuse_options.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -101,13 +102,18 @@ struct select_options {
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
-    bool gather_all; /* no short cut where everything is kept: for tests of 1 */
+    struct reuse_options reuse; /* of lists from step to step: reuse.h */
+    bool gather_all;            /* no short cut where everything is kept: for tests of 1 */
 };
 struct select_options select_options_default(void);
 /* Sets the number NAME ("sinks", "bits" ...).  false: no such name. */
 bool select_option_set(struct select_options *options, const char *name, uint64_t value);
-/* The same for "rank" and "heads", whose values are words.  false: no such name, or no such word; *words: those it
+/* The same for numbers with a fraction, "eta" and "power".  false: no such name, or not within bounds; *bounds: what it
  * takes, NULL: no such name. */
+bool select_option_set_real(struct select_options *options, const char *name, double value,
+                            const char **bounds);
+/* The same for those whose values are words, "rank", "heads" ...  false: no such name, or no such word; *words: those
+ * it takes, NULL: no such name. */
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words);
 /* The names that those two take, from 0 on, NULL behind the last; *words: "bound or meanstd", NULL for a number. */
@@ -141,6 +147,8 @@ enum status select_options_key_index_bytes(const struct select_options *options,
 enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
                                     uint64_t context_size, uint64_t *kept, struct error *error)
     STATUS_CHECKED;
+/* [layer_count][head_count], 0..1, where options.reuse wants it and there is a calibration; else NULL. */
+const float *select_head_importance(const struct select *select);
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);
 
@@ -163,6 +171,11 @@ struct choice_query {
 enum status select_choose(const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
+/* The two halves of it: who chooses, and how many (choice->picks); and the lists, with the window alone for a KV head
+ * whose picks have been set to 0 in between. */
+void select_plan(const struct select *select, const struct choice_query *query, struct choice *choice);
+enum status select_pick(const struct select *select, struct stream *stream, const struct choice_query *query,
+                        struct choice *choice, struct error *error) STATUS_CHECKED;
 /* Attention of the rows that chose, at once. */
 enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  const struct attend_operation *operation, struct choice *choice,

@@ -31,7 +31,8 @@ struct select_options select_options_default(void) {
                                    .dense_layers = 2,
                                    .bits = 128,
                                    .leaf = 8,
-                                   .norms = true};
+                                   .norms = true,
+                                   .reuse = reuse_options_default()};
 }
 
 /* What --set takes beside axes, and what help lists: numbers and flags by where they are, and words. */
@@ -53,11 +54,29 @@ static const struct setting {
     {"certify", NULL, offsetof(struct select_options, certify), true},
     {"heads", "even or importance", 0, false},
     {"scan", NULL, offsetof(struct select_options, scan), true},
+    {"age", NULL, offsetof(struct select_options, reuse.age), false},
+    {"similarity", "harmonic or minimum", 0, false},
+    {"labels", "speculated or exact", 0, false},
 };
+/* Numbers with a fraction. */
+static const struct real_setting {
+    const char *name;
+    size_t offset;
+    double min, max;
+    const char *bounds; /* for people */
+} real_settings[] = {
+    {"eta", offsetof(struct select_options, reuse.eta), -1, 2,
+     "a number from -1 to 2, above 1: reuses nothing"},
+    {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
+};
+enum { REAL_SETTING_COUNT = sizeof real_settings / sizeof real_settings[0] };
+
 enum { SETTING_COUNT = sizeof settings / sizeof settings[0] };
 
 const char *select_setting_name(size_t index, const char **words) {
-    if (index >= SETTING_COUNT) return NULL;
+    *words = NULL;
+    if (index >= SETTING_COUNT + REAL_SETTING_COUNT) return NULL;
+    if (index >= SETTING_COUNT) return real_settings[index - SETTING_COUNT].name;
     *words = settings[index].words;
     return settings[index].name;
 }
@@ -81,10 +100,25 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
     return true;
 }
 
+bool select_option_set_real(struct select_options *options, const char *name, double value,
+                            const char **bounds) {
+    *bounds = NULL;
+    for (size_t i = 0; i < REAL_SETTING_COUNT; i++) {
+        const struct real_setting *setting = &real_settings[i];
+        if (strcmp(setting->name, name) != 0) continue;
+        *bounds = setting->bounds;
+        if (!(value >= setting->min && value <= setting->max)) return false;
+        memcpy((unsigned char *)options + setting->offset, &value, sizeof value);
+        return true;
+    }
+    return false;
+}
+
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words) {
     const struct setting *setting = setting_find(name);
     bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
+    bool similarity = strcmp(name, "similarity") == 0, labels = strcmp(name, "labels") == 0;
     *words = setting != NULL ? setting->words : NULL;
     if (rank && strcmp(word, "bound") == 0)
         options->rank = TREE_BOUND;
@@ -94,6 +128,14 @@ bool select_option_set_word(struct select_options *options, const char *name, co
         options->heads = SELECT_HEADS_EVEN;
     else if (heads && strcmp(word, "importance") == 0)
         options->heads = SELECT_HEADS_IMPORTANCE;
+    else if (similarity && strcmp(word, "harmonic") == 0)
+        options->reuse.aggregate = REUSE_HARMONIC;
+    else if (similarity && strcmp(word, "minimum") == 0)
+        options->reuse.aggregate = REUSE_MINIMUM;
+    else if (labels && strcmp(word, "speculated") == 0)
+        options->reuse.labels = REUSE_SPECULATED;
+    else if (labels && strcmp(word, "exact") == 0)
+        options->reuse.labels = REUSE_EXACT;
     else
         return false;
     return true;
@@ -165,7 +207,8 @@ enum status select_options_key_index_bytes(const struct select_options *options,
     return STATUS_OK;
 }
 
-/* As plan_row has it: the best, or the window alone, which reaches back to the unit before it. */
+/* As plan_row has it: the best, or the window alone, which reaches back to the unit before it.  A list that is reused
+ * is longer. */
 enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
                                     uint64_t context_size, uint64_t *kept, struct error *error) {
     struct key_index_layout layout;
@@ -180,6 +223,8 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
+    if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0)
+        *kept += options->reuse.age; /* its window grows */
     if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
 }

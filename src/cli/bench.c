@@ -303,6 +303,7 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
     TRY(plan_set_host_bytes(&plan, &bench->session.model->config, error));
     TRY(session_create_engine(&bench->session, &plan, &engine_options, error));
     settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
+    settings.kv_row_bytes = engine_kv_row_bytes(bench->session.engine);
     struct bench_test *test = malloc(sizeof *test); /* its samples are too many for the stack */
     if (test == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     enum status status = STATUS_OK;

@@ -220,6 +220,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
     json_add(row, "select_certified", certificates_json(&s->certified));
+    json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
 static void add_test(json_t *row, const struct bench_test *test) {

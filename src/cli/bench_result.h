@@ -30,6 +30,7 @@ struct bench_test {
     enum kv_type k_type, v_type;
     const struct plan *plan;
     uint64_t kv_bytes_per_token;      /* with the key index */
+    uint64_t kv_row_bytes;            /* K and V of a token of one KV head */
     uint64_t kv_step_bytes;           /* bytes that a step of one sequence reads, at mid test */
     struct select_statistics select;  /* of all repetitions */
     const struct page_shares *shares; /* of the first sequence, borrowed; NULL: its pages are of one form */

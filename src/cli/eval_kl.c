@@ -16,6 +16,12 @@
 #include "eval/divergence.h"
 #include "platform/clock.h"
 
+/* What a preset's rows attended to. */
+struct kl_choice {
+    uint64_t kept, visible;
+    struct reuse_counts reuse;
+};
+
 struct kl_run {
     struct evaluation *evaluation;
     struct eval_reader reader;
@@ -28,6 +34,7 @@ struct kl_run {
     double largest[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX]; /* KLD */
     struct divergence window; /* the preset's that is being read, at one length of one window */
     struct eval_tier_work work[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
+    struct kl_choice choices[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
 
 /* An engine_each_logits: token `index` of the stretch has been read, its logits predict the next one. */
@@ -96,6 +103,24 @@ static enum status read_base(void *context, const struct eval_place *place, stru
     return eval_reader_stretch(&run->reader, place, false, each, run, error);
 }
 
+static void add_choice(struct kl_choice *choice, const struct select_statistics *before,
+                       const struct select_statistics *after) {
+    choice->kept += after->kept - before->kept;
+    choice->visible += after->visible - before->visible;
+    choice->reuse.hits += after->reuse.hits - before->reuse.hits;
+    choice->reuse.misses += after->reuse.misses - before->reuse.misses;
+}
+
+/* Heads of rows that took a list from a row before, of those that looked; negative: none did. */
+static double hits_percent(const struct kl_choice *choice) {
+    const uint64_t lookups = choice->reuse.hits + choice->reuse.misses;
+    return lookups > 0 ? 100 * (double)choice->reuse.hits / (double)lookups : -1;
+}
+
+static double kept_percent(const struct kl_choice *choice) {
+    return choice->visible > 0 ? 100 * (double)choice->kept / (double)choice->visible : 100;
+}
+
 static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
                                struct error *error) {
     struct kl_run *run = context;
@@ -104,13 +129,19 @@ static enum status read_preset(void *context, const struct eval_place *place, si
     run->place = place;
     run->preset = preset;
     run->window = (struct divergence){0};
-    if (evaluation->tiers.used) {
-        TRY(eval_tiers_open(evaluation, place->length, error));
+    const bool on_disk = evaluation->tiers.used;
+    if (on_disk) TRY(eval_tiers_open(evaluation, place->length, error));
+    struct attention *attention =
+        engine_attention(on_disk ? evaluation->tiers.engines[preset] : evaluation->session.engine);
+    const struct select_statistics began = attention_statistics(attention);
+    if (on_disk) {
         TRY(eval_tiers_decode(evaluation, preset, place->length - run->reader.stretch, place->tokens,
                               (size_t)run->reader.stretch, each, run, work, error));
     } else {
         TRY(eval_reader_stretch(&run->reader, place, true, each, run, error));
     }
+    const struct select_statistics ended = attention_statistics(attention);
+    add_choice(&run->choices[preset][place->length_index], &began, &ended);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
     json_t *line = figures_json(run, preset, place->length, &run->window);
     json_add_uint(line, "window", run->reader.windows_done);
@@ -131,6 +162,12 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
     table_cell(table, "%.4f", run->largest[preset][length]);
     table_cell(table, "%.2f", 100 * same);
     table_cell(table, "%.2f", 100 * sqrt(d->delta_p.square / (double)d->delta_p.count));
+    const struct kl_choice *choice = &run->choices[preset][length];
+    table_cell(table, "%.1f", kept_percent(choice));
+    if (hits_percent(choice) >= 0)
+        table_cell(table, "%.1f", hits_percent(choice));
+    else
+        table_cell(table, "-");
     if (!run->evaluation->tiers.used) return;
     const struct eval_tier_work *work = &run->work[preset][length];
     uint64_t attended = work->hits + work->misses;
@@ -141,15 +178,18 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
 static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
     json_t *row = figures_json(run, preset, run->reader.lengths[length], &run->figures[preset][length]);
     json_add_number(row, "kld_largest", run->largest[preset][length]);
+    const struct kl_choice *choice = &run->choices[preset][length];
+    json_add_number(row, "kept_ratio", kept_percent(choice) / 100);
+    if (hits_percent(choice) >= 0) json_add_number(row, "reuse_hit_ratio", hits_percent(choice) / 100);
     if (run->evaluation->tiers.used) add_work(row, &run->work[preset][length]);
     return row;
 }
 
 static enum status report(void *context, struct error *error) {
     struct kl_run *run = context;
-    static const char *const heads[] = {"preset",          "length",    "tokens",      "PPL",
-                                        "ln(PPL/base)",    "KLD",       "largest KLD", "same top %",
-                                        "RMS \xce\x94p %", "disk MB/t", "hits %"};
+    static const char *const heads[] = {
+        "preset",     "length",          "tokens", "PPL",      "ln(PPL/base)", "KLD",   "largest KLD",
+        "same top %", "RMS \xce\x94p %", "kept %", "reused %", "disk MB/t",    "hits %"};
     struct table table = {.column_count =
                               sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 2)};
     json_t *root = evaluation_json(run->evaluation), *results = json_array();

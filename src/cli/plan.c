@@ -83,6 +83,20 @@ json_t *tree_counts_json(const struct tree_counts *counts) {
     return object;
 }
 
+json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
+    const uint64_t lookups = counts->hits + counts->misses;
+    json_t *object = json_object();
+    json_add(object, "hit_ratio",
+             lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null());
+    json_add_uint(object, "hits", counts->hits);
+    json_add_uint(object, "misses", counts->misses);
+    json_add_number(object, "age_mean",
+                    counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
+    json_add_uint(object, "age_max", counts->age_max);
+    json_add_uint(object, "bytes_kept", counts->rows * row_bytes);
+    return object;
+}
+
 json_t *certificates_json(const struct certificates *certificates) {
     if (certificates->count == 0) return NULL;
     json_t *object = json_object();

@@ -25,6 +25,9 @@ json_t *tree_counts_json(const struct tree_counts *counts);
 /* What was certainly caught with certify=1; NULL: nothing was certified. */
 json_t *certificates_json(const struct certificates *certificates);
 
+/* What reuse=similarity took from steps before; hit_ratio is null where no head looked. */
+json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes);
+
 enum kv_type kv_type_of_choice(uint64_t choice); /* of "f16|q8_0" */
 const char *kv_type_name(enum kv_type type);
 

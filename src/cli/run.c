@@ -395,7 +395,8 @@ static json_t *run_json(const struct run *run) {
     json_t *shares = shares_json(session->engine, run->answers[0].sequence);
     if (shares != NULL) json_add(root, "compression", shares);
     json_add(root, "selection", selection_json(session->engine));
-    json_add(root, "reuse", json_pack("{s:n}", "hit_ratio"));
+    const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
+    json_add(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));
     json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());
     json_add_uint(root, "seed", run->answers[0].seed);
     json_add(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));

@@ -38,7 +38,8 @@ static enum status make_select(struct engine *engine, const struct select_option
     struct calibration *file = NULL;
     char *path = NULL; /* where the file would be */
     enum status status = STATUS_OK;
-    if (options->method->weights != NULL || options->heads == SELECT_HEADS_IMPORTANCE) {
+    if (options->method->weights != NULL || options->heads == SELECT_HEADS_IMPORTANCE ||
+        options->reuse.kind == REUSE_SIMILARITY) {
         TRY(calibration_path(engine->model->gguf.path, &path, error));
         status = calibration_open(&file, engine->model, NULL, error);
     }
@@ -638,6 +639,9 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
     return kv_cache_bytes_per_token(&engine->kv);
+}
+uint64_t engine_kv_row_bytes(const struct engine *engine) {
+    return kv_cache_layout(engine->cache)->chunk_bytes / KV_CHUNK_TOKENS;
 }
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {
     struct kv_cache_config plain = engine->kv;

@@ -1,7 +1,9 @@
 /* axes: --preset, --set and --keep, and the fields of the same names in loam.h. */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
@@ -47,6 +49,13 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     const char *words;
     *found = true;
     if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
+    if (words != NULL)
+        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
+    char *end;
+    const double real = strtod(number, &end);
+    if (end != number && *end == '\0' && select_option_set_real(&plan->select, name, real, &words))
+        return STATUS_OK;
+    if (words == NULL) (void)select_option_set_real(&plan->select, name, NAN, &words);
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
@@ -144,6 +153,9 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
             error, STATUS_USAGE,
             "--set quantized: a share of the pages in 4 bits is of codec=dynamic with --kv-disk");
     plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
+    const bool reuses = is_word(plan->methods[AXIS_REUSE], "similarity");
+    plan->select.reuse.kind = reuses ? REUSE_SIMILARITY : REUSE_NONE;
+    if (!plan->prefetches) plan->select.reuse.labels = REUSE_EXACT;
     if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
     TRY(select_keep_parse(&plan->select.keep, keep, error));
     if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */

@@ -53,6 +53,15 @@ static enum status check_select(const struct plan *plan, struct error *error) {
     if (plan->quantized_pages && (method->reads_keys || plan->select.scan))
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
                          method->name);
+    if (plan->select.reuse.kind != REUSE_NONE && method == &select_all)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "reuse=similarity with select=all: there is nothing to reuse");
+    if (plan->select.reuse.kind != REUSE_NONE && plan->host_bytes > 0 &&
+        (method->reads_keys || plan->select.scan))
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "reuse=similarity with select=%s and KV on disk: every key is read in every step anyway",
+            method->name);
     if (plan->host_bytes > 0 && method->watches_prefill)
         return error_set(
             error, STATUS_UNSUPPORTED,
@@ -97,6 +106,10 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                    struct attention_options *attention, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
     *attention = (struct attention_options){.kv_head_count = config->kv_head_count,
+                                            .layer_count = config->layer_count,
+                                            .head_count = config->head_count,
+                                            .k_dimension = config->k_dimension,
+                                            .reuses = plan->select.reuse.kind == REUSE_SIMILARITY,
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches};

@@ -5,7 +5,7 @@
 
 const struct axis_info axis_table[AXIS_COUNT] = {
     [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|exact", "pq|cluster"},
-    [AXIS_REUSE] = {"reuse", "none", "similarity|lru|lfu"},
+    [AXIS_REUSE] = {"reuse", "none|similarity", "lru|lfu"},
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even", "persistent|hot"},
     [AXIS_MOVE] = {"move", "direct", "staged"},
@@ -53,10 +53,15 @@ const struct preset preset_table[] = {
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},
      .keep = "100%"},
+    /* Codes and share as published. */
+    {.name = "clo",
+     .summary = "selections kept while queries stay alike (CLO)",
+     .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
+     .keep = "10%",
+     .settings = "bits=256"},
     /* Not built yet. */
     {.name = "retroinfer", .summary = "clusters and an estimate of the rest (RetroInfer)"},
     {.name = "pqcache", .summary = "product-quantised keys (PQCache)"},
-    {.name = "clo", .summary = "selections kept by query similarity (CLO)"},
     {.name = "kvpr", .summary = "part of K and V computed again (KVPR)"},
     {.name = "auto", .summary = "chosen by measurement"},
 };

@@ -262,7 +262,7 @@ static void failures_have_their_codes(void **state) {
         {{"run", "-m", model_path, "-p"}, 2, "-p needs TEXT"},
         {{"run", "-m", model_path, "-p", "x", "-ctk", "q3"}, 2, "-ctk: found 'q3', expected f16|q8_0"},
 
-        {{"run", "-m", model_path, "-p", "x", "--preset", "clo"}, 2, "is not built yet; this build has full"},
+        {{"run", "-m", model_path, "-p", "x", "--preset", "kvpr"}, 2, "is not built yet; this build has full"},
         {{"run", "-m", model_path, "-p", "x", "--preset", "fast"},
          2,
          "no preset 'fast'; this build has full"},

@@ -1,0 +1,50 @@
+/* reuse: selections that are kept from step to step while a head's queries stay alike (CLO section 3; when that is:
+ * reuse_options.h).
+ *
+ * Per sequence, layer and KV head: the label (the queries of the group), the list that was chosen by it, and where.  A
+ * hit takes the list without scoring.  A miss chooses, and replaces list and label; a label is not touched by a hit, so
+ * that what a head attends to drifts no further from it than the threshold says.
+ *
+ *   1  A step that misses everywhere is the step without reuse, bit for bit.
+ *   2  A list is of the tokens that are there: it is forgotten when its sequence is cut or is another one
+ *      (kv_sequence_generation), when a position was skipped (a prompt came in between), when the rule is another, and
+ *      with the selection (attention_set_select).
+ *   3  What is hit depends on the sequence's own rows alone, in their order: not on the batch, on threads, on what is
+ *      in memory or on time.
+ *   4  A list with its grown window is at most options.age longer than what was chosen.
+ *
+ * Labels and lists lie in the host's memory, and queries are read back for the lookup.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_REUSE_H
+#define LOAM_ATTENTION_REUSE_H
+
+#include "attention/reuse_options.h"
+#include "attention/select.h"
+
+struct kv_sequence;
+struct reuse;
+
+struct reuse_shape {
+    size_t layer_count, head_count, kv_head_count, k_dimension;
+    size_t sequence_capacity, row_capacity; /* rows that choose together */
+    uint64_t list_rows; /* of a KV head's list, at most; 0: they grow as they come to need */
+};
+/* What it holds of RAM, at most; list_rows must be given. */
+uint64_t reuse_bytes(const struct reuse_shape *shape);
+/* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be. */
+enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape,
+                         const struct reuse_options *options, const float *importance, struct error *error)
+    STATUS_CHECKED;
+void reuse_destroy(struct reuse *reuse); /* NULL allowed */
+/* Rows look up, choose and label by the queries that the layer before expected. */
+bool reuse_speculates(const struct reuse *reuse);
+
+/* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  sequences: of the
+ * query's items, one row each, and none twice.  The lists are valid until the same heads of the same sequences choose
+ * again. */
+enum status reuse_choose(struct reuse *reuse, const struct select *select, struct device *device,
+                         struct stream *stream, const struct choice_query *query,
+                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
+    STATUS_CHECKED;
+
+#endif
