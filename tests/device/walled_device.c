@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { AREAS_MAX = 64 };
+enum { AREAS_MAX = 64, WEIGHTS_BYTES = 64 << 20 };
 
 struct area {
     void *address;
@@ -33,6 +33,8 @@ struct walled_device {
     struct device_operations operations;
     struct area areas[AREAS_MAX];
     size_t area_count;
+    uint8_t *weights; /* an area of WEIGHTS_BYTES; NULL: no weight was adopted */
+    size_t weights_used;
     void (*overlap)(void *context); /* NULL: none is waiting */
     void *overlap_context;
     bool is_open;
@@ -102,9 +104,23 @@ static void walled_release(struct device *base, enum memory_kind kind, void *add
     device->areas[i] = device->areas[--device->area_count];
 }
 
+/* A copy behind the wall, as on a device that operations do not leave for the model's file. */
 static enum status walled_adopt_weight(struct device *base, struct matrix *matrix, struct error *error) {
-    struct device *inner = ((struct walled_device *)base)->inner;
-    return inner->operations->adopt_weight(inner, matrix, error);
+    struct walled_device *device = (struct walled_device *)base;
+    const size_t bytes = align_up(matrix->rows * matrix->row_bytes, 64);
+    TRY(device->inner->operations->adopt_weight(device->inner, matrix, error));
+    if (device->weights == NULL) {
+        void *memory;
+        TRY(walled_allocate(base, MEMORY_DEVICE, WEIGHTS_BYTES, &memory, error));
+        device->weights = memory;
+    }
+    assert_true(bytes <= WEIGHTS_BYTES - device->weights_used);
+    enter(device, true);
+    matrix->data =
+        memcpy(device->weights + device->weights_used, matrix->data, matrix->rows * matrix->row_bytes);
+    leave(device);
+    device->weights_used += bytes;
+    return STATUS_OK;
 }
 
 /* ---- streams ---- */
@@ -314,6 +330,7 @@ static struct pool *walled_pool(struct device *base) {
 
 static void walled_destroy(struct device *base) {
     struct walled_device *device = (struct walled_device *)base;
+    if (device->weights != NULL) walled_release(base, MEMORY_DEVICE, device->weights, WEIGHTS_BYTES);
     assert_int_equal(device->area_count, 0); /* all was released */
     assert_int_equal(device->late_count, 0); /* somebody waited for all results */
     free(device->late);
