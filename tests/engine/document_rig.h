@@ -1,6 +1,7 @@
 /* document_rig: prompts of a tiny random model that are answered by engines of their own, over a folder of saved
- * documents that tests damage.  Blocks are cut so that an answer has the same bits whatever part of its prompt was
- * saved, but for the last token of a prompt that was saved as a whole. */
+ * documents that tests damage.  An answer has the same bits whatever part of its prompt was saved.  Only where prefill
+ * and decode differ in their order of sums (AMX, docs/decisions/0026) has the last token of a prompt that was saved as
+ * a whole other bits: blocks are cut so that nothing else does. */
 #ifndef LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
 #define LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
 
@@ -37,7 +38,8 @@ struct document_rig {
     struct scratch scratch;
     struct plan options;          /* of engines without faults; with the least budget */
     float *expected[RIG_PROMPTS]; /* owned; [1 + RIG_STEPS][RIG_WIDTH]: of a fresh prompt, all in RAM */
-    float *repeated[RIG_PROMPTS]; /* owned; the same where all but the last token was saved */
+    float *repeated
+        [RIG_PROMPTS]; /* owned; the same where all but the last token was saved: equal, but for AMX */
 };
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
