@@ -53,7 +53,28 @@ static void a_changed_byte_is_refused(void **state) {
     free(path);
 }
 
+/* The calibration beside the bundled model names its digest: without it a changed byte would pass. */
+static void the_bundled_one_has_a_digest(void **state) {
+    (void)state;
+    struct device *device;
+    struct model *model;
+    struct calibration *calibration;
+    struct gguf gguf;
+    struct error error;
+    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 1}, &error), error);
+    assert_ok(model_load(&model, LOAM_SOURCE_DIR "/models/loam-nano.gguf", device, &error), error);
+    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    assert_non_null(calibration);
+    assert_ok(gguf_open(&gguf, calibration_file(calibration), &error), error);
+    assert_non_null(gguf_find(&gguf, CALIBRATION_KEY "digest"));
+    gguf_close(&gguf);
+    calibration_close(calibration);
+    model_destroy(model);
+    device_destroy(device);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_changed_byte_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_changed_byte_is_refused),
+                                       cmocka_unit_test(the_bundled_one_has_a_digest)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
