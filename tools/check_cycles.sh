@@ -1,10 +1,8 @@
 #!/bin/sh
 # check_cycles.sh SOURCE_DIR BUILD_DIR: files of one folder do not need each other in a cycle.  Read from the object
 # files of a build: file A needs file B where A refers to a function or an object that B defines.  A lower file calls
-# back through a function that the upper one sets.  docs/style_exceptions.txt may list `cycle src/FOLDER`; it may only
-# shrink.
+# back through a function that the upper one sets.
 set -eu
-exceptions=$1/docs/style_exceptions.txt
 failed=0
 cd "$2"
 for folder in src/*/; do
@@ -22,12 +20,6 @@ for folder in src/*/; do
     END { for (pair in needs) { split(pair, part, SUBSEP)
             if (part[2] in owner && owner[part[2]] != part[1]) print part[1], owner[part[2]] } }' |
     sort | tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^-].*\.c\)$/\1/p' | sort -u | tr '\n' ' ')
-  excepted=0
-  if [ -f "$exceptions" ] && grep -qxF "cycle $folder" "$exceptions"; then excepted=1; fi
-  if [ -n "$cycle" ] && [ $excepted = 0 ]; then
-    echo "$folder: these files need each other: $cycle"; failed=1
-  elif [ -z "$cycle" ] && [ $excepted = 1 ]; then
-    echo "$folder: has no cycle any more; take it out of docs/style_exceptions.txt"; failed=1
-  fi
+  [ -z "$cycle" ] || { echo "$folder: these files need each other: $cycle"; failed=1; }
 done
-[ "$failed" = 0 ] || { echo "check_cycles: files that need each other, or an exception too many" >&2; exit 1; }
+[ "$failed" = 0 ] || { echo "check_cycles: files that need each other" >&2; exit 1; }

@@ -20,8 +20,9 @@ struct command {
 
 extern const struct command command_table[COMMAND_COUNT]; /* in the order of enum command_id */
 
-const struct command *command_find(const char *name); /* NULL: none */
-const char *command_nearest(const char *name);        /* NULL: nothing near */
+/* commands: such a table, given so that what the table names does not need it. */
+const struct command *command_find(const struct command *commands, const char *name); /* NULL: none */
+const char *command_nearest(const struct command *commands, const char *name);        /* NULL: nothing near */
 
 /* The whole program: parses, runs, reports, returns the exit code. */
 int command_main(int argc, char **argv);
@@ -48,6 +49,6 @@ enum status version_command(const struct options *options, struct error *error) 
 
 /* Help, on standard output: of one command, or of all. */
 enum status help_print_command(const struct command *command, struct error *error) STATUS_CHECKED;
-enum status help_print_all(struct error *error) STATUS_CHECKED;
+enum status help_print_all(const struct command *commands, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -108,13 +108,12 @@ enum status help_print_command(const struct command *command, struct error *erro
     return output_flush(error);
 }
 
-enum status help_print_all(struct error *error) {
+enum status help_print_all(const struct command *commands, struct error *error) {
     output_text("loam: long contexts on ordinary machines.  Runs GGUF language models on the CPU.\n\n"
                 "Usage: loam COMMAND [options]\n\nCommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (command_table[i].name != NULL)
-            output_text("  %-12s %s\n", command_table[i].name, command_table[i].summary);
-    if (command_find("run") != NULL)
+        if (commands[i].name != NULL) output_text("  %-12s %s\n", commands[i].name, commands[i].summary);
+    if (command_find(commands, "run") != NULL)
         output_text(
             "\nExamples:\n"
             "  loam run -m model.gguf -f book.txt -p \"Who is Irene Adler?\"\n"
@@ -131,11 +130,11 @@ enum status help_print_all(struct error *error) {
 }
 
 enum status help_command(const struct options *options, struct error *error) {
-    if (options->positional_count == 0) return help_print_all(error);
+    if (options->positional_count == 0) return help_print_all(options->commands, error);
     const char *name = options->positionals[0];
-    const struct command *command = command_find(name);
+    const struct command *command = command_find(options->commands, name);
     if (command != NULL) return help_print_command(command, error);
-    const char *near = command_nearest(name);
+    const char *near = command_nearest(options->commands, name);
     if (near != NULL)
         return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; did you mean '%s'?", name,
                          near);

@@ -77,15 +77,16 @@ static const struct option_spec *nearest(const struct command *command, const ch
     return best;
 }
 
-static enum status refuse_unknown(const struct command *command, const char *word, struct error *error) {
+static enum status refuse_unknown(const struct options *options, const char *word, struct error *error) {
+    const struct command *command = options->command;
     const struct option_spec *near = nearest(command, word);
     const struct option_spec *elsewhere = find(NULL, word);
     if (elsewhere != NULL && near == NULL)
         for (size_t i = 0; i < COMMAND_COUNT; i++)
-            if (belongs(elsewhere, &command_table[i]))
+            if (belongs(elsewhere, &options->commands[i]))
                 return error_set(error, STATUS_USAGE,
                                  "%s: '%s' is an option of 'loam %s', not of this command", command->name,
-                                 word, command_table[i].name);
+                                 word, options->commands[i].name);
     if (near != NULL)
         return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name,
                          word, near->name);
@@ -245,7 +246,7 @@ static enum status parse_option(struct options *options, int argc, char *const *
     size_t length = equals != NULL ? (size_t)(equals - whole) : strlen(whole);
     snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MAX ? length : WORD_MAX), whole);
     const struct option_spec *spec = find(options->command, word);
-    if (spec == NULL) return refuse_unknown(options->command, word, error);
+    if (spec == NULL) return refuse_unknown(options, word, error);
     const char *text = equals != NULL ? equals + 1 : NULL;
     if (spec->kind == ARGUMENT_NONE) {
         if (text == NULL) text = "1";
@@ -276,9 +277,10 @@ static enum status parse_rest(struct options *options, enum option_source source
     return STATUS_OK;
 }
 
-enum status options_parse(struct options *options, const struct command *command, int argc, char *const *argv,
-                          struct error *error) {
-    *options = (struct options){.command = command};
+enum status options_parse(struct options *options, const struct command *commands, enum command_id id,
+                          int argc, char *const *argv, struct error *error) {
+    const struct command *command = &commands[id];
+    *options = (struct options){.commands = commands, .command = command};
     options->positionals = calloc((size_t)argc + 1, sizeof *options->positionals);
     if (options->positionals == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     bool only_positionals = false;

@@ -186,16 +186,17 @@ struct option_value {
 struct command;
 
 struct options {
-    const struct command *command;
+    const struct command *commands; /* [COMMAND_COUNT]: all there are */
+    const struct command *command;  /* the one of this command line */
     struct option_value values[OPTION_COUNT];
     const char **positionals; /* [positional_count], owned array of borrowed texts */
     size_t positional_count;
 };
 
-/* argv[0] is the command's name.  STATUS_USAGE with one line that names the option and, for a typo, the
+/* commands: [COMMAND_COUNT], in the order of enum command_id.  argv[0] is the command's name.  STATUS_USAGE with one line that names the option and, for a typo, the
  * nearest one. */
-enum status options_parse(struct options *options, const struct command *command, int argc, char *const *argv,
-                          struct error *error) STATUS_CHECKED;
+enum status options_parse(struct options *options, const struct command *commands, enum command_id id,
+                          int argc, char *const *argv, struct error *error) STATUS_CHECKED;
 void options_deinit(struct options *options);
 
 /* Reading.  Asking a kind of value that the row does not have is a bug. */

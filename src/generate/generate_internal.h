@@ -19,6 +19,12 @@ enum status answer_take(struct answer *answer, const struct generation *generati
 /* Sends the remaining text to the sink. */
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) STATUS_CHECKED;
 
+/* The listener wants to stop. */
+bool generation_stops(const struct generation *generation);
+enum status generation_interrupted(struct error *error) STATUS_CHECKED; /* STATUS_INTERRUPTED */
+/* The answer ends before it began.  Returns status: that is told, not what the sink returns. */
+enum status generation_refuse(struct answer *answer, enum status status);
+
 /* generation_feed, then the first token. */
 enum status generation_prefill(struct generation *generation, struct answer *answer, struct error *error)
     STATUS_CHECKED;

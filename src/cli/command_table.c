@@ -1,0 +1,181 @@
+#include "cli/command.h"
+
+const struct command command_table[COMMAND_COUNT] = {
+    [COMMAND_RUN] =
+        {.id = COMMAND_RUN,
+         .name = "run",
+         .usage = "[-m MODEL] [-f FILE] [-p TEXT] [options]",
+         .summary = "ask a model about documents, or complete a text",
+         .description =
+             "With a model that has a chat template, each -f is a document and -p the question about them.  "
+             "With --raw, or a model without a template, continues their text (or the tokens of --ids).  "
+             "Streams the answer to standard output.  Ctrl-C stops it, a second one leaves at once.",
+         .run = run_command},
+    [COMMAND_CHAT] = {.id = COMMAND_CHAT,
+                      .name = "chat",
+                      .usage = "[-m MODEL] [-f FILE] [options]",
+                      .summary = "talk with a model, also about documents",
+                      .description =
+                          "Asks for a line and answers it, turn by turn; a turn prefills only what is new.  "
+                          "Where standard input is no terminal every line of it is a turn.  /help lists what "
+                          "else can be typed.  Ctrl-C stops an answer, twice leaves.",
+                      .run = chat_command},
+    [COMMAND_BENCH] =
+        {.id = COMMAND_BENCH,
+         .name = "bench",
+         .usage = "[-m MODEL] [options]",
+         .summary = "measure prefill and decode speed",
+         .description =
+             "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
+             "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
+             "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
+         .run = bench_command},
+    [COMMAND_PERPLEXITY] =
+        {.id = COMMAND_PERPLEXITY,
+         .name = "perplexity",
+         .usage = "[-m MODEL] -f FILE [options]",
+         .summary = "how well a model predicts a text; how far two settings differ",
+         .description =
+             "As llama-perplexity: windows of -c tokens, the second half of each scored.  With "
+             "--kl-divergence-base FILE the distributions are saved as well; with --kl-divergence they are "
+             "compared with those in FILE, over the text that is in there: mean KL divergence, how often the "
+             "likeliest token is the same, and by how much the right token's probability differs.",
+         .run = perplexity_command},
+    [COMMAND_EVAL] =
+        {.id = COMMAND_EVAL,
+         .name = "eval",
+         .usage = "ruler|kl|recall|ask [-m MODEL] [options]",
+         .summary = "what approximate attention costs in accuracy",
+         .description =
+             "ruler asks the questions of RULER's thirteen tasks, with words and texts of our own, at "
+             "prompts of exact length, and counts the answers found.  kl reads a text and compares the "
+             "next-token distributions of each preset with those of full attention, by position.  recall "
+             "measures, per layer and head, how much of the attention mass and of the true top tokens a "
+             "selection caught.  ask reads one document and answers questions about it.  Several presets "
+             "answer the same samples, and each sample is prefilled once.",
+         .positionals_min = 1,
+         .positionals_max = 1,
+         .run = eval_command},
+    [COMMAND_INSPECT] =
+        {.id = COMMAND_INSPECT,
+         .name = "inspect",
+         .usage = "[FILE] [--json]",
+         .summary = "what a model file holds, and the memory that running it takes",
+         .description =
+             "Prints the metadata and the tensors of a GGUF file (a vocabulary alone will do), the bytes of "
+             "KV cache per token, and what 8K, 32K, 128K and 1M tokens of context need.",
+         .positionals_max = 1,
+         .run = inspect_command},
+    [COMMAND_TOKENIZE] = {.id = COMMAND_TOKENIZE,
+                          .name = "tokenize",
+                          .usage = "[-m MODEL] [-f FILE] [-p TEXT] [--json]",
+                          .summary = "text to token ids",
+                          .description = "Prints each token's id and text, or with --json {\"ids\":[...]}.  "
+                                         "A GGUF file that holds only a vocabulary is enough.",
+                          .run = tokenize_command},
+    [COMMAND_DETOKENIZE] = {.id = COMMAND_DETOKENIZE,
+                            .name = "detokenize",
+                            .usage = "[-m MODEL] [--ids LIST | -f FILE]",
+                            .summary = "token ids to text",
+                            .description =
+                                "Prints the text of the ids, byte for byte.  A file may hold numbers between "
+                                "anything, such as the output of `loam tokenize --json`.",
+                            .run = detokenize_command},
+    [COMMAND_IMPORT] =
+        {.id = COMMAND_IMPORT,
+         .name = "import",
+         .usage = "HF_DIR OUT.gguf [--type TYPE]",
+         .summary = "a Hugging Face folder as a GGUF file",
+         .description = "Reads config.json, the safetensors and tokenizer.json of a llama, mistral, qwen2, "
+                        "qwen3 or OPT model and writes one GGUF file; no Python needed.  What loam could not "
+                        "compute is refused by its name.  OUT appears whole or not at all.",
+         .positionals_min = 2,
+         .positionals_max = 2,
+         .run = import_command},
+    [COMMAND_QUANTIZE] =
+        {.id = COMMAND_QUANTIZE,
+         .name = "quantize",
+         .usage = "IN.gguf OUT.gguf TYPE",
+         .summary = "a model in another element type",
+         .description =
+             "Writes the matrices of IN in TYPE: F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K "
+             "Q6_K IQ4_NL IQ4_XS, or the mixes Q3_K_M Q4_K_M Q5_K_M.  OUT appears whole or not at all.",
+         .positionals_min = 3,
+         .positionals_max = 3,
+         .run = quantize_command},
+    [COMMAND_CALIBRATE] = {.id = COMMAND_CALIBRATE,
+                           .name = "calibrate",
+                           .usage = "MODEL TEXT... [-o FILE] [options]",
+                           .summary = "learn from a model what selecting parts of its context needs",
+                           .description =
+                               "Runs the texts through the model in windows and learns hash weights, skewing "
+                               "matrices, how alike the queries of neighbouring tokens are, which heads need "
+                               "the far context, and what rounding K and V costs.  The file lies beside the "
+                               "model as MODEL.calib.gguf and is found there; it belongs to this model file "
+                               "only.  Recall is measured on windows that were not learned from.",
+                           .positionals_min = 2,
+                           .positionals_max = 64,
+                           .run = calibrate_command},
+    [COMMAND_TRACE] = {.id = COMMAND_TRACE,
+                       .name = "trace",
+                       .usage = "record [-m MODEL] -f FILE -o FILE [options]",
+                       .summary = "record a run's queries, keys and values for benchmarks",
+                       .description =
+                           "Reads -c tokens of a text with full attention and writes the queries (after "
+                           "rotation), keys and values of some layers.  `loam bench --replay FILE` fills its "
+                           "context and decodes with them, so that what it measures of selection and of a "
+                           "disk is that of text and not of random numbers.",
+                       .positionals_min = 1,
+                       .positionals_max = 1,
+                       .run = trace_command},
+    [COMMAND_LS] = {.id = COMMAND_LS,
+                    .name = "ls",
+                    .usage = "--kv-disk DIR [--json]",
+                    .summary = "list the saved documents",
+                    .description = "Every document in the folder, oldest first: number, name, tokens, bytes "
+                                   "on disk, when it was last opened, whether it is ready, in use, damaged "
+                                   "or empty (nothing committed yet), and the model that computed it.",
+                    .run = ls_command},
+    [COMMAND_SHOW] = {.id = COMMAND_SHOW,
+                      .name = "show",
+                      .usage = "ID --kv-disk DIR [--json]",
+                      .summary = "all that is known of a saved document",
+                      .description = "What ls prints, with the reason where it is damaged, the number of "
+                                     "commits, the layout of its pages and the model's fingerprint.",
+                      .positionals_min = 1,
+                      .positionals_max = 1,
+                      .run = show_command},
+    [COMMAND_RM] =
+        {.id = COMMAND_RM,
+         .name = "rm",
+         .usage = "ID... --kv-disk DIR",
+         .summary = "remove saved documents",
+         .description =
+             "Removes the documents of these numbers, pages and all, unless somebody has one open.",
+         .positionals_min = 1,
+         .positionals_max = 64,
+         .run = rm_command},
+    [COMMAND_VERIFY] = {.id = COMMAND_VERIFY,
+                        .name = "verify",
+                        .usage = "[ID...] --kv-disk DIR [--json]",
+                        .summary = "read saved documents and check every byte",
+                        .description = "Reads the documents (without numbers: all of them) and compares "
+                                       "every page with its checksum.  What is damaged is flagged, so that "
+                                       "it is not used again, and stays where it is; the exit code is 4.",
+                        .positionals_max = 64,
+                        .run = verify_command},
+    [COMMAND_HELP] = {.id = COMMAND_HELP,
+                      .name = "help",
+                      .usage = "[COMMAND]",
+                      .summary = "list the commands, or describe one",
+                      .description = "Everything that `loam COMMAND --help` prints.",
+                      .positionals_max = 1,
+                      .run = help_command},
+    [COMMAND_VERSION] = {.id = COMMAND_VERSION,
+                         .name = "version",
+                         .usage = "[--verbose]",
+                         .summary = "version of this binary",
+                         .description =
+                             "With --verbose also the build, the processor and the instruction sets in use.",
+                         .run = version_command},
+};
