@@ -193,8 +193,8 @@ struct options {
     size_t positional_count;
 };
 
-/* commands: [COMMAND_COUNT], in the order of enum command_id.  argv[0] is the command's name.  STATUS_USAGE with one line that names the option and, for a typo, the
- * nearest one. */
+/* commands: [COMMAND_COUNT], in the order of enum command_id.  argv[0] is the command's name.  STATUS_USAGE with one
+ * line that names the option and, for a typo, the nearest one. */
 enum status options_parse(struct options *options, const struct command *commands, enum command_id id,
                           int argc, char *const *argv, struct error *error) STATUS_CHECKED;
 void options_deinit(struct options *options);
