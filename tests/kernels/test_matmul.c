@@ -67,7 +67,8 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
         for (size_t c = 0; c < columns; c++) rounded[c] = bfloat_to_float(float_to_bfloat(x[c]));
         return;
     }
-    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I8_TILES && form != MATMUL_FORM_I16) {
+    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I8_TOTALS && form != MATMUL_FORM_I8_TILES &&
+        form != MATMUL_FORM_I16) {
         memcpy(rounded, x, columns * sizeof *x);
         return;
     }

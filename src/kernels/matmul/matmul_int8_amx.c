@@ -4,7 +4,7 @@
  * codes of a panel are a B tile of 8 groups of four columns x 16 rows, and 16 quantised inputs of a block
  * (struct code_input, one line each) an A tile of 16 x 32 bytes.  Activations are signed and codes unsigned, as for
  * VPDPBUSD, and what becomes of a sum is what AVX-512 makes of it (matmul_int8_avx512.c), so the bound is its too:
- *     y += (sum - offset * sum of x) * (scale * dx)  [+ minimum * (dx * sum of x)]
+ *     y += ((sum - offset * sum of x) * scale) * dx  [+ minimum * (dx * sum of x)]
  * Types whose scales hold for 16 columns would use a quarter of a tile's depth and stay with bf16.
  *
  * A scale per 32 columns uses half of the 64 that an int8 tile is deep, so a product is no faster than one of
@@ -39,7 +39,7 @@ static void prepare(const float *x, size_t x_stride, size_t input_count, size_t 
     for (size_t i = input_begin; i < input_end; i++) {
         struct code_input *target = inputs + i / TILE_INPUTS * TILE_INPUTS * block_count + i % TILE_INPUTS;
         for (size_t b = 0; b < block_count; b++)
-            code_input_prepare(x + i * x_stride + b * PANEL_COLUMNS, target + b * TILE_INPUTS);
+            code_input_prepare(x + i * x_stride + b * PANEL_COLUMNS, false, target + b * TILE_INPUTS);
     }
     size_t used = input_end % TILE_INPUTS;
     if (used == 0) return;
@@ -100,12 +100,12 @@ static inline void block_add(const struct code_panel *panel, size_t which, const
     const int32_t offset = code_offset(layout);
     for (size_t i = 0; i < inputs; i++) {
         float *target = lane + i * TILE_ROWS + which * PANEL_ROWS;
-        int32_t start = (x[i].pair[0] + x[i].pair[1]) * offset; /* -offset * sum of q */
+        int32_t start = x[i].total * offset; /* -offset * sum of q */
         __m512i sum = _mm512_load_si512((const void *)integers[i / HALF][which][i % HALF]);
         __m512 total = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start)));
-        __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x[i].scale));
-        __m512 y =
-            is_first ? _mm512_mul_ps(total, factor) : _mm512_fmadd_ps(total, factor, _mm512_load_ps(target));
+        __m512 scaled = _mm512_mul_ps(total, scale), factor = _mm512_set1_ps(x[i].scale);
+        __m512 y = is_first ? _mm512_mul_ps(scaled, factor)
+                            : _mm512_fmadd_ps(scaled, factor, _mm512_load_ps(target));
         if (layout->has_minimum) y = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x[i].sum), y);
         _mm512_store_ps(target, y);
     }

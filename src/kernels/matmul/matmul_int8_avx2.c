@@ -10,7 +10,7 @@
  *     127 are 32,512 < 32,768.  (One vpmaddubsw adds 2 products, at most 2 * 63 * 127 = 16,002.)
  *   wide (Q8_0, IQ4): vpmaddwd of 16-bit values, summed in 32 bits.  Bytes times bytes would overflow 16
  *     bits after one pair; the sign trick needs as many multiplications and reached 0.95 of this.
- * Each block of 32 is scaled into float sums: y += (dw * dx) * sum, plus minimum * (dx * sum of x), which are added up
+ * Each block of 32 is scaled into float sums: y += (sum * dw) * dx, plus minimum * (dx * sum of x), which are added up
  * in the lanes of a span (kernels/span.h), as matvec does it.
  *
  * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KiB, L2) and walks over a
@@ -29,6 +29,7 @@
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
+#include "kernels/matmul/span_leaves.h"
 #include "kernels/quantize_32.h"
 
 enum { BLOCK = PANEL_COLUMNS, TILE_INPUTS = 6 };
@@ -45,36 +46,42 @@ static inline size_t wide_block_bytes(size_t inputs) {
 
 /* --- preparing --------------------------------------------------------------------------- */
 
-void code_input_prepare(const float *x, struct code_input *target) {
+void code_input_prepare(const float *x, bool has_pairs, struct code_input *target) {
     __m256i packed;
     target->scale = quantize_32(x, &packed);
     _mm256_store_si256((__m256i *)(void *)target->q, packed);
     const __m256i q[2] = {_mm256_cvtepi8_epi16(_mm256_castsi256_si128(packed)),
                           _mm256_cvtepi8_epi16(_mm256_extracti128_si256(packed, 1))};
-    int32_t group_total[2];
-    for (size_t g = 0; g < 2;
-         g++) { /* dwords of q[g]: pairs of columns; even ones feed lane 0, odd ones lane 1 */
+    int32_t even[2], odd[2]; /* dwords of q[g]: pairs of columns; even ones feed lane 0, odd ones lane 1 */
+    for (size_t g = 0; g < 2; g++) {
         __m256i pairs = _mm256_madd_epi16(q[g], _mm256_set1_epi16(1));
         __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
         sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
-        int32_t even = _mm_cvtsi128_si32(sums), odd = _mm_extract_epi32(sums, 1);
-        target->group_pair[g][0] = (int16_t)-even;
-        target->group_pair[g][1] = (int16_t)-odd;
-        group_total[g] = even + odd;
-        target->group_sum[g] = target->scale * (float)group_total[g];
+        even[g] = _mm_cvtsi128_si32(sums), odd[g] = _mm_extract_epi32(sums, 1);
+        target->group_sum[g] = target->scale * (float)(even[g] + odd[g]);
     }
-    for (size_t j = 0; j < 2; j++)
-        target->pair[j] = (int16_t)(target->group_pair[0][j] + target->group_pair[1][j]);
-    target->sum = target->scale * (float)(group_total[0] + group_total[1]);
+    const int32_t total = even[0] + odd[0] + even[1] + odd[1];
+    target->sum = target->scale * (float)total;
     target->unused = 0;
+    for (size_t g = 0; g < 2 && has_pairs; g++) {
+        target->group_pair[g][0] = (int16_t)-even[g];
+        target->group_pair[g][1] = (int16_t)-odd[g];
+    }
+    if (has_pairs) {
+        target->pair[0] = (int16_t) - (even[0] + even[1]);
+        target->pair[1] = (int16_t) - (odd[0] + odd[1]);
+    } else {
+        target->total = -total;
+        target->group_total[0] = -even[0] - odd[0];
+        target->group_total[1] = -even[1] - odd[1];
+    }
 }
 
 static size_t code_prepared_bytes(size_t input_count, size_t columns) {
     return input_count * (columns / BLOCK) * sizeof(struct code_input);
 }
 
-/* Prepared: for each tile, for each block, the tile's inputs. */
-static void code_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
+void code_inputs_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, bool has_pairs,
                          size_t input_begin, size_t input_end, void *prepared) {
     ASSERT(input_begin <= input_end && input_end <= input_count && columns % BLOCK == 0);
     size_t tile_count = tile_count_get(input_count, TILE_INPUTS), block_count = columns / BLOCK;
@@ -83,9 +90,17 @@ static void code_prepare(const float *x, size_t x_stride, size_t input_count, si
         struct tile_inputs inputs = tile_get(tile, tile_count, input_count);
         struct code_input *target =
             (struct code_input *)prepared + inputs.begin * block_count + (i - inputs.begin);
-        for (size_t b = 0; b < block_count; b++)
-            code_input_prepare(x + i * x_stride + b * BLOCK, target + b * inputs.count);
+        for (size_t b = 0; b < block_count; b++) {
+            size_t begin = b - b % SPAN_BLOCKS, count = min_size(SPAN_BLOCKS, block_count - begin);
+            size_t place = has_pairs ? b : begin + span_place(b - begin, count);
+            code_input_prepare(x + i * x_stride + b * BLOCK, has_pairs, target + place * inputs.count);
+        }
     }
+}
+
+static void code_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
+                         size_t input_begin, size_t input_end, void *prepared) {
+    code_inputs_prepare(x, x_stride, input_count, columns, true, input_begin, input_end, prepared);
 }
 
 static size_t wide_prepared_bytes(size_t input_count, size_t columns) {
@@ -152,20 +167,39 @@ INLINE void code_steps(const struct code_panel *panel, const struct code_input *
 /* The lanes of a span's sums: [lane][inputs][PANEL_ROWS]. */
 typedef float span_lanes[SPAN_LANES][TILE_INPUTS * PANEL_ROWS];
 
+/* The sum of 8 lanes at `at`. */
+INLINE __m256 lanes_sum(span_lanes lanes, size_t at) {
+    __m256 four[2];
+    for (size_t odd = 0; odd < 2; odd++) {
+        __m256 a = _mm256_add_ps(_mm256_load_ps(lanes[odd] + at), _mm256_load_ps(lanes[odd + 4] + at));
+        __m256 b = _mm256_add_ps(_mm256_load_ps(lanes[odd + 2] + at), _mm256_load_ps(lanes[odd + 6] + at));
+        four[odd] = _mm256_add_ps(a, b);
+    }
+    return _mm256_add_ps(four[0], four[1]);
+}
+
+/* target += more, count floats. */
+INLINE void sums_add(float *target, const float *more, size_t count) {
+    for (size_t at = 0; at < count; at += 8)
+        _mm256_store_ps(target + at, _mm256_add_ps(_mm256_load_ps(target + at), _mm256_load_ps(more + at)));
+}
+
 /* Adds the sums of the first block_count lanes to sums[n][PANEL_ROWS]; those past them are not filled. */
 INLINE void lanes_add(span_lanes lanes, size_t block_count, size_t n, float *restrict sums) {
-    for (size_t l = block_count; l < SPAN_LANES; l++) memset(lanes[l], 0, n * PANEL_ROWS * sizeof(float));
-    for (size_t at = 0; at < n * PANEL_ROWS; at += 8) {
-        __m256 four[2];
-        for (size_t odd = 0; odd < 2; odd++) {
-            __m256 a = _mm256_add_ps(_mm256_load_ps(lanes[odd] + at), _mm256_load_ps(lanes[odd + 4] + at));
-            __m256 b =
-                _mm256_add_ps(_mm256_load_ps(lanes[odd + 2] + at), _mm256_load_ps(lanes[odd + 6] + at));
-            four[odd] = _mm256_add_ps(a, b);
-        }
-        __m256 sum = _mm256_add_ps(four[0], four[1]);
-        _mm256_store_ps(sums + at, _mm256_add_ps(_mm256_load_ps(sums + at), sum));
+    const struct span_leaf *leaf = span_leaves[min_size(block_count, SPAN_LANES) - 1];
+    const float *waiting[SPAN_WAITING_MAX + 1];
+    size_t depth = 0;
+    if (block_count >= SPAN_LANES) {
+        for (size_t at = 0; at < n * PANEL_ROWS; at += 8)
+            _mm256_store_ps(sums + at, _mm256_add_ps(_mm256_load_ps(sums + at), lanes_sum(lanes, at)));
+        return;
     }
+    for (size_t k = 0; k < block_count; k++) {
+        for (size_t joins = leaf[k].joins; joins > 0; joins--)
+            sums_add(lanes[leaf[k].lane], waiting[--depth], n * PANEL_ROWS);
+        waiting[depth++] = lanes[leaf[k].lane];
+    }
+    sums_add(sums, waiting[0], n * PANEL_ROWS);
 }
 
 /* Adds the scaled sums of one block to a lane; the first one fills it. */
@@ -173,9 +207,10 @@ INLINE void code_sums_add(const struct code_panel *panel, const struct code_inpu
                           bool has_groups, bool has_minimum, __m256i total, bool is_first,
                           float *restrict lane) {
     float *target = lane + i * PANEL_ROWS + v * 8;
-    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(x[i].scale), _mm256_load_ps(panel->scale + v * 8));
-    __m256 y = is_first ? _mm256_mul_ps(_mm256_cvtepi32_ps(total), scale)
-                        : _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, _mm256_load_ps(target));
+    __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(total), _mm256_load_ps(panel->scale + v * 8));
+    __m256 scale = _mm256_set1_ps(x[i].scale);
+    __m256 y =
+        is_first ? _mm256_mul_ps(scaled, scale) : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target));
     if (has_minimum && !has_groups)
         y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[0] + v * 8), _mm256_set1_ps(x[i].sum), y);
     if (has_minimum && has_groups) {
@@ -253,10 +288,11 @@ INLINE void wide_block(const struct wide_panel *panel, const char *x, size_t n, 
 #pragma GCC unroll 2
         for (size_t v = 0; v < 2; v++) {
             float *target = lane + i * PANEL_ROWS + v * 8;
-            __m256 scale = _mm256_mul_ps(_mm256_set1_ps(scales[i]), _mm256_load_ps(panel->scale + v * 8));
-            __m256 sum = _mm256_cvtepi32_ps(acc[i][v]);
-            _mm256_store_ps(target, is_first ? _mm256_mul_ps(sum, scale)
-                                             : _mm256_fmadd_ps(sum, scale, _mm256_load_ps(target)));
+            __m256 scale = _mm256_set1_ps(scales[i]);
+            __m256 scaled =
+                _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i][v]), _mm256_load_ps(panel->scale + v * 8));
+            _mm256_store_ps(target, is_first ? _mm256_mul_ps(scaled, scale)
+                                             : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target)));
         }
 }
 

@@ -4,8 +4,9 @@
  * a panel.  vpdpbusd multiplies four unsigned codes of a row with four signed activations straight into
  * 32 bits, so codes may be whole bytes (Q8_0 and IQ4 with offset 128) and nothing can overflow: at most
  * 32 * 255 * 127.  Sums start at -offset * (sum of the activations).  Each block of 32:
- *     y += sum * (scale * dx)  [+ minimum * (dx * sum of x)]
- * in the lanes of a span (kernels/span.h), as matvec does it.
+ *     y += (sum * scale) * dx  [+ minimum * (dx * sum of x)]
+ * in the lanes of a span (kernels/span.h), as matvec does it: a lane is two blocks whose sums stay in registers, then
+ * joins those that wait in L1 (span_leaves.h).
  *
  * Per 4 columns 2 loads of weights, 6 broadcasts, 12 vpdpbusd; per block and sum one conversion, one
  * multiplication and one FMA more: 8 of 11 vector operations multiply.  Bound: ports 0 and 5, hence
@@ -15,13 +16,12 @@
 #include "base/assert.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
+#include "kernels/matmul/span_leaves.h"
 #include "kernels/vector.h"
 
 enum { TILE_INPUTS = 6, TILE_PANELS = 2 };
 
 #define INLINE static inline __attribute__((always_inline))
-
-#include "kernels/matmul/span_lanes_avx512.h"
 
 INLINE __m512i codes_load(const struct code_panel *panel, size_t step) {
     return _mm512_load_si512((const void *)panel->codes[step]);
@@ -44,9 +44,16 @@ INLINE void steps_multiply(const struct code_panel *const panel[TILE_PANELS], co
     }
 }
 
-INLINE __m512i start_get(const int16_t pair[2], __m128i shift) {
-    __m512i sum = _mm512_madd_epi16(_mm512_set1_epi32(pair_get(pair)), _mm512_set1_epi16(1));
-    return _mm512_sll_epi32(sum, shift);
+/* What is known of a type of weights when a tile is compiled. */
+struct tile_kind {
+    bool has_groups, has_minimum;
+    unsigned offset_shift;
+};
+
+/* -offset * (sum of the input's block or of its group g). */
+INLINE __m512i start_get(const struct code_input *x, struct tile_kind kind, size_t g) {
+    const int32_t total = kind.has_groups ? x->group_total[g] : x->total;
+    return _mm512_sll_epi32(_mm512_set1_epi32(total), _mm_cvtsi32_si128((int)kind.offset_shift));
 }
 
 INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input *x, bool has_groups,
@@ -58,17 +65,16 @@ INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input
 
 /* The sum of a block, or with groups that of group g with its scale added: an integer below 2^24, exact as a float. */
 INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t n, bool has_groups, size_t g, __m128i shift, __m512 total[][TILE_PANELS]) {
+                           size_t n, struct tile_kind kind, size_t g, __m512 total[][TILE_PANELS]) {
     __m512i acc[TILE_INPUTS][TILE_PANELS];
     VECTOR_UNROLL(6)
-    for (size_t i = 0; i < n; i++)
-        acc[i][0] = acc[i][1] = start_get(has_groups ? x[i].group_pair[g] : x[i].pair, shift);
-    steps_multiply(panel, x, has_groups ? g * 4 : 0, has_groups ? g * 4 + 4 : 8, n, acc);
+    for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = start_get(x + i, kind, g);
+    steps_multiply(panel, x, kind.has_groups ? g * 4 : 0, kind.has_groups ? g * 4 + 4 : 8, n, acc);
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
     for (size_t p = 0; p < TILE_PANELS; p++) {
         __m512 sum = _mm512_cvtepi32_ps(acc[i][p]);
-        if (!has_groups) {
+        if (!kind.has_groups) {
             total[i][p] = sum;
             continue;
         }
@@ -78,51 +84,73 @@ INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], co
 }
 
 /* Adds a block to a lane of the span; the first one fills it. */
-INLINE void block_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t n, bool has_groups, bool has_minimum, __m128i shift, bool is_first,
-                           float *restrict lane) {
+INLINE void block_multiply(const struct code_panel *panel, const struct code_input *x, size_t n,
+                           struct tile_kind kind, bool is_first, __m512 lane[][TILE_PANELS]) {
+    const struct code_panel *const both[TILE_PANELS] = {panel, panel + RUN_BLOCKS};
     __m512 total[TILE_INPUTS][TILE_PANELS];
-    group_multiply(panel, x, n, has_groups, 0, shift, total);
-    if (has_groups) group_multiply(panel, x, n, has_groups, 1, shift, total);
+    group_multiply(both, x, n, kind, 0, total);
+    if (kind.has_groups) group_multiply(both, x, n, kind, 1, total);
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
     for (size_t p = 0; p < TILE_PANELS; p++) {
-        float *target = lane + (i * TILE_PANELS + p) * PANEL_ROWS;
-        __m512 scale = _mm512_mul_ps(_mm512_load_ps(panel[p]->scale), _mm512_set1_ps(x[i].scale));
-        __m512 y = is_first ? _mm512_mul_ps(total[i][p], scale)
-                            : _mm512_fmadd_ps(total[i][p], scale, _mm512_load_ps(target));
-        if (has_minimum) y = minima_add(panel[p], x + i, has_groups, y);
-        _mm512_store_ps(target, y);
+        const __m512 scaled = _mm512_mul_ps(total[i][p], _mm512_load_ps(both[p]->scale));
+        const __m512 scale = _mm512_set1_ps(x[i].scale);
+        lane[i][p] = is_first ? _mm512_mul_ps(scaled, scale) : _mm512_fmadd_ps(scaled, scale, lane[i][p]);
+        if (kind.has_minimum) lane[i][p] = minima_add(both[p], x + i, kind.has_groups, lane[i][p]);
     }
 }
 
 typedef void tile_function(const struct code_panel *panel, const struct code_input *x, size_t block_count,
                            unsigned offset_shift, float *restrict sums);
 
-/* The lanes of a span: [lane][inputs][panel][PANEL_ROWS]. */
-typedef float span_lanes[SPAN_LANES][TILE_INPUTS * TILE_PANELS * PANEL_ROWS];
+/* Sums that wait in L1: [inputs][panel][PANEL_ROWS]. */
+typedef float tile_sums[TILE_INPUTS * TILE_PANELS * PANEL_ROWS];
+
+/* lane += waiting */
+INLINE void lane_join(__m512 lane[][TILE_PANELS], size_t n, const float *waiting) {
+    VECTOR_UNROLL(6)
+    for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
+    for (size_t p = 0; p < TILE_PANELS; p++)
+        lane[i][p] = _mm512_add_ps(_mm512_load_ps(waiting + (i * TILE_PANELS + p) * PANEL_ROWS), lane[i][p]);
+}
+
+INLINE void lane_store(__m512 lane[][TILE_PANELS], size_t n, float *target) {
+    VECTOR_UNROLL(6)
+    for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
+    for (size_t p = 0; p < TILE_PANELS; p++)
+        _mm512_store_ps(target + (i * TILE_PANELS + p) * PANEL_ROWS, lane[i][p]);
+}
 
 INLINE void tile_multiply(const struct code_panel *panel, const struct code_input *x, size_t block_count,
-                          size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
-                          float *restrict sums) {
-    const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
-    _Alignas(64) span_lanes lanes;
-    for (size_t b = 0; b < block_count && b < SPAN_LANES; b++) {
-        const struct code_panel *const both[TILE_PANELS] = {panel + b, panel + b + RUN_BLOCKS};
-        block_multiply(both, x + b * n, n, has_groups, has_minimum, shift, true, lanes[b]);
+                          size_t n, struct tile_kind kind, float *restrict sums) {
+    const size_t lanes = min_size(block_count, SPAN_LANES);
+    const struct span_leaf *leaf = span_leaves[lanes - 1];
+    _Alignas(64) tile_sums waiting[SPAN_WAITING_MAX];
+    size_t depth = 0;
+    for (size_t k = 0; k < lanes; k++, leaf++) {
+        const size_t first = leaf->lane, second = first + SPAN_LANES;
+        __m512 lane[TILE_INPUTS][TILE_PANELS];
+        block_multiply(panel + first, x, n, kind, true, lane);
+        x += n;
+        if (second < block_count) {
+            block_multiply(panel + second, x, n, kind, false, lane);
+            x += n;
+        }
+        for (size_t joins = leaf->joins; joins > 0; joins--) lane_join(lane, n, waiting[--depth]);
+        if (k + 1 < lanes)
+            lane_store(lane, n, waiting[depth++]);
+        else {
+            lane_join(lane, n, sums);
+            lane_store(lane, n, sums);
+        }
     }
-    for (size_t b = SPAN_LANES; b < block_count; b++) {
-        const struct code_panel *const both[TILE_PANELS] = {panel + b, panel + b + RUN_BLOCKS};
-        block_multiply(both, x + b * n, n, has_groups, has_minimum, shift, false, lanes[b - SPAN_LANES]);
-    }
-    span_lanes_add(lanes[0], sizeof lanes[0] / sizeof(float), block_count, n * TILE_PANELS * PANEL_ROWS,
-                   sums);
 }
 
 #define TILE(name, n, has_groups, has_minimum)                                                             \
     static void name##_##n(const struct code_panel *panel, const struct code_input *x, size_t block_count, \
                            unsigned offset_shift, float *restrict sums) {                                  \
-        tile_multiply(panel, x, block_count, n, has_groups, has_minimum, offset_shift, sums);              \
+        const struct tile_kind kind = {has_groups, has_minimum, offset_shift};                             \
+        tile_multiply(panel, x, block_count, n, kind, sums);                                               \
     }
 #define TILES(name, has_groups, has_minimum) \
     TILE(name, 1, has_groups, has_minimum)   \
@@ -180,9 +208,16 @@ static void run(const struct matmul_args *args) {
     panel_run(args, &kernel);
 }
 
+static void prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                    size_t input_end, void *prepared) {
+    code_inputs_prepare(x, x_stride, input_count, columns, false, input_begin, input_end, prepared);
+}
+
 void matmul_int8_avx512_init(struct matmul_kernels *kernels) {
-    struct matmul_method method = kernels->method[TENSOR_Q4_0]; /* the inputs are those of AVX2's codes */
+    struct matmul_method method = kernels->method[TENSOR_Q4_0]; /* the inputs are AVX2's but for their sums */
     ASSERT(method.form == MATMUL_FORM_I8_PAIRS);
+    method.form = MATMUL_FORM_I8_TOTALS;
+    method.prepare = prepare;
     method.row_granule = TILE_PANELS * PANEL_ROWS;
     method.run = run;
     for (size_t type = 0; type < MATMUL_TYPES; type++)

@@ -9,6 +9,7 @@ enum matmul_form {
     MATMUL_FORM_F32,       /* the reference: rows of floats as they came */
     MATMUL_FORM_F32_TILES, /* floats, the inputs of a tile side by side */
     MATMUL_FORM_I8_PAIRS,  /* struct code_input */
+    MATMUL_FORM_I8_TOTALS, /* the same with totals for pairs */
     MATMUL_FORM_I8_TILES,  /* the same, in tiles of 32 inputs */
     MATMUL_FORM_I16,       /* int16 values of a block of 32, the scales behind them */
     MATMUL_FORM_BF16,      /* tiles of 16 inputs, bf16 */

@@ -110,14 +110,27 @@ struct code_input {
     float scale;
     float sum;          /* scale * sum of q */
     float group_sum[2]; /* the same for columns 0..15 and 16..31 */
-    int16_t pair[2];    /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
-    int16_t group_pair[2][2]; /* the same for each group of 16 */
+    union {
+        struct {
+            int16_t
+                pair[2]; /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
+            int16_t group_pair[2][2]; /* the same for each group of 16 */
+        };
+        struct { /* AVX-512: -(sum of q), and of each group of 16 */
+            int32_t total, group_total[2];
+        };
+    };
     int32_t unused;
 };
 static_assert(sizeof(struct code_input) == 64, "one line");
 
-/* Quantises x[32] (quantize_32.h). */
-void code_input_prepare(const float *x, struct code_input *target);
+/* Quantises x[32] (quantize_32.h); has_pairs says which of the sums of q. */
+void code_input_prepare(const float *x, bool has_pairs, struct code_input *target);
+
+/* matmul_method.prepare for them: for each tile, for each block, the tile's inputs; without pairs the blocks come in the
+ * order of span_place. */
+void code_inputs_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, bool has_pairs,
+                         size_t input_begin, size_t input_end, void *prepared);
 
 static inline int32_t pair_get(const int16_t pair[2]) {
     int32_t value;

@@ -84,7 +84,7 @@ INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m512 
         sum = _mm512_add_epi32(sum, _mm512_castps_si512(_mm512_shuffle_ps(pairs, pairs, 0xb1)));
         __m512 of_input = _mm512_permutexvar_ps(_mm512_load_si512(places),
                                                 _mm512_castps256_ps512(_mm256_loadu_ps(in->scale)));
-        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, of_input), acc[i]);
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), of_input, acc[i]);
     }
 }
 

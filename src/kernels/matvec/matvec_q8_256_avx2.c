@@ -31,7 +31,7 @@ INLINE float half_at(const void *p) {
 
 /* acc += d · scale of x · dot, a block of 32 in each lane */
 INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const struct input_q8_256 *x) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(d, _mm256_loadu_ps(x->scale)), acc);
+    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), d), _mm256_loadu_ps(x->scale), acc);
 }
 
 /* Registers of the 16-bit products of 8 blocks, to two: the even blocks and the odd ones, in each half 4 times two

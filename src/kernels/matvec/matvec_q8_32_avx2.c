@@ -113,7 +113,7 @@ INLINE void nibble_group(const uint8_t *w, const void *const *inputs, size_t n, 
             sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[k], load_256(x->turned + 32 * k)));
         }
         __m256 dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
-        acc[i] = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_loadu_ps(x->scale)), acc[i]);
+        acc[i] = _mm256_fmadd_ps(_mm256_mul_ps(dot, d), _mm256_loadu_ps(x->scale), acc[i]);
         if (kind.has_minimum) acc[i] = _mm256_fmadd_ps(m, _mm256_loadu_ps(x->sum), acc[i]);
     }
 }
@@ -163,7 +163,7 @@ INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, 
     }
     UNROLL for (size_t i = 0; i < n; i++) {
         __m256 dot = _mm256_cvtepi32_ps(fold_blocks(sum[i]));
-        acc[i] = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_loadu_ps(input(inputs[i])->scale)), acc[i]);
+        acc[i] = _mm256_fmadd_ps(_mm256_mul_ps(dot, d), _mm256_loadu_ps(input(inputs[i])->scale), acc[i]);
     }
 }
 

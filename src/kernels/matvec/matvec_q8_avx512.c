@@ -47,7 +47,7 @@ INLINE __m256i fold_pairs(const __m512i sum[4]) {
 
 /* acc + d · scale of x · dot for the 8 blocks of a group. */
 INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const float *scale) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(d, _mm256_loadu_ps(scale)), acc);
+    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), d), _mm256_loadu_ps(scale), acc);
 }
 
 /* A pair of blocks is [A | B] in the order of the file. */
