@@ -32,10 +32,10 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->up = place(&layout, rows, config->ffn_size);
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
     forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
-    forward->narrow_hidden = place(&layout, wanted, hidden);
-    forward->next_normed = place(&layout, rows, hidden);
-    forward->next_q = place(&layout, rows, config->head_count * config->k_dimension);
-    forward->narrow_normed = place(&layout, wanted, hidden);
+    forward->narrow.hidden = place(&layout, wanted, hidden);
+    forward->next.normed = place(&layout, rows, hidden);
+    forward->next.q = place(&layout, rows, config->head_count * config->k_dimension);
+    forward->narrow.normed = place(&layout, wanted, hidden);
     return layout.used;
 }
 
@@ -49,24 +49,24 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     place_all(forward, forward->memory);
     /* Written by the device straight into host memory where it can: the copy would cost more than it hides. */
     void *logits;
-    forward->logits_bytes = wanted * config->vocabulary_size * sizeof(float);
-    TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits_bytes, &logits, error));
-    forward->logits = forward->logits_written = logits;
+    forward->logits.bytes = wanted * config->vocabulary_size * sizeof(float);
+    TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits.bytes, &logits, error));
+    forward->logits.host = forward->logits.written = logits;
     if (!device->reaches_host) {
-        forward->logits_written = NULL;
-        TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->logits_bytes, &logits, error));
-        forward->logits_written = logits;
+        forward->logits.written = NULL;
+        TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->logits.bytes, &logits, error));
+        forward->logits.written = logits;
     }
     forward->items = calloc(rows, sizeof *forward->items);
-    forward->narrow_items = calloc(wanted, sizeof *forward->narrow_items);
-    forward->narrow_sequences = calloc(wanted, sizeof *forward->narrow_sequences);
-    forward->narrow_kv = calloc(wanted, sizeof(struct kv_sequence *));
-    forward->next_items = calloc(rows, sizeof *forward->next_items);
-    forward->narrow_positions = calloc(wanted, sizeof *forward->narrow_positions);
-    forward->narrow_rows = calloc(wanted, sizeof *forward->narrow_rows);
-    if (forward->items == NULL || forward->narrow_items == NULL || forward->narrow_sequences == NULL ||
-        forward->narrow_kv == NULL || forward->next_items == NULL || forward->narrow_positions == NULL ||
-        forward->narrow_rows == NULL)
+    forward->narrow.items = calloc(wanted, sizeof *forward->narrow.items);
+    forward->narrow.sequences = calloc(wanted, sizeof *forward->narrow.sequences);
+    forward->narrow.kv = calloc(wanted, sizeof(struct kv_sequence *));
+    forward->next.items = calloc(rows, sizeof *forward->next.items);
+    forward->narrow.positions = calloc(wanted, sizeof *forward->narrow.positions);
+    forward->narrow.rows = calloc(wanted, sizeof *forward->narrow.rows);
+    if (forward->items == NULL || forward->narrow.items == NULL || forward->narrow.sequences == NULL ||
+        forward->narrow.kv == NULL || forward->next.items == NULL || forward->narrow.positions == NULL ||
+        forward->narrow.rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     return STATUS_OK;
 }
@@ -104,28 +104,28 @@ enum status forward_create(struct forward **forward, struct model *model,
 void forward_destroy(struct forward *forward) {
     if (forward == NULL) return;
     struct device *device = forward->model->device;
-    if (forward->logits_written != NULL && forward->logits_written != forward->logits)
-        device->operations->release(device, MEMORY_DEVICE, forward->logits_written, forward->logits_bytes);
-    if (forward->logits != NULL)
-        device->operations->release(device, MEMORY_HOST, forward->logits, forward->logits_bytes);
+    if (forward->logits.written != NULL && forward->logits.written != forward->logits.host)
+        device->operations->release(device, MEMORY_DEVICE, forward->logits.written, forward->logits.bytes);
+    if (forward->logits.host != NULL)
+        device->operations->release(device, MEMORY_HOST, forward->logits.host, forward->logits.bytes);
     if (forward->memory != NULL)
         device->operations->release(device, MEMORY_DEVICE, forward->memory, forward->memory_bytes);
     if (forward->stream != NULL) device->operations->stream_destroy(forward->stream);
     free(forward->items);
-    free(forward->narrow_items);
-    free(forward->narrow_sequences);
-    free(forward->narrow_kv);
-    free(forward->next_items);
-    free(forward->narrow_positions);
-    free(forward->narrow_rows);
-    free(forward->observed);
-    free(forward->attention_copy);
+    free(forward->narrow.items);
+    free(forward->narrow.sequences);
+    free(forward->narrow.kv);
+    free(forward->next.items);
+    free(forward->narrow.positions);
+    free(forward->narrow.rows);
+    free(forward->watch.layer.copy);
+    free(forward->watch.attention.copy);
     free(forward);
 }
 
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context) {
-    forward->observer = observer;
-    forward->observer_context = context;
+    forward->watch.layer.observer = observer;
+    forward->watch.layer.context = context;
 }
 
 void forward_set_replay(struct forward *forward, const struct forward_replay *replay) {
@@ -133,8 +133,8 @@ void forward_set_replay(struct forward *forward, const struct forward_replay *re
 }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
-    forward->attention_observer = observer;
-    forward->attention_context = context;
+    forward->watch.attention.observer = observer;
+    forward->watch.attention.context = context;
 }
 
 /* Tokens come from outside (a request, --ids); the rest of a batch is the engine's own. */
@@ -176,10 +176,10 @@ static void narrow_prepare(struct forward *forward, const struct forward_batch *
         size_t row = batch->logit_rows[i];
         ASSERT(row < batch->row_count && (i == 0 || row > batch->logit_rows[i - 1]));
         while (row >= batch->items[item].row_first + batch->items[item].row_count) item++;
-        forward->narrow_rows[i] = (uint32_t)(batch->block_rows != 0 ? row % batch->block_rows : row);
-        forward->narrow_sequences[i] = item;
-        forward->narrow_kv[i] = batch->sequences[item];
-        forward->narrow_positions[i] = batch->positions[row];
+        forward->narrow.rows[i] = (uint32_t)(batch->block_rows != 0 ? row % batch->block_rows : row);
+        forward->narrow.sequences[i] = item;
+        forward->narrow.kv[i] = batch->sequences[item];
+        forward->narrow.positions[i] = batch->positions[row];
     }
 }
 
@@ -212,12 +212,16 @@ static enum status observe(const struct layer_pass *pass, struct error *error) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
     size_t hidden = forward->model->config.hidden_size, row_count = pass->row_count;
-    if (forward->observed == NULL)
-        forward->observed = calloc(forward->block_capacity * hidden, sizeof *forward->observed);
-    if (forward->observed == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
-    operations->copy(forward->stream, forward->observed, pass->residual, row_count * hidden * sizeof(float));
+    if (forward->watch.layer.copy == NULL)
+        forward->watch.layer.copy =
+            calloc(forward->block_capacity * hidden, sizeof *forward->watch.layer.copy);
+    if (forward->watch.layer.copy == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the observer");
+    operations->copy(forward->stream, forward->watch.layer.copy, pass->residual,
+                     row_count * hidden * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
-    forward->observer(forward->observer_context, pass->layer_index, forward->observed, row_count);
+    forward->watch.layer.observer(forward->watch.layer.context, pass->layer_index, forward->watch.layer.copy,
+                                  row_count);
     return STATUS_OK;
 }
 
@@ -230,32 +234,33 @@ static enum status observe_attention(struct forward *forward, const struct forwa
     size_t v_size = config->kv_head_count * config->v_dimension;
     size_t o_size = config->head_count * config->v_dimension;
     size_t rows = batch->row_count, capacity = forward->block_capacity;
-    if (forward->attention_copy == NULL)
-        forward->attention_copy = calloc(capacity * (q_size + k_size + v_size + o_size), sizeof(float));
-    if (forward->attention_copy == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
-    float *q = forward->attention_copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
+    if (forward->watch.attention.copy == NULL)
+        forward->watch.attention.copy = calloc(capacity * (q_size + k_size + v_size + o_size), sizeof(float));
+    if (forward->watch.attention.copy == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the observer");
+    float *q = forward->watch.attention.copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
     float *attended = v + capacity * v_size;
     operations->copy(forward->stream, q, forward->q, rows * q_size * sizeof(float));
     operations->copy(forward->stream, k, forward->k, rows * k_size * sizeof(float));
     operations->copy(forward->stream, v, forward->v, rows * v_size * sizeof(float));
     operations->copy(forward->stream, attended, forward->attended, rows * o_size * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
-    forward->attention_observer(forward->attention_context,
-                                &(struct attention_event){.layer_index = layer_index,
-                                                          .row_count = rows,
-                                                          .q = q,
-                                                          .k = k,
-                                                          .v = v,
-                                                          .attended = attended,
-                                                          .positions = batch->positions,
-                                                          .items = forward->items,
-                                                          .item_count = batch->item_count});
+    forward->watch.attention.observer(forward->watch.attention.context,
+                                      &(struct attention_event){.layer_index = layer_index,
+                                                                .row_count = rows,
+                                                                .q = q,
+                                                                .k = k,
+                                                                .v = v,
+                                                                .attended = attended,
+                                                                .positions = batch->positions,
+                                                                .items = forward->items,
+                                                                .item_count = batch->item_count});
     return STATUS_OK;
 }
 
 /* The last layer's rows whose logits nobody wants are left out, unless somebody looks at them. */
 static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
-    bool watched = forward->observer != NULL || forward->attention_observer != NULL ||
+    bool watched = forward->watch.layer.observer != NULL || forward->watch.attention.observer != NULL ||
                    attention_watches_prefill(forward->attention);
     return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL &&
            !watched;
@@ -276,17 +281,17 @@ static void project_logits(struct forward *forward, const float *rows, size_t ro
                                               .w = model->output_norm,
                                               .b = model->output_norm_bias,
                                               .epsilon = config->norm_epsilon,
-                                              .y = forward->narrow_normed,
+                                              .y = forward->narrow.normed,
                                               .y_stride = config->hidden_size});
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->narrow_normed,
+    operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->narrow.normed,
                                                                    .x_stride = config->hidden_size,
                                                                    .row_count = row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {&model->output},
-                                                                   .y = {forward->logits_written},
+                                                                   .y = {forward->logits.written},
                                                                    .y_stride = {config->vocabulary_size}});
-    if (forward->logits_written != forward->logits)
-        operations->copy(forward->stream, forward->logits, forward->logits_written,
+    if (forward->logits.written != forward->logits.host)
+        operations->copy(forward->stream, forward->logits.host, forward->logits.written,
                          row_count * config->vocabulary_size * sizeof(float));
 }
 
@@ -333,7 +338,7 @@ static bool next_block(const struct forward *forward, const struct forward_batch
     while (narrow_first + wanted < batch->logit_row_count &&
            batch->logit_rows[narrow_first + wanted] < first + rows)
         wanted++;
-    block->batch.logit_rows = forward->narrow_rows + narrow_first;
+    block->batch.logit_rows = forward->narrow.rows + narrow_first;
     block->batch.logit_row_count = wanted;
     if (block->count == 1) return true;
     block->item = batch->items[0];
@@ -385,13 +390,13 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
         llama_layer(pass);
     layer_phase(pass, "store");
     TRY(attention_end_layer(forward->attention, forward->stream, &pass->rows, error));
-    if (forward->observer != NULL) TRY(observe(pass, error));
-    if (forward->attention_observer != NULL)
+    if (forward->watch.layer.observer != NULL) TRY(observe(pass, error));
+    if (forward->watch.attention.observer != NULL)
         TRY(observe_attention(forward, pass->batch, pass->layer_index, error));
     return STATUS_OK;
 }
 
-/* A block through a layer; after the last one the wanted rows' residual stream is in narrow_hidden, unless all of the
+/* A block through a layer; after the last one the wanted rows' residual stream is in narrow.hidden, unless all of the
  * batch's rows are wanted. */
 static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index,
                              bool all_wanted, struct error *error) {
@@ -414,7 +419,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
     TRY(status);
     if (last && !all_wanted && !pass.narrow && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
-                      forward->narrow_hidden + block->narrow_first * config->hidden_size);
+                      forward->narrow.hidden + block->narrow_first * config->hidden_size);
     return STATUS_OK;
 }
 
@@ -448,7 +453,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
     if (status == STATUS_OK && batch->logit_row_count > 0)
-        project_logits(forward, all_wanted ? forward->hidden : forward->narrow_hidden,
+        project_logits(forward, all_wanted ? forward->hidden : forward->narrow.hidden,
                        batch->logit_row_count);
     /* After a failure too: what was launched may still read the caller's arrays. */
     enum status finished = forward->model->device->operations->stream_synchronize(
@@ -458,7 +463,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     if (status == STATUS_OK) status = finished;
     if (status != STATUS_OK) return status;
     if (batch->keep_rows) forward->kept_row_count = batch->row_count;
-    if (logits != NULL) *logits = forward->logits;
+    if (logits != NULL) *logits = forward->logits.host;
     return STATUS_OK;
 }
 
@@ -466,9 +471,9 @@ enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t
                            const float **logits, struct error *error) {
     ASSERT(row_count > 0 && row_count <= forward->logit_row_capacity);
     for (size_t i = 0; i < row_count; i++) ASSERT(rows[i] < forward->kept_row_count);
-    gather_hidden(forward, forward->hidden, rows, row_count, forward->narrow_hidden);
-    project_logits(forward, forward->narrow_hidden, row_count);
+    gather_hidden(forward, forward->hidden, rows, row_count, forward->narrow.hidden);
+    project_logits(forward, forward->narrow.hidden, row_count);
     TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
-    *logits = forward->logits;
+    *logits = forward->logits.host;
     return STATUS_OK;
 }

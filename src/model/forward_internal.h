@@ -9,43 +9,64 @@
 
 #include "model/model.h"
 
+/* The rows whose logits are wanted, [logit_row_capacity] each. */
+struct narrow_rows {
+    float *hidden, *normed;    /* [hidden_size] a row */
+    struct attend_item *items; /* owned; one row each */
+    size_t *sequences;         /* owned; index of the item that a row belongs to */
+    struct kv_sequence **kv;   /* owned; the sequence */
+    uint64_t *positions;       /* owned */
+    uint32_t *rows;            /* owned; counted from the row's block */
+};
+
+/* The queries that the next layer is expected to have, for prefetch: [block_capacity] rows. */
+struct next_rows {
+    float *normed, *q;         /* [hidden_size], [head_count][k_dimension] a row */
+    struct attend_item *items; /* owned */
+};
+
+struct logit_rows {
+    float *host;    /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
+    float *written; /* host, or owned MEMORY_DEVICE if operations cannot write host memory */
+    size_t bytes;
+};
+
+/* Who looks at a layer's output, and at its attention. */
+struct forward_watch {
+    struct {
+        forward_observer *observer; /* NULL: none */
+        void *context;
+        float *copy; /* owned host copy, [block_capacity][hidden_size]; NULL without an observer */
+    } layer;
+    struct {
+        attention_observer *observer; /* NULL: none */
+        void *context;
+        float *copy; /* owned host copies of q, k, v and attended; NULL without an observer */
+    } attention;
+};
+
 struct forward {
     struct model *model;
     struct stream *stream;
-    size_t row_capacity, block_capacity, logit_row_capacity;
-    void *memory; /* owned device memory that holds all but logits */
-    size_t memory_bytes;
-    float *hidden;         /* [row_capacity][hidden_size], the residual stream */
-    float *normed;         /* [block_capacity][hidden_size] */
-    float *q;              /* [block_capacity][head_count][k_dimension] */
-    float *k, *v;          /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
-    float *attended;       /* [block_capacity][head_count][v_dimension] */
-    float *gate, *up;      /* [block_capacity][ffn_size]; gate only for gated families */
-    float *angles;         /* [row_capacity][rope_dimension] cosine, sine pairs */
-    float *narrow_hidden;  /* [logit_row_capacity][hidden_size]: the rows whose logits are wanted */
-    float *narrow_normed;  /* [logit_row_capacity][hidden_size] */
-    float *logits;         /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
-    float *logits_written; /* logits, or owned MEMORY_DEVICE if operations cannot write host memory */
-    size_t logits_bytes;
-    struct attend_item *items;        /* owned, [block_capacity]: the block's, with this layer's views */
-    struct attend_item *narrow_items; /* owned, [logit_row_capacity]: one row each */
-    size_t *narrow_sequences;         /* owned, [logit_row_capacity]: index of the item a row belongs to */
-    struct kv_sequence **narrow_kv;   /* owned, [logit_row_capacity]: the sequence */
-    uint64_t *narrow_positions;       /* owned, [logit_row_capacity] */
-    uint32_t *narrow_rows;            /* owned, [logit_row_capacity]: counted from the row's block */
-    size_t kept_row_count;            /* rows of hidden available to forward_logits; 0: none */
-    forward_observer *observer;
-    void *observer_context;
-    float *observed; /* owned host copy for the observer, [block_capacity][hidden_size]; NULL without one */
-    struct attention *attention;    /* borrowed */
-    /* The next layer's expected queries: [block_capacity][hidden_size], [block_capacity][head_count][k_dimension] */
-    float *next_normed, *next_q;
-    struct attend_item *next_items; /* owned, [block_capacity] */
-    attention_observer *attention_observer;
-    void *attention_context;
-    float *attention_copy; /* owned host copies of q, k, v and attended for it; NULL without one */
-    struct trace *trace;   /* borrowed; NULL: none */
+    struct attention *attention;         /* borrowed */
+    struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
+    size_t row_capacity, block_capacity, logit_row_capacity;
+    size_t kept_row_count; /* rows of hidden available to forward_logits; 0: none */
+    void *memory;          /* owned device memory that holds all but logits */
+    size_t memory_bytes;
+    float *hidden;             /* [row_capacity][hidden_size], the residual stream */
+    float *normed;             /* [block_capacity][hidden_size] */
+    float *q;                  /* [block_capacity][head_count][k_dimension] */
+    float *k, *v;              /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    float *attended;           /* [block_capacity][head_count][v_dimension] */
+    float *gate, *up;          /* [block_capacity][ffn_size]; gate only for gated families */
+    float *angles;             /* [row_capacity][rope_dimension] cosine, sine pairs */
+    struct attend_item *items; /* owned, [block_capacity]: the block's, with this layer's views */
+    struct narrow_rows narrow;
+    struct next_rows next;
+    struct logit_rows logits;
+    struct forward_watch watch;
 };
 
 /* One layer of one block of a batch. */
@@ -55,9 +76,9 @@ struct layer_pass {
     const struct layer_weights *weights;
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
-    size_t narrow_first;        /* the block's first row in narrow_hidden, _items, _sequences, _positions */
+    size_t narrow_first;        /* the block's first row in forward->narrow */
     float *angles;              /* [rows of the block][rope_dimension] */
-    float *residual;            /* in hidden, or in narrow_hidden once narrowed: [row_count][hidden_size] */
+    float *residual;            /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
     float *normed;              /* the same for the norm's output */
     size_t row_count;           /* of residual */
     struct attention_rows rows; /* the block's new rows */

@@ -85,7 +85,7 @@ static void narrow(struct layer_pass *pass) {
     const struct forward_batch *batch = pass->batch;
     size_t hidden = config->hidden_size, count = batch->logit_row_count;
     const float *sources[2] = {pass->residual, pass->normed};
-    float *targets[2] = {forward->narrow_hidden + pass->narrow_first * hidden, forward->narrow_normed};
+    float *targets[2] = {forward->narrow.hidden + pass->narrow_first * hidden, forward->narrow.normed};
     for (size_t i = 0; i < 2; i++)
         operations->gather(forward->stream, &(struct gather_operation){.x = sources[i],
                                                                        .x_stride = hidden,
@@ -108,7 +108,7 @@ static void narrow(struct layer_pass *pass) {
                                                   .y_stride = {config->head_count * config->k_dimension}});
     if (!config->has_rope) return;
     operations->rope_angles(forward->stream, &(struct rope_angles_operation){
-                                                 .positions = forward->narrow_positions + pass->narrow_first,
+                                                 .positions = forward->narrow.positions + pass->narrow_first,
                                                  .row_count = count,
                                                  .frequency = model->rope_frequency,
                                                  .pair_count = config->rope_dimension / 2,
@@ -143,36 +143,36 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         pass->row_count > forward->block_capacity || config->layers[next].attention == ATTENTION_SLIDING)
         return false;
     const struct layer_weights *weights = &model->layers[next];
-    norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next_normed);
+    norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next.normed);
     model->device->operations->matmul(
-        forward->stream, &(struct matmul_operation){.x = forward->next_normed,
+        forward->stream, &(struct matmul_operation){.x = forward->next.normed,
                                                     .x_stride = config->hidden_size,
                                                     .row_count = pass->row_count,
                                                     .weight_count = 1,
                                                     .weights = {&weights->q},
                                                     .biases = {weights->q_bias},
-                                                    .y = {forward->next_q},
+                                                    .y = {forward->next.q},
                                                     .y_stride = {config->head_count * config->k_dimension}});
-    head_norm(pass, forward->next_q, pass->row_count, config->head_count, weights->q_norm);
-    rotate(pass, forward->next_q, pass->row_count, config->head_count);
+    head_norm(pass, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
+    rotate(pass, forward->next.q, pass->row_count, config->head_count);
     for (size_t i = 0; i < pass->batch->item_count; i++) {
-        forward->next_items[i] = forward->items[i];
-        forward->next_items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
+        forward->next.items[i] = forward->items[i];
+        forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
     }
-    *operation = operation_of(pass, forward->next_q, forward->next_items, pass->batch->item_count);
+    *operation = operation_of(pass, forward->next.q, forward->next.items, pass->batch->item_count);
     return true;
 }
 
 /* The rows that go on, one item each. */
 static const struct attend_item *narrow_items(const struct layer_pass *pass) {
     const struct forward *forward = pass->forward;
-    struct attend_item *items = forward->narrow_items + pass->narrow_first;
+    struct attend_item *items = forward->narrow.items + pass->narrow_first;
     for (size_t i = 0; i < pass->row_count; i++)
         items[i] = (struct attend_item){
-            .view = forward->items[forward->narrow_sequences[pass->narrow_first + i]].view,
+            .view = forward->items[forward->narrow.sequences[pass->narrow_first + i]].view,
             .row_first = i,
             .row_count = 1,
-            .position_first = forward->narrow_positions[pass->narrow_first + i]};
+            .position_first = forward->narrow.positions[pass->narrow_first + i]};
     return items;
 }
 
@@ -184,7 +184,7 @@ static void attend(struct layer_pass *pass) {
                                     .rules = pass->batch->rules,
                                     .math = {.queries = expected_queries, .context = pass}};
     if (pass->narrow) {
-        layer.sequences = forward->narrow_kv + pass->narrow_first;
+        layer.sequences = forward->narrow.kv + pass->narrow_first;
         layer.operation = operation_of(pass, forward->q, narrow_items(pass), pass->row_count);
     } else {
         layer.operation = operation_of(pass, forward->q, forward->items, pass->batch->item_count);
