@@ -1,6 +1,7 @@
 /* A batch that goes through the layers in blocks gives bit for bit what its blocks give as batches of their own,
  * logits and stored K and V: over random families, windows, KV types, lengths, blocks and wanted rows, with a
- * printed seed.  And who fetches K and V (the hooks) sees every block of every layer in order, and can end the run. */
+ * printed seed.  An observer sees every block of every layer in order, and a layer that fails at its begin or its end
+ * ends the run. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -10,6 +11,8 @@
 
 #include "base/checked.h"
 #include "base/random.h"
+#include "cache/kv_budget_internal.h"
+#include "cache/kv_tier.h"
 #include "kernels/kernels.h"
 #include "model/tiny_model.h"
 #include "seed.h"
@@ -352,6 +355,184 @@ static void test_a_step_is_one_block(void **state) {
     rig_close(&rig);
 }
 
+/* ---- a layer that fails ---- */
+
+enum { FAIL_ROWS = 1000, FAIL_BLOCK = 240, FAIL_CONTEXT = 1024 };
+
+/* KV in RAM within a budget, and no disk: what has a slot keeps it. */
+struct tier_rig {
+    struct device *device;
+    const struct device_operations *operations; /* the device's own */
+    struct model *model;
+    struct kv_cache *cache;
+    struct kv_sequence *sequence;
+    struct attention *attention;
+    struct forward *forward;
+    size_t slots; /* for chunks of a KV head */
+    int32_t tokens[FAIL_ROWS];
+    uint64_t positions[FAIL_ROWS];
+    float *logits; /* of the last row, when nothing failed */
+    struct error error;
+};
+
+static void tier_rig_open(struct tier_rig *rig, uint64_t spare_bytes) {
+    *rig = (struct tier_rig){0};
+    const struct tiny_model tiny = tiny_model_default("llama");
+    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    tiny_model_load(&tiny, "failing", &device, &rig->device, &rig->model);
+    rig->operations = rig->device->operations;
+    const struct model_config *config = &rig->model->config;
+    struct attention_options attention = {.kv_head_count = config->kv_head_count,
+                                          .layer_count = config->layer_count,
+                                          .head_count = config->head_count,
+                                          .k_dimension = config->k_dimension,
+                                          .sequence_capacity = 1,
+                                          .context_size = FAIL_CONTEXT};
+    struct kv_cache_config kv = {.layer_count = config->layer_count,
+                                 .kv_head_count = config->kv_head_count,
+                                 .k_dimension = config->k_dimension,
+                                 .v_dimension = config->v_dimension,
+                                 .token_capacity = FAIL_CONTEXT,
+                                 .sequence_capacity = 1,
+                                 .block_tokens = FAIL_BLOCK,
+                                 .scratch_bytes = attention_bytes(&attention)};
+    kv.host_bytes = kv_tier_bytes_min(&kv) + spare_bytes;
+    rig->slots = kv_budget_slots(&kv, NULL).plain;
+    assert_ok(kv_tier_create(&rig->cache, rig->device, &kv, &rig->error), rig->error);
+    assert_ok(kv_sequence_create(&rig->sequence, rig->cache, FAIL_CONTEXT, &rig->error), rig->error);
+    attention.cache = rig->cache;
+    assert_ok(attention_create(&rig->attention, rig->device, &attention, &rig->error), rig->error);
+    const struct forward_options options = {.attention = rig->attention,
+                                            .row_capacity = FAIL_ROWS,
+                                            .block_capacity = FAIL_BLOCK,
+                                            .logit_row_capacity = 1};
+    assert_ok(forward_create(&rig->forward, rig->model, &options, &rig->error), rig->error);
+    for (size_t i = 0; i < FAIL_ROWS; i++) {
+        rig->tokens[i] = (int32_t)(i * i % tiny.vocabulary_size);
+        rig->positions[i] = i;
+    }
+    rig->logits = calloc(tiny.vocabulary_size, sizeof *rig->logits);
+}
+
+static void tier_rig_close(struct tier_rig *rig) {
+    forward_destroy(rig->forward);
+    attention_destroy(rig->attention);
+    kv_sequence_destroy(rig->sequence);
+    kv_cache_destroy(rig->cache);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+    free(rig->logits);
+}
+
+static void count_events(void *context, const struct attention_event *event) {
+    (void)event;
+    ++*(size_t *)context;
+}
+
+/* From an empty sequence; *events: blocks of layers that came to their end. */
+static enum status tier_run(struct tier_rig *rig, size_t *events) {
+    static const uint32_t last = FAIL_ROWS - 1;
+    struct attend_item item = {.row_count = FAIL_ROWS};
+    const struct forward_batch batch = {.tokens = rig->tokens,
+                                        .positions = rig->positions,
+                                        .row_count = FAIL_ROWS,
+                                        .block_rows = FAIL_BLOCK,
+                                        .sequences = &rig->sequence,
+                                        .items = &item,
+                                        .item_count = 1,
+                                        .logit_rows = &last,
+                                        .logit_row_count = 1};
+    const float *found;
+    kv_sequence_close_documents(rig->sequence); /* forgets the last run, and that it failed */
+    assert_ok(kv_sequence_reserve(rig->sequence, FAIL_ROWS, &rig->error), rig->error);
+    forward_set_attention_observer(rig->forward, count_events, events);
+    *events = 0;
+    enum status status = forward_run(rig->forward, &batch, &found, &rig->error);
+    if (status == STATUS_OK) memcpy(rig->logits, found, rig->model->config.vocabulary_size * sizeof *found);
+    return status;
+}
+
+/* Of the blocks of layers in their order, those for whose chunks there are slots. */
+static size_t blocks_within(const struct tier_rig *rig) {
+    const struct model_config *config = &rig->model->config;
+    size_t blocks = 0;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t end = FAIL_BLOCK; end < FAIL_ROWS + FAIL_BLOCK; end += FAIL_BLOCK, blocks++)
+            if (config->kv_head_count *
+                    (layer * kv_chunks_of(FAIL_ROWS) + kv_chunks_of(min_size(end, FAIL_ROWS))) >
+                rig->slots)
+                return blocks;
+    return blocks;
+}
+
+/* A block without slots fails at its begin: those before it were computed, nothing after it is. */
+static void test_a_failed_begin_ends_the_run(void **state) {
+    (void)state;
+    const size_t layers = tiny_model_default("llama").layer_count;
+    size_t failures = 0, events;
+    for (uint64_t spare = 0;; spare += 12 << 10) {
+        struct tier_rig rig;
+        tier_rig_open(&rig, spare);
+        const size_t all = layers * ((FAIL_ROWS + FAIL_BLOCK - 1) / FAIL_BLOCK),
+                     expected = blocks_within(&rig);
+        const enum status status = tier_run(&rig, &events);
+        assert_int_equal(events, expected);
+        assert_int_equal(status, expected < all ? STATUS_MEMORY : STATUS_OK);
+        failures += expected < all;
+        tier_rig_close(&rig);
+        if (expected == all) break;
+    }
+    assert_true(failures > 2);
+}
+
+/* The device breaks at a synchronization; there is one at each layer's end, before its chunks are written. */
+static struct {
+    const struct device_operations *operations;
+    size_t calls, fail_at, events; /* events: seen when it broke */
+    const size_t *seen;
+} breaking;
+
+static enum status break_at(struct stream *stream, struct error *error) {
+    TRY(breaking.operations->stream_synchronize(stream, error));
+    if (++breaking.calls != breaking.fail_at) return STATUS_OK;
+    breaking.events = *breaking.seen;
+    return error_set(error, STATUS_IO, "call %zu breaks", breaking.calls);
+}
+
+static void test_a_failed_end_ends_the_run(void **state) {
+    (void)state;
+    struct tier_rig rig;
+    size_t events, all, at_ends = 0;
+    tier_rig_open(&rig, 4 << 20);
+    assert_ok(tier_run(&rig, &all), rig.error);
+    const size_t width = rig.model->config.vocabulary_size;
+    float *expected = malloc(width * sizeof *expected);
+    memcpy(expected, rig.logits, width * sizeof *expected);
+    struct device_operations operations = *rig.operations;
+    operations.stream_synchronize = break_at;
+    rig.device->operations = &operations;
+    for (size_t fail_at = 1;; fail_at++) {
+        breaking.operations = rig.operations;
+        breaking.calls = 0, breaking.fail_at = fail_at, breaking.seen = &events;
+        const enum status status = tier_run(&rig, &events);
+        if (breaking.calls < fail_at) { /* nothing broke */
+            assert_ok(status, rig.error);
+            break;
+        }
+        assert_int_equal(status, STATUS_IO);
+        assert_non_null(strstr(rig.error.message, "breaks"));
+        assert_int_equal(events, breaking.events); /* nothing after it */
+        at_ends += events < all;
+        breaking.fail_at = 0;
+        assert_ok(tier_run(&rig, &events), rig.error); /* as if nothing had been */
+        assert_memory_equal(rig.logits, expected, width * sizeof *expected);
+    }
+    assert_true(at_ends >= all);
+    rig.device->operations = rig.operations;
+    free(expected);
+    tier_rig_close(&rig);
+}
+
 static void test_sizes(void **state) {
     (void)state;
     struct rig rig;
@@ -380,6 +561,8 @@ int main(void) {
         cmocka_unit_test(test_observers_see_the_same),
         cmocka_unit_test(test_blocks_come_layer_by_layer),
         cmocka_unit_test(test_a_step_is_one_block),
+        cmocka_unit_test(test_a_failed_begin_ends_the_run),
+        cmocka_unit_test(test_a_failed_end_ends_the_run),
         cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
