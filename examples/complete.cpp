@@ -4,7 +4,6 @@
 //     ./complete model.gguf "Once upon a time"
 #include <loam.h>
 
-#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -18,29 +17,24 @@ struct closes {
 };
 template <class T> using owned = std::unique_ptr<T, closes>;
 
-static void check(loam_status status, const loam_error &error) {
-    if (status != LOAM_OK) throw std::runtime_error(error.message);
-}
-
 static std::string complete(const char *path, const std::string &text) {
     loam_error error;
+    const auto check = [&error](loam_status status) {
+        if (status != LOAM_OK) throw std::runtime_error(error.message);
+    };
     loam_model *model = nullptr;
     loam_session *session = nullptr;
     loam_sequence *sequence = nullptr;
-    check(loam_model_open(&model, path, nullptr, &error), error);
+    check(loam_model_open(&model, path, nullptr, &error));
     owned<loam_model> model_owner(model);
-    std::vector<std::int32_t> ids(text.size() + 8);
+    std::vector<int32_t> ids(text.size() + 8);
     std::size_t count = 0;
     check(loam_tokenize(model, text.data(), text.size(), LOAM_TOKENIZE_BEGIN, ids.data(), ids.size(), &count,
-                        &error),
-          error);
+                        &error));
 
-    loam_session_options options{};
-    options.size = sizeof options;
-    options.context_size = 4096;
-    check(loam_session_create(&session, model, &options, &error), error);
+    check(loam_session_create(&session, model, nullptr, &error));
     owned<loam_session> session_owner(session);
-    check(loam_sequence_create(&sequence, session, nullptr, &error), error);
+    check(loam_sequence_create(&sequence, session, nullptr, &error));
     owned<loam_sequence> sequence_owner(sequence);
 
     std::string answer;
@@ -53,7 +47,7 @@ static std::string complete(const char *path, const std::string &text) {
         return false;
     };
     const loam_prompt prompt{sequence, ids.data(), count};
-    check(loam_generate(session, &prompt, 1, &generate, &error), error);
+    check(loam_generate(session, &prompt, 1, &generate, &error));
     return answer;
 }
 

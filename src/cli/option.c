@@ -108,7 +108,7 @@ static enum status bad_value(const struct place *place, const char *text, const 
 }
 
 static enum status out_of_range(const struct place *place, const char *text, struct error *error) {
-    return error_set(error, STATUS_USAGE, "%s: found %.80s, expected %.10g to %.10g", place->shown, text,
+    return error_set(error, STATUS_USAGE, "%s: found %.80s, expected %.16g to %.16g", place->shown, text,
                      place->spec->min, place->spec->max);
 }
 

@@ -112,7 +112,8 @@ enum status axis_method_parse(const char *text, size_t length, enum axis *axis, 
             size_t used = strlen(names);
             snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", axis_table[i].name);
         }
-        return error_set(error, STATUS_USAGE, "--set: no axis '%.*s'; the axes are %s",
+        return error_set(error, STATUS_USAGE,
+                         "--set: no axis '%.*s'; the axes are %s; loam help run lists the numbers",
                          (int)(axis_length < 40 ? axis_length : 40), text, names);
     }
     *axis = (enum axis)found;
