@@ -81,12 +81,17 @@ static struct reuse_shape reuse_shape_of(const struct attention_options *options
                                 .list_rows = options->cache != NULL ? options->kept_max : 0};
 }
 
+/* Of the choice that is made ahead: it takes the other's place where it is decided. */
+static size_t next_rows(const struct attention_options *options, size_t rows) {
+    return options->reuses ? rows : options->sequence_capacity;
+}
+
 uint64_t attention_bytes(const struct attention_options *options) {
     uint64_t rows = tiered_row_capacity(options);
     struct reuse_shape reuse = reuse_shape_of(options, rows);
     reuse.list_rows = options->kept_max;
     uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
-    uint64_t choosing = rows + (options->prefetches ? options->sequence_capacity : 0);
+    uint64_t choosing = rows + (options->prefetches ? next_rows(options, rows) : 0);
     uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
     return tiered_bytes(options) + part + lists + (options->reuses ? reuse_bytes(&reuse) : 0);
 }
@@ -133,7 +138,10 @@ void attention_drop_select(struct attention *attention) {
     reuse_destroy(attention->reuse);
     attention->reuse = NULL;
     attention->expected.is_known = false;
-    if (attention->tiered != NULL) choice_deinit(&attention->tiered->prefetch.choice);
+    if (attention->tiered == NULL) return;
+    choice_deinit(&attention->tiered->prefetch.choice);
+    attention->tiered->prefetch.reuse = NULL;
+    attention->tiered->prefetch.is_decided = false;
 }
 
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {
@@ -152,8 +160,10 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     }
     attention->select = select;
     if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;
-    own.row_capacity = options->sequence_capacity;
-    own.list_rows = list_rows(options, options->sequence_capacity);
+    own.row_capacity = next_rows(options, attention->part.capacity);
+    own.list_rows = list_rows(options, own.row_capacity);
+    const bool decides = attention->reuse != NULL && reuse_speculates(attention->reuse);
+    attention->tiered->prefetch.reuse = decides ? attention->reuse : NULL;
     return choice_init(&attention->tiered->prefetch.choice, &own, error);
 }
 
@@ -207,6 +217,8 @@ static enum status choose(struct attention *attention, struct stream *stream,
                                        .rules = layer->rules,
                                        .attends_next = attention->tiered == NULL};
     uint64_t began = trace_clock(trace);
+    if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))
+        return STATUS_OK;
     if (attention->reuse != NULL) {
         if (attention->expected.is_known && attention->expected.layer_index == layer->index)
             operation.q = attention->expected.operation.q;
@@ -342,6 +354,7 @@ static void expect_queries(struct attention *attention, const struct attention_l
     if (attention->reuse == NULL || layer->rules == NULL || layer->math.queries == NULL ||
         !reuse_speculates(attention->reuse) || !select_layer_chooses(attention->select, next))
         return;
+    if (attention->tiered != NULL && prefetch_has_decided(&attention->tiered->prefetch, next)) return;
     expected->layer_index = next;
     expected->is_known = layer->math.queries(layer->math.context, next, &expected->operation);
 }

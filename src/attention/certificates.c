@@ -7,3 +7,10 @@ void certificates_add(struct certificates *certificates, const double *shares, s
         certificates->count++;
     }
 }
+
+void certificates_merge(struct certificates *sum, const struct certificates *more) {
+    if (more->count == 0) return;
+    if (sum->count == 0 || more->least < sum->least) sum->least = more->least;
+    sum->sum += more->sum;
+    sum->count += more->count;
+}

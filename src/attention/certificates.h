@@ -11,5 +11,6 @@ struct certificates {
 };
 
 void certificates_add(struct certificates *certificates, const double *shares, size_t count);
+void certificates_merge(struct certificates *sum, const struct certificates *more);
 
 #endif

@@ -4,6 +4,23 @@
 
 #include "base/checked.h"
 
+void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more) {
+    sum->kept += more->kept;
+    sum->visible += more->visible;
+    sum->times.score_ns += more->times.score_ns;
+    sum->times.top_k_ns += more->times.top_k_ns;
+    sum->times.attend_ns += more->times.attend_ns;
+    sum->evaluated += more->evaluated;
+    tree_counts_add(&sum->tree, &more->tree);
+    certificates_merge(&sum->certified, &more->certified);
+    sum->reuse.hits += more->reuse.hits;
+    sum->reuse.misses += more->reuse.misses;
+    sum->reuse.rows += more->reuse.rows;
+    sum->reuse.age_sum += more->reuse.age_sum;
+    if (more->reuse.age_max > sum->reuse.age_max) sum->reuse.age_max = more->reuse.age_max;
+    sum->dense_ns += more->dense_ns;
+}
+
 enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error) {
     const size_t rows = options->row_capacity, lists = rows * options->kv_head_count;
     *choice = (struct choice){.row_capacity = rows,

@@ -36,6 +36,8 @@ struct select_statistics { /* since the last reset */
     uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };
 
+void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more);
+
 struct choice {
     bool everything; /* no row chooses in this layer: attention is dense, and the rest is not set */
     size_t dense_count, chosen_count;

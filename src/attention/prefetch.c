@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "attention/reuse.h"
 #include "base/assert.h"
 
 enum status prefetch_init(struct prefetch *prefetch, struct device *device,
@@ -75,10 +76,28 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
 
 /* ---- what is expected ---- */
 
-bool prefetch_expects(struct prefetch *prefetch, const struct attention_layer *layer) {
-    return prefetch->choice.row_capacity > 0 && layer->math.queries != NULL &&
-           layer->index + 1 < prefetch->layer_count &&
-           prefetch_gate_opens(&prefetch->gates[layer->index + 1]);
+bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
+                      const struct attention_layer *layer) {
+    const size_t next = layer->index + 1;
+    if (prefetch->choice.row_capacity == 0 || layer->math.queries == NULL || next >= prefetch->layer_count)
+        return false;
+    prefetch->reads = prefetch_gate_opens(&prefetch->gates[next]);
+    return prefetch->reads || (prefetch->reuse != NULL && select_layer_chooses(select, next));
+}
+
+bool prefetch_has_decided(const struct prefetch *prefetch, size_t layer_index) {
+    return prefetch->is_decided && prefetch->decided_layer == layer_index;
+}
+
+bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct choice *choice) {
+    if (!prefetch_has_decided(prefetch, layer_index)) return false;
+    struct choice decided = prefetch->choice;
+    prefetch->is_decided = false;
+    prefetch->choice = *choice;
+    *choice = decided;
+    choice->statistics = prefetch->choice.statistics;
+    select_statistics_add(&choice->statistics, &decided.statistics);
+    return true;
 }
 
 static void trace_choice(const struct prefetch *prefetch, size_t layer_index, uint64_t began_ns) {
@@ -113,11 +132,19 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     if (!layer->math.queries(layer->math.context, query.layer_index, &operation))
         return operations->stream_synchronize(stream, error);
     uint64_t began = trace_clock(prefetch->trace);
-    TRY(select_choose(select, stream, &query, &prefetch->choice, error));
+    if (prefetch->reuse != NULL) {
+        prefetch->choice.statistics = (struct select_statistics){0};
+        TRY(reuse_choose(prefetch->reuse, select, prefetch->device, stream, &query, layer->sequences,
+                         &prefetch->choice, error));
+        prefetch->is_decided = true;
+        prefetch->decided_layer = query.layer_index;
+    } else {
+        TRY(select_choose(select, stream, &query, &prefetch->choice, error));
+    }
     TRY(operations->stream_synchronize(stream, error));
     trace_choice(prefetch, query.layer_index, began);
     fetch_drop(&prefetch->next);
-    if (prefetch->choice.everything) return STATUS_OK;
+    if (prefetch->choice.everything || !prefetch->reads) return STATUS_OK;
     prefetch->next.layer_index = query.layer_index;
     prefetch->is_certain = false;
     TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, false, error));

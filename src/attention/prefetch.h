@@ -6,6 +6,9 @@
  * layer's reads to do, and its reads begin when all that this layer waits for has come: some disks report
  * completions only once their queue is empty.  It changes what is in memory when the next layer chooses, never what
  * it chooses; whether it is worth its reads is a gate's to say, layer by layer (prefetch_gate.h).
+ *
+ * Where lists are kept by expected queries (reuse.h) the choice that is made ahead is the next layer's, and not expected
+ * but decided: the layer takes it when it comes (prefetch_take_choice).  The gate then has the reads to say alone.
  */
 #ifndef LOAM_ATTENTION_PREFETCH_H
 #define LOAM_ATTENTION_PREFETCH_H
@@ -18,7 +21,11 @@ struct prefetch {
     struct device *device; /* borrowed */
     struct trace *trace;   /* borrowed; NULL: none */
     size_t layer_count;
-    struct choice choice;        /* the expected one; zeroed: there is none */
+    struct reuse *reuse;  /* borrowed; lists are kept by expected queries; NULL: not so */
+    struct choice choice; /* the expected one; zeroed: there is none */
+    bool is_decided;      /* it is what `decided_layer` attends to */
+    size_t decided_layer;
+    bool reads;                  /* the gate is open: its chunks are read */
     struct fetch next;           /* of the next layer; count 0: nothing */
     struct fetch held;           /* what was expected for this layer: kept in memory until it has attended */
     bool is_certain;             /* next */
@@ -37,8 +44,13 @@ void prefetch_begin_certain(struct prefetch *prefetch);
 /* What was certain becomes `now`, completed by the chunks of the new rows.  False: there is nothing for this layer. */
 bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const struct attention_layer *layer);
 
-/* Whether to expect something for the layer after this one. */
-bool prefetch_expects(struct prefetch *prefetch, const struct attention_layer *layer);
+/* Whether to expect something for the layer after this one, or to decide it. */
+bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
+                      const struct attention_layer *layer);
+bool prefetch_has_decided(const struct prefetch *prefetch, size_t layer_index);
+/* What has been decided for a layer becomes *choice, with what was counted for it; what *choice was is not needed any
+ * more.  False: nothing has been. */
+bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct choice *choice);
 /* Chooses what is expected, and plans its chunks. */
 enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, const struct select *select,
                             const struct attention_layer *layer, struct error *error) STATUS_CHECKED;

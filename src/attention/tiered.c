@@ -83,6 +83,7 @@ enum status tiered_write_rows(struct tiered *tiered, const struct attention_rows
 void tiered_end_step(struct tiered *tiered) {
     fetch_drop(&tiered->now);
     prefetch_drop(&tiered->prefetch);
+    tiered->prefetch.is_decided = false;
 }
 
 /* Jobs [now.done, *end) of one item, of neighbouring heads, are in memory; waits for at least one. */
@@ -218,7 +219,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, s
     now->layer_index = layer->index;
     TRY(fetch_add_choice(now, choice, layer->sequences, stays, error));
     const bool late = prefetch_is_late(prefetch);
-    if (prefetch_expects(prefetch, layer)) {
+    if (prefetch_expects(prefetch, select, layer)) {
         operations->overlap(stream, begin_now, tiered);
         TRY(prefetch_choose(prefetch, stream, select, layer, error));
     }
