@@ -33,11 +33,13 @@ enum status choice_init(struct choice *choice, const struct choice_options *opti
     choice->lists = calloc(lists, sizeof *choice->lists);
     choice->candidates = calloc(rows, sizeof *choice->candidates);
     choice->picks = calloc(lists, sizeof *choice->picks);
+    choice->hits = calloc(lists, sizeof *choice->hits);
     if (options->tree_layers > 0) choice->densities = calloc(options->tree_layers, sizeof *choice->densities);
     enum status status = STATUS_OK;
     if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
         choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
-        choice->picks == NULL || (options->tree_layers > 0 && choice->densities == NULL))
+        choice->picks == NULL || choice->hits == NULL ||
+        (options->tree_layers > 0 && choice->densities == NULL))
         status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
     if (status == STATUS_OK) status = choice_reserve(choice, (size_t)options->list_rows, error);
     if (status != STATUS_OK) choice_deinit(choice);
@@ -52,6 +54,7 @@ void choice_deinit(struct choice *choice) {
     free(choice->lists);
     free(choice->candidates);
     free(choice->picks);
+    free(choice->hits);
     free(choice->rows);
     free(choice->densities);
     *choice = (struct choice){0};

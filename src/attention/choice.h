@@ -50,7 +50,8 @@ struct choice {
     size_t row_capacity, kv_head_count;
     struct select_item *candidates; /* [row_capacity]: what each of `chosen` chooses from */
     uint64_t *picks;                /* [row_capacity][kv_head_count] */
-    uint32_t *rows;                 /* [rows_capacity]: of the lists */
+    bool *hits;     /* [row_capacity][kv_head_count]: lists that were kept from a step before (reuse.h) */
+    uint32_t *rows; /* [rows_capacity]: of the lists */
     size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
     struct tree_density *densities; /* [layer_count]; NULL: no tree is searched */
 };

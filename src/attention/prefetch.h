@@ -7,8 +7,8 @@
  * completions only once their queue is empty.  It changes what is in memory when the next layer chooses, never what
  * it chooses; whether it is worth its reads is a gate's to say, layer by layer (prefetch_gate.h).
  *
- * Where lists are kept by expected queries (reuse.h) the choice that is made ahead is the next layer's, and not expected
- * but decided: the layer takes it when it comes (prefetch_take_choice).  The gate then has the reads to say alone.
+ * Where lists are kept by expected queries (reuse.h) the choice that is made ahead is not expected but decided: the
+ * next layer takes it when it comes (prefetch_take_choice).  The gate then decides about its reads alone.
  */
 #ifndef LOAM_ATTENTION_PREFETCH_H
 #define LOAM_ATTENTION_PREFETCH_H

@@ -50,8 +50,7 @@ uint64_t reuse_bytes(const struct reuse_shape *shape) {
     uint64_t labels = shape->sequence_capacity * shape->layer_count + shape->row_capacity;
     return heads * (sizeof(float) + sizeof(double)) +
            held * (sizeof(struct held) + shape->list_rows * sizeof(uint32_t)) +
-           labels * query_size(shape) * sizeof(float) +
-           shape->row_capacity * (shape->kv_head_count * sizeof(bool) + sizeof(size_t));
+           labels * query_size(shape) * sizeof(float) + shape->row_capacity * sizeof(size_t);
 }
 
 static void set_thresholds(struct reuse *reuse, const float *importance) {
@@ -84,11 +83,10 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
         calloc(shape->sequence_capacity * shape->layer_count * query_size(shape), sizeof *reuse->labels);
     reuse->queries = calloc(shape->row_capacity * query_size(shape), sizeof *reuse->queries);
     reuse->similarities = calloc(shape->head_count, sizeof *reuse->similarities);
-    reuse->hits = calloc(shape->row_capacity * shape->kv_head_count, sizeof *reuse->hits);
     reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
     if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->sequences == NULL ||
         reuse->held == NULL || reuse->labels == NULL || reuse->queries == NULL ||
-        reuse->similarities == NULL || reuse->hits == NULL || reuse->slots == NULL) {
+        reuse->similarities == NULL || reuse->slots == NULL) {
         reuse_destroy(reuse);
         return error_set(error, STATUS_MEMORY, "reuse: no memory for the labels of %zu sequences",
                          shape->sequence_capacity);
@@ -108,7 +106,6 @@ void reuse_destroy(struct reuse *reuse) {
     free(reuse->labels);
     free(reuse->queries);
     free(reuse->similarities);
-    free(reuse->hits);
     free(reuse->slots);
     free(reuse);
 }
@@ -190,7 +187,7 @@ static void look_up(struct reuse *reuse, const struct choice_query *query, struc
     struct held *held = held_of(reuse, slot, query->layer_index);
     for (size_t head = 0; head < heads; head++) {
         uint64_t *picks = &choice->picks[index * heads + head];
-        bool *hit = &reuse->hits[index * heads + head];
+        bool *hit = &choice->hits[index * heads + head];
         *hit = *picks > 0 && is_current(reuse, &held[head], candidates->position, keep) &&
                is_alike(reuse, query->layer_index, head, queries, label);
         if (*hit) *picks = 0;
@@ -256,7 +253,7 @@ static enum status settle(struct reuse *reuse, const struct choice_query *query,
     struct held *held = held_of(reuse, slot, query->layer_index);
     for (size_t head = 0; head < heads; head++) {
         struct row_list *list = &choice->lists[index * heads + head];
-        if (reuse->hits[index * heads + head]) {
+        if (choice->hits[index * heads + head]) {
             TRY(take(reuse, &held[head], candidates, list, &choice->statistics, error));
         } else if (select_item_picks(candidates, head) > 0) {
             TRY(keep(reuse, &held[head], candidates, rule, list, error));

@@ -208,6 +208,14 @@ enum status tiered_scan(struct tiered *tiered, struct stream *stream, struct sel
 static void begin_now(void *context) { fetch_begin(&((struct tiered *)context)->now, SIZE_MAX); }
 static void begin_expected(void *context) { prefetch_begin_expected(&((struct tiered *)context)->prefetch); }
 
+/* Lists that are kept keep their chunks. */
+static void hold(const struct fetch *now, const struct choice *choice, size_t end) {
+    for (size_t i = now->done; i < end; i++) {
+        const struct fetch_job *job = &now->jobs[i];
+        kv_fetch_hold(&job->request, choice->hits[job->index * choice->kv_head_count + job->request.kv_head]);
+    }
+}
+
 enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, struct select *select,
                                  const struct attention_layer *layer, struct choice *choice, bool stays,
                                  struct error *error) {
@@ -230,6 +238,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, s
         const struct fetch_job *job = &now->jobs[now->done];
         select_attend_heads(select, stream, &layer->operation, choice, job->index, job->request.kv_head,
                             end - now->done);
+        if (select_get_options(select)->reuse.kind == REUSE_SIMILARITY) hold(now, choice, end);
     }
     prefetch_settle(prefetch, now, late);
     return STATUS_OK;

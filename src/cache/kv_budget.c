@@ -24,6 +24,7 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
              chunks = kv_chunks_of(config->token_capacity);
     size_t tables = (size_t)1 + (config->key_index_bytes > 0 ? 1 : 0) + (config->quantized_pages ? 1 : 0);
     return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
+           max_size(config->sequence_capacity, 1) * lanes * sizeof(uint32_t) +
            (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
 }
 
@@ -61,7 +62,7 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
  * (a block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
  * choose: by then what the block filled has been written, or is on its way.
  * Where pages are mixed any of these may be of either kind, so that the least is the same whatever the shares are. */
-static struct slot_counts slots_min(const struct kv_cache_config *config) {
+struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
@@ -79,7 +80,7 @@ uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_
 }
 
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config) {
-    return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, slots_min(config));
+    return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, kv_budget_slots_min(config));
 }
 
 struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
@@ -115,7 +116,7 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
 /* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key
  * index is all there is.  Where pages are mixed they hold those that are rows. */
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares) {
-    struct slot_counts counts = slots_min(config),
+    struct slot_counts counts = kv_budget_slots_min(config),
                        resident =
                            kv_budget_layer_slots(config, shares, kv_budget_resident_layers(config, shares));
     counts.plain += resident.plain;

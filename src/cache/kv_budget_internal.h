@@ -16,6 +16,8 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
 /* What is taken beside slots. */
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config);
+/* What a step cannot do without. */
+struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config);
 /* With what the tier keeps about each. */
 uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_counts counts);
 /* For every chunk of the first layers, in the form in which it stays. */

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/residency.h"
 
 enum { QUEUE_DEPTH = 128 };
 
@@ -58,6 +59,7 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     pool_init(&tier->slots.plain, tier, tier->slab + staging, plain_bytes, 0, counts.plain);
     pool_init(&tier->slots.quantized, tier, tier->slots.plain.memory + counts.plain * plain_bytes,
               tier->quantized_bytes, counts.plain, counts.quantized);
+    residency_divide(tier);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
     tier->reads.is_registered = false;
     return io_queue_create(&tier->reads.queue, &options, error);

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/residency.h"
 
 enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_min) */
 
@@ -322,6 +323,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     uint64_t chunk = token_count / KV_CHUNK_TOKENS;
     struct error error;
     tier_drain_all(tier);
+    residency_release_sequence(sequence);
     forget_chunks(sequence, kv_chunks_of(token_count));
     bool partial = token_count % KV_CHUNK_TOKENS != 0;
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
@@ -340,6 +342,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
 
 void tier_forget(struct kv_sequence *sequence) {
     tier_drain_all(sequence->cache->tier);
+    residency_release_sequence(sequence);
     forget_chunks(sequence, 0);
     cut_sources(sequence, 0);
 }

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/residency.h"
 
 static uint64_t fetch_chunk(const struct kv_fetch *fetch, size_t index) {
     return fetch->chunks != NULL ? fetch->chunks[index] : fetch->chunk_first + index;
@@ -180,6 +181,14 @@ void kv_fetch_release(struct kv_fetch *fetch) {
             tier_admit(tier, slot);
     }
     fetch->pinned = fetch->arrived = 0;
+}
+
+void kv_fetch_hold(const struct kv_fetch *fetch, bool more) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
+    const size_t heads = fetch->sequence->cache->config.kv_head_count;
+    ASSERT(fetch->pinned == fetch->chunk_count);
+    if (!more) residency_release(fetch->sequence, fetch->layer_index * heads + fetch->kv_head);
+    for (size_t i = 0; i < fetch->chunk_count; i++) residency_hold(tier, fetch_slot(fetch, i));
 }
 
 /* ---- rows ---- */

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/residency.h"
 #include "platform/clock.h"
 
 /* memory: the slot's own, or the page's in the staging area. */
@@ -155,6 +156,7 @@ struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool
         tier_drain(tier, 1);
         slot = tier_slot_take(tier, pool, scan);
     }
+    if (slot == NULL && residency_release_all(tier)) slot = tier_slot_take(tier, pool, scan);
     for (size_t round = 0; slot == NULL && round < 2 && tier->failed == STATUS_OK; round++) {
         tier->reclaim(tier, round == 1);
         slot = tier_slot_take(tier, pool, scan);

@@ -39,7 +39,7 @@ bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot)
     return (uint64_t)(slot - tier->slots.list) >= tier->slots.quantized.first;
 }
 
-static struct tier_pool *pool_of(struct kv_tier *tier, const struct slot *slot) {
+struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot) {
     return tier_slot_is_quantized(tier, slot) ? &tier->slots.quantized : &tier->slots.plain;
 }
 
@@ -93,9 +93,13 @@ bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) 
            kv_chunk_is_quantized(slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
 }
 
+bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot) {
+    return slot->state == SLOT_CLEAN || (slot->state == SLOT_QUEUED && is_written(tier, slot));
+}
+
 static bool may_go(struct kv_tier *tier, struct slot *slot) {
     if (slot->sequence == NULL || slot->pins > 0 || tier_slot_is_resident(tier, slot)) return false;
-    return slot->state == SLOT_CLEAN || (slot->state == SLOT_QUEUED && is_written(tier, slot));
+    return tier_slot_is_clean(tier, slot);
 }
 
 /* The slot is nobody's; it is not put among the free ones. */
@@ -107,7 +111,7 @@ static void slot_forget(struct kv_tier *tier, struct slot *slot) {
 }
 
 void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
-    struct tier_pool *pool = pool_of(tier, slot);
+    struct tier_pool *pool = tier_pool_of(tier, slot);
     slot_forget(tier, slot);
     pool->free_slots[pool->free_count++] = (uint32_t)(slot - tier->slots.list);
 }
@@ -131,14 +135,14 @@ static void age_uses(struct kv_tier *tier, struct tier_pool *pool) {
 }
 
 void tier_count_use(struct kv_tier *tier, const struct slot *slot) {
-    struct tier_pool *pool = pool_of(tier, slot);
+    struct tier_pool *pool = tier_pool_of(tier, slot);
     uint8_t *uses = tier_uses_at(slot->sequence, slot->lane, slot->chunk);
     if (*uses < UINT8_MAX) ++*uses;
     if (++pool->use_count > pool->count * AGE_USES) age_uses(tier, pool);
 }
 
 void tier_make_victim(struct kv_tier *tier, struct slot *slot) {
-    struct tier_pool *pool = pool_of(tier, slot);
+    struct tier_pool *pool = tier_pool_of(tier, slot);
     if (slot->is_victim) return;
     slot->is_victim = true;
     pool->victims[pool->victim_count++] = (uint32_t)(slot - tier->slots.list);
@@ -175,7 +179,7 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
  * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
  * admission is that of TinyLFU, Einziger et al. 2017). */
 void tier_admit(struct kv_tier *tier, struct slot *slot) {
-    struct slot *other = least_used(tier, pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
+    struct slot *other = least_used(tier, tier_pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
     tier_make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
 }
 

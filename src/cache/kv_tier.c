@@ -53,9 +53,12 @@ static enum status add(struct kv_sequence *sequence, struct error *error) {
     pages->written = calloc(config->layer_count, sizeof *pages->written);
     pages->complete = calloc(config->layer_count, sizeof *pages->complete);
     pages->quantized_end = calloc(config->layer_count, sizeof *pages->quantized_end);
+    const size_t lanes = config->layer_count * config->kv_head_count;
+    pages->held = malloc(lanes * sizeof *pages->held);
+    for (size_t lane = 0; pages->held != NULL && lane < lanes; lane++) pages->held[lane] = TIER_NO_SLOT;
     pages->uses = calloc(config->layer_count * config->kv_head_count, max_size(sequence->column_capacity, 1));
     if (pages->written != NULL && pages->complete != NULL && pages->quantized_end != NULL &&
-        pages->uses != NULL)
+        pages->uses != NULL && pages->held != NULL)
         return STATUS_OK;
     return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
 }
@@ -68,6 +71,7 @@ static void remove_sequence(struct kv_sequence *sequence) {
     free(pages->complete);
     free(pages->quantized_end);
     free(pages->uses);
+    free(pages->held);
     free(pages);
     sequence->pages = NULL;
 }
@@ -89,6 +93,7 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;
+    statistics.held = cache->tier->slots.plain.held_count + cache->tier->slots.quantized.held_count;
     statistics.resident_layers = cache->tier->resident_layers;
     statistics.host_bytes = tier_host_bytes(cache->tier);
     return statistics;

@@ -84,6 +84,9 @@ void kv_fetch_flush(struct kv_fetch *fetch);    /* of all fetches of its cache *
 bool kv_fetch_is_ready(struct kv_fetch *fetch); /* looks for completions, without waiting */
 /* Waits.  The fetch must have all its slots. */
 enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CHECKED;
+/* Its chunks, all of them here, stay in RAM for the steps to come, as far as others leave slots (residency.h).  more:
+ * beside those that the head holds already, which else may go. */
+void kv_fetch_hold(const struct kv_fetch *fetch, bool more);
 void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in part */
 
 /* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
@@ -156,6 +159,7 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t host_bytes;          /* of slots that were ever used, key index, tables and buffers */
     uint64_t resident_read_pages; /* of read_pages, those of layers that stay in RAM */
     size_t resident_layers;       /* so many do */
+    uint64_t held;                /* chunks that heads hold now */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */

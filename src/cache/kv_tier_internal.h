@@ -2,6 +2,7 @@
  *
  *   kv_budget     what a budget holds
  *   kv_slots      slots, and which one goes
+ *   residency     which ones stay because they will be read again
  *   kv_read       pages on their way into slots
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_divide     the slots' memory
@@ -40,6 +41,8 @@ struct slot {
     bool is_victim;
     bool reads_quantized; /* being read as a 4-bit page */
     bool guessed;         /* fetched by a guess, and not released since */
+    bool is_held;         /* residency.h: one of the pins is that, */
+    uint32_t next_held;   /* and this the next slot of its head; TIER_NO_SLOT: none */
 };
 
 /* Slots of one kind: plain ones of rows, as attention over everything reads them, or of chunks in 4 bits. */
@@ -50,8 +53,9 @@ struct tier_pool {
     uint64_t fresh_count;           /* so many have ever been used, the first ones */
     uint32_t *free_slots, *victims; /* in the tier's; [count], stacks */
     uint64_t free_count, victim_count;
-    uint64_t hand;      /* where least_used goes on, from first */
-    uint64_t use_count; /* since counts were halved */
+    uint64_t hand;                 /* where least_used goes on, from first */
+    uint64_t use_count;            /* since counts were halved */
+    uint64_t held_count, held_max; /* residency.h */
 };
 
 struct tier_slots {
@@ -115,6 +119,7 @@ struct sequence_pages {
     struct error failure;
     uint64_t committed_tokens; /* of what is saved */
     struct page_shares shares; /* which of its full chunks are in 4 bits; no layers: all are */
+    uint32_t *held;            /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
     uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* Owned; [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */
@@ -147,12 +152,15 @@ static inline void **kv_stored_entry(const struct kv_sequence *sequence, size_t 
 /* ---- kv_slots.c ---- */
 
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
+struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot);
 /* Whose memory that is, of either kind. */
 struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk);
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot);
 bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot);
 /* The slot holds what is to stay in memory. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot);
+/* What it holds is on disk. */
+bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
 /* A slot of nobody; NULL: all are pinned or not on disk yet. */

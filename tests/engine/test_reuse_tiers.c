@@ -1,0 +1,204 @@
+/* Lists that are kept over KV on disk: the answers are those of KV in RAM bit for bit at any budget, a head that hits
+ * reads nothing once it holds its chunks, and what is held never takes more than there is. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
+#include "seed.h"
+
+enum { LAYERS = 4, PROMPT = 2600, STEPS = 14, CONTEXT = 2688, SEQUENCES = 2 };
+
+struct rig {
+    struct device *device;
+    struct model *model;
+    char *calibration; /* owned: its path */
+    int32_t tokens[PROMPT + STEPS];
+    size_t width;
+    struct scratch scratch;
+    struct plan plan;
+    struct engine *engine;
+    struct sequence *sequence;
+    struct error error;
+};
+
+/* host_bytes 0: all KV in RAM. */
+static void engine_open(struct rig *rig, const char *set, uint64_t host_bytes, size_t sequence_count) {
+    rig->plan =
+        (struct plan){.context_size = CONTEXT, .sequence_capacity = sequence_count, .batch_size = 256};
+    scratch_create(&rig->scratch, SCRATCH_MEMORY);
+    if (host_bytes != 0)
+        assert_ok(plan_set_disk(&rig->plan, rig->scratch.path, strlen(rig->scratch.path), 0, &rig->error),
+                  rig->error);
+    assert_ok(plan_set_axes(&rig->plan, "clo", set, NULL, &rig->error), rig->error);
+    rig->plan.host_bytes = host_bytes;
+    assert_ok(engine_create(&rig->engine, rig->model, &rig->plan, NULL, &rig->error), rig->error);
+}
+
+static struct sequence *prompted(struct rig *rig, size_t token_count) {
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = token_count};
+    assert_ok(sequence_create(&sequence, rig->engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(rig->engine, sequence, &request, NULL, &rig->error), rig->error);
+    return sequence;
+}
+
+static const float *step(struct rig *rig, struct sequence *sequence) {
+    const float *logits;
+    assert_ok(
+        engine_step(rig->engine, &sequence, &rig->tokens[sequence_length(sequence)], 1, &logits, &rig->error),
+        rig->error);
+    assert_true(engine_tier_statistics(rig->engine).host_bytes <= rig->plan.host_bytes ||
+                rig->plan.host_bytes == 0);
+    return logits;
+}
+
+static void engine_close(struct rig *rig) {
+    engine_destroy(rig->engine);
+    plan_deinit(&rig->plan);
+    scratch_destroy(&rig->scratch);
+}
+
+static uint64_t budget(struct rig *rig, const char *set, uint64_t kv_bytes, size_t sequence_count) {
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = sequence_count, .batch_size = 256};
+    uint64_t bytes;
+    assert_ok(plan_set_disk(&plan, "unused", 6, 0, &rig->error), rig->error);
+    assert_ok(plan_set_axes(&plan, "clo", set, NULL, &rig->error), rig->error);
+    assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &bytes, &rig->error), rig->error);
+    plan_deinit(&plan);
+    return bytes + kv_bytes;
+}
+
+/* Bytes of K and V of all tokens of a sequence. */
+static uint64_t kv_bytes(const struct rig *rig) {
+    const struct model_config *config = &rig->model->config;
+    return (uint64_t)CONTEXT * LAYERS * config->kv_head_count * (config->k_dimension + config->v_dimension) *
+           2;
+}
+
+static int rig_open(void **state) {
+    static struct rig rig;
+    struct random random;
+    struct tiny_model tiny = tiny_model_default("llama");
+    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    tiny.head_dimension = 32;
+    tiny.layer_count = LAYERS;
+    tiny_model_load(&tiny, "reuse_tiers", &options, &rig.device, &rig.model);
+    rig.calibration = tiny_calibration_write(rig.model);
+    rig.width = tiny.vocabulary_size;
+    random_init(&random, 11);
+    tiny_model_tokens(&tiny, &random, rig.tokens, PROMPT + STEPS);
+    *state = &rig;
+    return 0;
+}
+
+static int rig_close(void **state) {
+    struct rig *rig = *state;
+    unlink(rig->calibration);
+    free(rig->calibration);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+    return 0;
+}
+
+/* Logits of every step; the caller frees. */
+static float *decode(struct rig *rig, struct select_statistics *statistics) {
+    float *all = calloc(STEPS * rig->width, sizeof *all);
+    struct sequence *sequence = prompted(rig, PROMPT);
+    attention_reset_statistics(engine_attention(rig->engine));
+    for (size_t i = 0; i < STEPS; i++)
+        memcpy(all + i * rig->width, step(rig, sequence), rig->width * sizeof *all);
+    *statistics = attention_statistics(engine_attention(rig->engine));
+    sequence_destroy(sequence);
+    return all;
+}
+
+static void tiers_change_nothing(void **state) {
+    struct rig *rig = *state;
+    static const char *const sets[] = {"dense=0", "dense=0,eta=0.3,power=0,age=5", "dense=0,labels=exact",
+                                       "dense=1,eta=-1,age=3,page=16"};
+    struct random random;
+    random_init(&random, test_seed(23));
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        struct select_statistics in_ram, found;
+        engine_open(rig, sets[i], 0, 1);
+        float *expected = decode(rig, &in_ram);
+        engine_close(rig);
+        assert_true(in_ram.reuse.hits > 0 && in_ram.reuse.misses > 0);
+        for (size_t round = 0; round < 3; round++) {
+            const uint64_t more = round == 0 ? 0 : random_below(&random, kv_bytes(rig));
+            engine_open(rig, sets[i], budget(rig, sets[i], more, 1), 1);
+            float *logits = decode(rig, &found);
+            if (memcmp(logits, expected, STEPS * rig->width * sizeof *logits) != 0)
+                fail_msg("--set %s with %llu bytes more than the least: other logits", sets[i],
+                         (unsigned long long)more);
+            assert_int_equal(found.reuse.hits, in_ram.reuse.hits);
+            assert_int_equal(found.reuse.misses, in_ram.reuse.misses);
+            assert_int_equal(found.kept, in_ram.kept);
+            free(logits);
+            engine_close(rig);
+        }
+        free(expected);
+    }
+}
+
+/* Every query alike: lists are chosen once.  With slots for twice what they lie in, the steps that follow read nothing;
+ * with the least budget nothing can be held. */
+static void hits_read_nothing(void **state) {
+    struct rig *rig = *state;
+    static const char set[] = "dense=0,eta=-1,power=0,resident=0";
+    for (size_t round = 0; round < 2; round++) {
+        engine_open(rig, set, budget(rig, set, round == 0 ? 2 * kv_bytes(rig) : 0, 1), 1);
+        struct sequence *sequence = prompted(rig, PROMPT);
+        assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+        step(rig, sequence);
+        step(rig, sequence);
+        const struct kv_tier_statistics first = engine_tier_statistics(rig->engine);
+        assert_true(round == 0 ? first.held > 0 : first.held == 0);
+        for (size_t i = 2; i < STEPS; i++) step(rig, sequence);
+        const struct kv_tier_statistics last = engine_tier_statistics(rig->engine);
+        if (round == 0) assert_int_equal(last.read_pages, first.read_pages);
+        if (round == 1) assert_true(last.read_pages > first.read_pages);
+        sequence_destroy(sequence);
+        assert_int_equal(engine_tier_statistics(rig->engine).held, 0);
+        engine_close(rig);
+    }
+}
+
+/* What one sequence holds goes where another needs the slots, and with a cut. */
+static void what_is_held_gives_way(void **state) {
+    struct rig *rig = *state;
+    static const char set[] = "dense=0,eta=-1,power=0,resident=0";
+    engine_open(rig, set, budget(rig, set, kv_bytes(rig), SEQUENCES), SEQUENCES);
+    struct sequence *first = prompted(rig, PROMPT - 8);
+    assert_ok(sequence_flush(first, &rig->error), rig->error);
+    for (size_t i = 0; i < 4; i++) step(rig, first);
+    assert_true(engine_tier_statistics(rig->engine).held > 0);
+    struct sequence *second = prompted(rig, PROMPT);
+    step(rig, second);
+    step(rig, first);
+    assert_true(engine_tier_statistics(rig->engine).held > 0);
+    sequence_truncate(first, PROMPT / 2); /* chunks of which some are held */
+    for (size_t i = 0; i < 4; i++) step(rig, first);
+    sequence_destroy(first);
+    step(rig, second);
+    sequence_destroy(second);
+    assert_int_equal(engine_tier_statistics(rig->engine).held, 0);
+    engine_close(rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiers_change_nothing),
+        cmocka_unit_test(hits_read_nothing),
+        cmocka_unit_test(what_is_held_gives_way),
+    };
+    return cmocka_run_group_tests(tests, rig_open, rig_close);
+}
