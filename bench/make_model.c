@@ -78,7 +78,7 @@ struct fill {
 
 static void quantise_pool(void *context, const struct pool_worker *worker) {
     const struct fill *fill = context;
-    struct range range = pool_share(worker, POOL_BLOCKS, 1);
+    struct range range = pool_range(worker, POOL_BLOCKS, 1);
     size_t bytes = block_bytes(fill->type);
     float values[BLOCK];
     for (size_t i = range.begin; i < range.end; i++) {
@@ -95,7 +95,7 @@ static void quantise_pool(void *context, const struct pool_worker *worker) {
 
 static void draw_rows(void *context, const struct pool_worker *worker) {
     const struct fill *fill = context;
-    struct range range = pool_share(worker, fill->row_count, 1);
+    struct range range = pool_range(worker, fill->row_count, 1);
     size_t bytes = block_bytes(fill->type);
     uint8_t *target = fill->maker->piece + range.begin * fill->row_blocks * bytes;
     for (size_t row = range.begin; row < range.end; row++) {

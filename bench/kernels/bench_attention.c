@@ -36,7 +36,7 @@ static void attention_task(void *context, const struct pool_worker *worker) {
     if (q == NULL || o == NULL || scratch == NULL) abort();
     for (size_t i = 0; i < rows * width; i++) q[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
     if (run->query_count == 0) {
-        struct range share = pool_share(worker, run->chunk_count, 1);
+        struct range share = pool_range(worker, run->chunk_count, 1);
         struct attention_decode_args args = {.layout = &run->layout,
                                              .chunks = run->chunks,
                                              .row_begin = share.begin * KV_CHUNK_TOKENS,

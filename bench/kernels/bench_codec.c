@@ -27,7 +27,7 @@ struct codec_bench {
 
 static void codec_task(void *context, const struct pool_worker *worker) {
     const struct codec_bench *bench = context;
-    struct range share = pool_share(worker, bench->chunk_count, 1);
+    struct range share = pool_range(worker, bench->chunk_count, 1);
     for (size_t i = share.begin; i < share.end; i++) {
         uint8_t *chunk = bench->chunks + i * bench->kv.chunk_bytes, *q4 = bench->q4 + i * bench->q4_bytes;
         if (bench->decode)

@@ -38,12 +38,12 @@ static void matmul_task(void *context, const struct pool_worker *worker) {
     const struct matmul_run *run = context;
     struct matmul_args args = run->args;
     size_t columns = args.weight->columns;
-    struct range inputs = pool_share(worker, args.input_count, run->method->input_granule);
+    struct range inputs = pool_range(worker, args.input_count, run->method->input_granule);
     if (inputs.begin < inputs.end)
         run->method->prepare(run->x, columns, args.input_count, columns, inputs.begin, inputs.end,
                              run->prepared);
     pool_barrier(worker);
-    struct range rows = pool_share(worker, args.weight->rows, run->method->row_granule);
+    struct range rows = pool_range(worker, args.weight->rows, run->method->row_granule);
     args.row_begin = rows.begin, args.row_end = rows.end;
     args.scratch = run->scratch + worker->index * run->scratch_bytes;
     if (rows.begin < rows.end) run->method->run(&args);

@@ -44,7 +44,7 @@ double median(double *values, size_t count) {
 
 static void matvec_task(void *context, const struct pool_worker *worker) {
     const struct matvec_run *run = context;
-    struct range share = pool_share(worker, run->args.weight->rows, 8);
+    struct range share = pool_range(worker, run->args.weight->rows, 8);
     struct matvec_args args = run->args;
     args.row_begin = share.begin, args.row_end = share.end;
     run->kernels->run[args.weight->type](&args);

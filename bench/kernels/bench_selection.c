@@ -225,7 +225,7 @@ static void head_run(const struct selection_run *run, size_t head, struct select
 /* Each thread takes its share of the heads. */
 static void selection_task(void *context, const struct pool_worker *worker) {
     const struct selection_run *run = context;
-    struct range share = pool_share(worker, run->heads, 1);
+    struct range share = pool_range(worker, run->heads, 1);
     struct selection_output out = {.scores = calloc(run->tokens, sizeof(float)),
                                    .indices = malloc(KEEP * sizeof(uint32_t)),
                                    .o = malloc(GROUP_MAX * DIMENSION_MAX * sizeof(float))};

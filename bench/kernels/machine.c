@@ -31,7 +31,7 @@ __attribute__((target_clones("avx2", "default"))) static uint64_t read_all(const
 
 static void read_task(void *context, const struct pool_worker *worker) {
     struct read_context *read = context;
-    struct range share = pool_share(worker, read->bytes, 4096);
+    struct range share = pool_range(worker, read->bytes, 4096);
     read->sums[worker->index % 256] = read_all(read->data + share.begin, share.end - share.begin);
 }
 

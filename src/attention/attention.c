@@ -264,7 +264,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
                            const struct attention_layer *layer, struct error *error) {
     const struct attend_operation *operation = &layer->operation;
     const struct choice *choice = &attention->choice;
-    const double *shares = select_mass_bounds(attention->select);
+    const double *bounds = select_mass_bounds(attention->select);
     for (size_t i = 0; i < choice->chosen_count && attention->observer != NULL; i++) {
         const struct rows_item *item = &choice->chosen[i];
         const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float);
@@ -283,7 +283,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
                                    .device = attention->device,
                                    .stream = stream,
                                    .lists = item->lists,
-                                   .certified = shares != NULL ? shares + i * operation->head_count : NULL});
+                                   .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL});
     }
     return STATUS_OK;
 }

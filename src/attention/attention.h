@@ -103,7 +103,7 @@ struct select_event {
     struct device *device; /* that the view is of */
     struct stream *stream;
     const struct row_list *lists; /* [kv_head_count]: the rows attended to */
-    const double *certified;      /* [head_count]: shares certainly caught; NULL: options.certify is off */
+    const double *mass_bound;     /* [head_count]: 0 to 1; NULL: options.mass_bound is off */
 };
 typedef void select_observer(void *context, const struct select_event *event);
 void attention_set_observer(struct attention *attention, select_observer *observer,

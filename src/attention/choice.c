@@ -12,7 +12,7 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     sum->times.attend_ns += more->times.attend_ns;
     sum->evaluated += more->evaluated;
     tree_counts_add(&sum->tree, &more->tree);
-    certificates_merge(&sum->certified, &more->certified);
+    mass_bounds_merge(&sum->mass_bound, &more->mass_bound);
     sum->reuse.hits += more->reuse.hits;
     sum->reuse.misses += more->reuse.misses;
     sum->reuse.rows += more->reuse.rows;

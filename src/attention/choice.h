@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/certificates.h"
+#include "attention/mass_bounds.h"
 #include "attention/tree_density.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -31,7 +31,7 @@ struct select_statistics { /* since the last reset */
     struct select_times times;
     uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
     struct tree_counts tree;       /* select=tree: what its searches evaluated */
-    struct certificates certified; /* of rows that chose */
+    struct mass_bounds mass_bound; /* of rows that chose */
     struct reuse_counts reuse;     /* zeros: nothing is reused */
     uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };

@@ -117,7 +117,7 @@ static void leave_out_growing(struct prefetch *prefetch) {
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
         uint64_t growing = prefetch->choice.chosen[job->index].position / KV_CHUNK_TOKENS;
-        job->request.ahead = true;
+        job->request.is_prefetch = true;
         while (job->request.chunk_count > 0 && job->request.chunks[job->request.chunk_count - 1] >= growing)
             job->request.chunk_count--;
     }
@@ -179,7 +179,7 @@ void prefetch_settle(struct prefetch *prefetch, const struct fetch *now, bool la
     struct prefetch_outcome outcome = {.late = late};
     const struct fetch *held = &prefetch->held;
     for (size_t i = 0; i < held->count; i++) outcome.read += held->jobs[i].request.missed;
-    for (size_t i = 0; i < now->count; i++) outcome.used += now->jobs[i].request.foreseen;
+    for (size_t i = 0; i < now->count; i++) outcome.used += now->jobs[i].request.prefetch_hits;
     if (held->count > 0 && held->layer_index == now->layer_index)
         prefetch_gate_add(&prefetch->gates[now->layer_index], &outcome);
     fetch_drop(&prefetch->held);

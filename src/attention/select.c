@@ -25,9 +25,9 @@ struct select {
     struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
     float *scores;            /* owned device memory; KEY_INDEX_MASS; grows with the longest list */
     size_t scores_bytes;
-    bool certifies;
-    double
-        *shares; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
+    bool bounds_mass;
+    double *
+        mass_bounds; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
 };
 
 /* ---- life ---- */
@@ -124,14 +124,14 @@ static enum status init(struct select *select, size_t row_capacity,
     TRY(load_budgets(select, calibration, error));
     TRY(load_importance(select, calibration, error));
     select->row_capacity = row_capacity;
-    select->certifies = select->options.certify && select->layout.has_bounds;
+    select->bounds_mass = select->options.mass_bound && select->layout.has_bounds;
     const size_t heads = row_capacity * select->shape.head_count;
-    if (select->certifies) {
-        select->shares = calloc(heads, sizeof *select->shares);
-        if (select->shares == NULL)
+    if (select->bounds_mass) {
+        select->mass_bounds = calloc(heads, sizeof *select->mass_bounds);
+        if (select->mass_bounds == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     }
-    if (!select->certifies && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
+    if (!select->bounds_mass && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
     void *sums;
     TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
                                              &sums, error));
@@ -169,7 +169,7 @@ void select_destroy(struct select *select) {
                                             select->scores_bytes);
     free(select->importance);
     free(select->head_budgets);
-    free(select->shares);
+    free(select->mass_bounds);
     free(select);
 }
 
@@ -191,7 +191,7 @@ size_t select_tree_layers(const struct select *select) {
     return select->layout.kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
 }
 bool select_learns(const struct select *select) { return select->layout.kind == KEY_INDEX_MASS; }
-const double *select_mass_bounds(const struct select *select) { return select->shares; }
+const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
 const float *select_head_importance(const struct select *select) { return select->importance; }
 
@@ -235,9 +235,9 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     if (keep > visible) keep = visible;
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
-    uint64_t share = rule->window_only ? (keep > sinks ? keep - sinks : 0)
+    uint64_t width = rule->window_only ? (keep > sinks ? keep - sinks : 0)
                                        : (uint64_t)(options->method->recent_fraction * (double)keep);
-    if (share > recent) recent = share;
+    if (width > recent) recent = width;
     item->position = position;
     item->candidate_begin = sinks;
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
@@ -455,7 +455,7 @@ static enum status attend_with_mass(struct select *select, struct stream *stream
 }
 
 static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                       struct certificates *certificates) {
+                       struct mass_bounds *bounds) {
     select->device->operations->mass_bound(
         stream, &(struct mass_bound_operation){.q = rows->q,
                                                .q_stride = rows->q_stride,
@@ -467,10 +467,10 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
                                                .item_count = rows->item_count,
                                                .sums = rows->sums,
                                                .layout = &select->layout,
-                                               .shares = select->shares});
+                                               .mass_bounds = select->mass_bounds});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
-        certificates_add(certificates, select->shares, rows->item_count * rows->head_count);
+        mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
 }
 
 static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {
@@ -492,9 +492,9 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.item_count = choice->chosen_count;
     rows.times = &choice->statistics.times;
     if (select->layout.kind == KEY_INDEX_MASS) return attend_with_mass(select, stream, &rows, 1, error);
-    if (select->certifies) rows.sums = select->sums;
+    if (select->bounds_mass) rows.sums = select->sums;
     select->device->operations->attend_rows(stream, &rows);
-    if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
+    if (select->bounds_mass) bound_mass(select, stream, &rows, &choice->statistics.mass_bound);
     return STATUS_OK;
 }
 
@@ -516,9 +516,9 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.items = &heads;
     rows.item_count = 1;
     rows.times = &choice->statistics.times;
-    if (select->certifies) rows.sums = select->sums;
+    if (select->bounds_mass) rows.sums = select->sums;
     select->device->operations->attend_rows(stream, &rows);
-    if (select->certifies) bound_mass(select, stream, &rows, &choice->statistics.certified);
+    if (select->bounds_mass) bound_mass(select, stream, &rows, &choice->statistics.mass_bound);
 }
 
 /* ---- prompts that are watched ---- */

@@ -98,7 +98,7 @@ struct select_options {
     bool norms; /* hash: scores times |k| */
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
      * caught, by minima and maxima of the keys, which are then kept whatever ranks.  What is chosen is the same. */
-    bool certify;
+    bool mass_bound;
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -184,7 +184,8 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
 void select_attend_heads(struct select *select, struct stream *stream,
                          const struct attend_operation *operation, struct choice *choice, size_t index,
                          size_t kv_head_first, size_t kv_head_count);
-/* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.certify is off. */
+/* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.mass_bound is
+ * off. */
 const double *select_mass_bounds(const struct select *select);
 
 /* Choosing needs all chunks in memory, or selection reads every key for comparison: tiered.h then goes head by head. */

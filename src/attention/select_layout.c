@@ -30,7 +30,7 @@ enum status select_layout_pages(struct key_index_layout *layout, const struct se
     layout->abstract_kind = kind;
     layout->aggregate = SCORE_MAX;
     layout->unit_tokens = page;
-    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->certify;
+    layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->mass_bound;
     layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
     abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,
                          kind == ABSTRACT_MEAN_DEVIATION);

@@ -51,7 +51,7 @@ static const struct setting {
     {"columns", NULL, offsetof(struct select_options, columns), false},
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
     {"rank", "bound or meanstd", 0, false},
-    {"certify", NULL, offsetof(struct select_options, certify), true},
+    {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"heads", "even or importance", 0, false},
     {"scan", NULL, offsetof(struct select_options, scan), true},
     {"age", NULL, offsetof(struct select_options, reuse.age), false},
@@ -157,9 +157,9 @@ enum status select_keep_parse(struct select_keep *keep, const char *text, struct
     }
     if (keep->ratio == 1) *keep = select_keep_all();
     if (keep->ratio > 0 || keep->tokens > 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE,
-                     "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a share (10%%, 0.1)",
-                     text);
+    return error_set(
+        error, STATUS_USAGE,
+        "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a fraction (10%%, 0.1)", text);
 }
 
 const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes) {
@@ -192,9 +192,9 @@ enum status select_options_layout(struct key_index_layout *layout, const struct 
     *layout = (struct key_index_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
     layout->bytes = align_up(layout->bytes, 64);
-    if (!options->certify || layout->has_bounds || options->method == &select_all) return STATUS_OK;
+    if (!options->mass_bound || layout->has_bounds || options->method == &select_all) return STATUS_OK;
     return error_set(error, STATUS_USAGE,
-                     "select=%s: certify=1 needs bounds of keys, which quest, meanstd and tree have",
+                     "select=%s: mass_bound=1 needs bounds of keys, which quest, meanstd and tree have",
                      options->method->name);
 }
 
@@ -217,9 +217,9 @@ enum status select_options_kept_max(const struct select_options *options, const 
     uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
     uint64_t keep = select_keep_tokens(options->keep, context_size), recent = options->recent;
     if (keep > context_size || options->gather_all) keep = context_size;
-    uint64_t share = rule.window_only ? (keep > sinks ? keep - sinks : 0)
+    uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
-    uint64_t window = sinks + (share > recent ? share : recent) + unit - 1;
+    uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;

@@ -11,7 +11,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
                          options->leaf);
     layout->kind = KEY_INDEX_TREE;
     layout->unit_tokens = options->leaf;
-    tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->certify);
+    tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->mass_bound);
     layout->has_bounds = layout->tree.has_bounds;
     layout->bounds_apart = layout->has_bounds && options->rank != TREE_BOUND;
     layout->bounds_offset = layout->tree.bounds_offset;

@@ -61,7 +61,7 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
  * With 4-bit pages the chunk before is quantized already, and what a block appends of that head is part of its context
  * (a block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
  * choose: by then what the block filled has been written, or is on its way.
- * Where pages are mixed any of these may be of either kind, so that the least is the same whatever the shares are. */
+ * Where pages are mixed any of these may be of either kind, so that the least is the same whatever the fractions are. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
@@ -84,41 +84,45 @@ uint64_t kv_tier_bytes_min(const struct kv_cache_config *config) {
 }
 
 struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
-                                         const struct page_shares *shares, size_t layer_count) {
+                                         const struct page_fractions *fractions, size_t layer_count) {
     uint64_t layer = config->kv_head_count * kv_chunks_of(config->token_capacity), quantized = 0;
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = layer_count * layer}
                                        : (struct slot_counts){.plain = layer_count * layer};
-    for (size_t i = 0; i < layer_count; i++) quantized += layer * shares->sixteenths[i] / PAGE_SHARE_WHOLE;
+    for (size_t i = 0; i < layer_count; i++)
+        quantized += layer * fractions->sixteenths[i] / PAGE_FRACTION_WHOLE;
     uint64_t rounding =
         layer_count * max_size(config->sequence_capacity, 1); /* each sequence's share has its own */
     return (struct slot_counts){.plain = layer_count * layer - quantized + rounding,
                                 .quantized = quantized + rounding};
 }
 
-size_t kv_budget_resident_layers(const struct kv_cache_config *config, const struct page_shares *shares) {
+size_t kv_budget_resident_layers(const struct kv_cache_config *config,
+                                 const struct page_fractions *fractions) {
     size_t layers = min_size(config->resident_layers, config->layer_count);
     uint64_t rest = config->host_bytes - kv_tier_bytes_min(config);
-    while (layers > 0 && kv_budget_slot_bytes(config, kv_budget_layer_slots(config, shares, layers)) > rest)
+    while (layers > 0 &&
+           kv_budget_slot_bytes(config, kv_budget_layer_slots(config, fractions, layers)) > rest)
         layers--;
     return layers;
 }
 
 /* Of `rest` bytes what goes to quantized slots, by the chunks that are quantized of all. */
-static uint64_t quantized_of(const struct kv_cache_config *config, const struct page_shares *shares,
+static uint64_t quantized_of(const struct kv_cache_config *config, const struct page_fractions *fractions,
                              uint64_t rest) {
-    uint64_t quantized = 0, all = config->layer_count * PAGE_SHARE_WHOLE;
+    uint64_t quantized = 0, all = config->layer_count * PAGE_FRACTION_WHOLE;
     if (!config->mixes_pages) return rest / quantized_cost(config);
-    for (size_t i = 0; i < config->layer_count; i++) quantized += shares->sixteenths[i];
+    for (size_t i = 0; i < config->layer_count; i++) quantized += fractions->sixteenths[i];
     return rest * quantized / (quantized * quantized_cost(config) + (all - quantized) * plain_cost(config));
 }
 
 /* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key
  * index is all there is.  Where pages are mixed they hold those that are rows. */
-struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares) {
+struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
+                                   const struct page_fractions *fractions) {
     struct slot_counts counts = kv_budget_slots_min(config),
-                       resident =
-                           kv_budget_layer_slots(config, shares, kv_budget_resident_layers(config, shares));
+                       resident = kv_budget_layer_slots(config, fractions,
+                                                        kv_budget_resident_layers(config, fractions));
     counts.plain += resident.plain;
     counts.quantized += resident.quantized;
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);
@@ -128,7 +132,7 @@ struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const s
         counts.plain += rest / plain_cost(config);
     } else {
         uint64_t plain = config->key_index_bytes > 0 ? 0 : rest / 2 / plain_cost(config);
-        uint64_t quantized = quantized_of(config, shares, rest - plain * plain_cost(config));
+        uint64_t quantized = quantized_of(config, fractions, rest - plain * plain_cost(config));
         if (config->mixes_pages) plain = (rest - quantized * quantized_cost(config)) / plain_cost(config);
         counts.plain += plain;
         counts.quantized += quantized;

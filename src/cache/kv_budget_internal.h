@@ -22,10 +22,12 @@ struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config);
 uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_counts counts);
 /* For every chunk of the first layers, in the form in which it stays. */
 struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
-                                         const struct page_shares *shares, size_t layer_count);
+                                         const struct page_fractions *fractions, size_t layer_count);
 /* Of a budget that suffices (kv_tier_bytes_min): the first layers that it holds whole, of those that are wanted; and
  * all slots. */
-size_t kv_budget_resident_layers(const struct kv_cache_config *config, const struct page_shares *shares);
-struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_shares *shares);
+size_t kv_budget_resident_layers(const struct kv_cache_config *config,
+                                 const struct page_fractions *fractions);
+struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
+                                   const struct page_fractions *fractions);
 
 #endif

@@ -61,8 +61,8 @@ struct kv_cache_config {
     size_t resident_layers;
     /* Full chunks are rounded to what 4 bits hold (kernels/codec) and lie so on disk; F16 only, and with host_bytes. */
     bool quantized_pages;
-    bool
-        mixes_pages; /* with quantized_pages: only a share of them is, the others are rows (kv_sequence_set_shares) */
+    /* With quantized_pages: only a fraction of them is quantized, the others stay rows (kv_sequence_set_fractions). */
+    bool mixes_pages;
     enum io_backend backend;
 };
 

@@ -3,7 +3,7 @@
 #define LOAM_CACHE_KV_CACHE_INTERNAL_H
 
 #include "cache/kv_cache.h"
-#include "cache/page_shares.h"
+#include "cache/page_fractions.h"
 
 struct kv_tier;
 struct sequence_pages;

@@ -1,4 +1,4 @@
-/* The slots' memory, divided between the two kinds as the budget and the first sequence's shares have it. */
+/* The slots' memory, divided between the two kinds as the budget and the first sequence's fractions have it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +69,8 @@ static enum status divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     tier->host_bytes_max = tier_host_bytes(tier);
     tier_release_slots(tier);
-    tier->resident_layers = kv_budget_resident_layers(config, &tier->shares);
-    return create_slots(tier, kv_budget_slots(config, &tier->shares), error);
+    tier->resident_layers = kv_budget_resident_layers(config, &tier->fractions);
+    return create_slots(tier, kv_budget_slots(config, &tier->fractions), error);
 }
 
 enum status tier_divide(struct kv_cache *cache, struct error *error) {
@@ -91,22 +91,23 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
     return STATUS_OK;
 }
 
-enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,
-                                   struct error *error) {
+enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,
+                                      struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    ASSERT(sequence->cache->config.mixes_pages && shares->layer_count == sequence->cache->config.layer_count);
+    ASSERT(sequence->cache->config.mixes_pages &&
+           fractions->layer_count == sequence->cache->config.layer_count);
     ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
-    sequence->pages->shares = *shares;
-    if (tier_used_bytes(sequence->cache) > 0 || memcmp(&tier->shares, shares, sizeof *shares) == 0)
+    sequence->pages->fractions = *fractions;
+    if (tier_used_bytes(sequence->cache) > 0 || memcmp(&tier->fractions, fractions, sizeof *fractions) == 0)
         return STATUS_OK;
     tier_drain_all(tier);
-    tier->shares = *shares;
+    tier->fractions = *fractions;
     return divide(tier, error);
 }
 
-const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence) {
+const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence) {
     const struct sequence_pages *pages = sequence->pages;
-    return pages != NULL && pages->shares.layer_count > 0 ? &pages->shares : NULL;
+    return pages != NULL && pages->fractions.layer_count > 0 ? &pages->fractions : NULL;
 }
 
 bool tier_is_divided(const struct kv_cache *cache) { return cache->tier->slots.list != NULL; }

@@ -34,7 +34,8 @@ static enum status create_document(struct kv_sequence *sequence, uint64_t token_
     struct document *document;
     uint64_t first = tier_sources_end(sequence);
     ASSERT(backing->store != NULL && !sequence->pages->writes);
-    ASSERT(memcmp(&backing->layout.shares, &sequence->pages->shares, sizeof sequence->pages->shares) == 0);
+    ASSERT(memcmp(&backing->layout.fractions, &sequence->pages->fractions,
+                  sizeof sequence->pages->fractions) == 0);
     TRY(document_create(&document, backing->store,
                         &(struct document_description){.model = &backing->model,
                                                        .layout = &backing->layout,
@@ -232,13 +233,13 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     struct kv_tier *tier = sequence->cache->tier;
     tier_drain_all(tier); /* from here on what cannot be read is this document's */
     enum status status = kv_tier_failure(sequence->cache, error);
-    struct page_shares shares = document_layout(document)->shares;
-    if (sequence->cache->config.mixes_pages && shares.layer_count == 0) /* all of it is rows: zeros */
-        shares.layer_count = (uint16_t)sequence->cache->config.layer_count;
-    sequence->pages->backing.layout.shares =
-        shares; /* of what is written elsewhere when the sequence departs */
-    if (status == STATUS_OK && shares.layer_count > 0)
-        status = kv_sequence_set_shares(sequence, &shares, error);
+    struct page_fractions fractions = document_layout(document)->fractions;
+    if (sequence->cache->config.mixes_pages && fractions.layer_count == 0) /* all of it is rows: zeros */
+        fractions.layer_count = (uint16_t)sequence->cache->config.layer_count;
+    sequence->pages->backing.layout.fractions =
+        fractions; /* of what is written elsewhere when the sequence departs */
+    if (status == STATUS_OK && fractions.layer_count > 0)
+        status = kv_sequence_set_fractions(sequence, &fractions, error);
     if (status != STATUS_OK) {
         document_close(document);
         return status;

@@ -34,7 +34,7 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch
 static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_fetch *fetch) {
     ASSERT(!fetch->scan || pool == &tier->slots.plain);
     struct slot *slot = fetch->scan ? scan_slot(tier, fetch) : tier_slot_take(tier, pool, false);
-    return slot != NULL || fetch->ahead ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
+    return slot != NULL || fetch->is_prefetch ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
@@ -45,9 +45,10 @@ static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetc
            tier->slots.scan_pins + fetch->chunk_count > most;
 }
 
-/* What is submitted to a full queue waits, and for a guess nobody does. */
-static bool guess_has_room(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    return !fetch->ahead || fetch->chunk_count - fetch->pinned <= io_queue_room(tier->reads.queue);
+/* A submission to a full queue blocks, and a prefetch must not block. */
+static bool prefetch_fits_queue(const struct kv_tier *tier, const struct kv_fetch *fetch) {
+    return !fetch->is_prefetch ||
+           fetch->chunk_count - fetch->pinned <= io_queue_free_count(tier->reads.queue);
 }
 
 /* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
@@ -88,14 +89,14 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, st
     if (slot == NULL) return NULL;
     tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_READING);
     slot->fetched = true;
-    slot->guessed = fetch->ahead;
+    slot->prefetched = fetch->is_prefetch;
     if (dequantize(tier, fetch, slot, chunk)) {
-        tier->statistics.hits += !fetch->ahead;
+        tier->statistics.hits += !fetch->is_prefetch;
         return slot;
     }
     tier_batch_add(tier, batch, slot);
     fetch->missed++;
-    ++*(fetch->ahead ? &tier->statistics.guessed : &tier->statistics.misses);
+    ++*(fetch->is_prefetch ? &tier->statistics.prefetched : &tier->statistics.misses);
     return slot;
 }
 
@@ -113,7 +114,7 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
     struct kv_tier *tier = fetch->sequence->cache->tier;
     struct read_batch batch;
     batch.count = 0;
-    if (scan_is_full(tier, fetch) || !guess_has_room(tier, fetch)) return false;
+    if (scan_is_full(tier, fetch) || !prefetch_fits_queue(tier, fetch)) return false;
     for (; fetch->pinned < fetch->chunk_count; fetch->pinned++) {
         prefetch_slot(fetch, fetch->pinned + TIER_PREFETCH_CHUNKS);
         uint64_t chunk = fetch_chunk(fetch, fetch->pinned);
@@ -124,16 +125,16 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
             if (slot == NULL) break;
         } else {
             slot = tier_slot_at(tier, *entry);
-            tier->statistics.hits += !fetch->ahead;
-            if (slot->guessed && !fetch->ahead) {
-                fetch->foreseen++;
-                tier->statistics.foreseen++;
+            tier->statistics.hits += !fetch->is_prefetch;
+            if (slot->prefetched && !fetch->is_prefetch) {
+                fetch->prefetch_hits++;
+                tier->statistics.prefetch_hits++;
             }
         }
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
         if (fetch->scan) tier->slots.scan_pins++;
-        if (!fetch->scan && !fetch->ahead) tier_count_use(tier, slot);
+        if (!fetch->scan && !fetch->is_prefetch) tier_count_use(tier, slot);
     }
     while (tier->slots.reserve_count > 0) /* evictions made room that is not needed */
         tier->slots.plain.free_slots[tier->slots.plain.free_count++] =
@@ -173,7 +174,7 @@ void kv_fetch_release(struct kv_fetch *fetch) {
         slot->pins--;
         if (fetch->scan) tier->slots.scan_pins--;
         if (!slot->fetched || slot->pins > 0) continue;
-        slot->fetched = slot->guessed = false;
+        slot->fetched = slot->prefetched = false;
         if (tier_slot_is_resident(tier, slot) || fetch->stays) continue;
         if (fetch->scan)
             tier_make_victim(tier, slot);

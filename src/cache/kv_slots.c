@@ -82,12 +82,12 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
 }
 
 /* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence with
- * other shares than there are slots for nothing stays. */
+ * other fractions than there are slots for nothing stays. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
     const size_t heads = tier->cache->config.kv_head_count;
     if (slot->lane >= tier->resident_layers * heads) return false;
     if (tier->cache->config.mixes_pages &&
-        memcmp(&slot->sequence->pages->shares, &tier->shares, sizeof tier->shares) != 0)
+        memcmp(&slot->sequence->pages->fractions, &tier->fractions, sizeof tier->fractions) != 0)
         return false;
     return tier_slot_is_quantized(tier, slot) ==
            kv_chunk_is_quantized(slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);

@@ -26,10 +26,10 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
     ASSERT(!config->mixes_pages ||
-           (config->quantized_pages && config->layer_count <= PAGE_SHARES_LAYERS_MAX));
-    tier->shares.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
-    memset(tier->shares.sixteenths, PAGE_SHARE_WHOLE / 2,
-           tier->shares.layer_count); /* until a sequence has some */
+           (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
+    tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
+    memset(tier->fractions.sixteenths, PAGE_FRACTION_WHOLE / 2,
+           tier->fractions.layer_count); /* until a sequence has some */
     if (tier->reads.ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);
 }
@@ -133,7 +133,7 @@ static struct slot_counts lacking(const struct kv_sequence *sequence, uint64_t t
     const struct kv_cache_config *config = &sequence->cache->config;
     uint64_t first = tier_sources_end(sequence), sequences = max_size(config->sequence_capacity, 1);
     struct slot_counts needed = slots_of_chunks(sequence, first, kv_chunks_of(token_count)),
-                       stays = kv_budget_layer_slots(config, &tier->shares, tier->resident_layers);
+                       stays = kv_budget_layer_slots(config, &tier->fractions, tier->resident_layers);
     needed.plain = needed.plain * sequences + stays.plain + first;
     needed.quantized = needed.quantized * sequences + stays.quantized + (config->quantized_pages ? first : 0);
     return (struct slot_counts){

@@ -33,9 +33,10 @@
  *   plain: free -> dirty -> free, when quantized          quantized: free -> dirty -> queued -> clean -> free
  *          free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
  *
- * Mixed pages.  With mixes_pages only some of each layer's chunks are quantized (cache/page_shares.h); the others stay
- * plain, on disk and in their slots, and are copies of nothing.  A sequence has the shares that its first document was
- * made with, and what it attends to depends on nothing else.  Slots are divided by the first sequence's shares.
+ * Mixed pages.  With mixes_pages only some of each layer's chunks are quantized (cache/page_fractions.h); the others
+ * stay plain, on disk and in their slots, and are copies of nothing.  A sequence has the fractions that its first
+ * document was made with, and what it attends to depends on nothing else.  Slots are divided by the first sequence's
+ * fractions.
  *
  * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
@@ -66,15 +67,15 @@ struct kv_fetch {
     const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
     uint64_t chunk_first;
     size_t chunk_count;
-    bool ahead;     /* a guess: takes only slots that may go now, and is no use of a chunk */
-    bool scan;      /* all of a head's chunks, in order, step after step */
-    bool stays;     /* what was read is soon wanted again: it is no victim when it is released */
-    bool quantized; /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
+    bool is_prefetch; /* takes only slots that may go now, and is not counted as a use of a chunk */
+    bool scan;        /* all of a head's chunks, in order, step after step */
+    bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
+    bool quantized;   /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
     /* The tier's; all count chunks. */
-    size_t pinned;   /* with a slot */
-    size_t arrived;  /* pinned and in memory */
-    size_t missed;   /* that were read */
-    size_t foreseen; /* found in memory because of a guess that is still held */
+    size_t pinned;        /* with a slot */
+    size_t arrived;       /* pinned and in memory */
+    size_t missed;        /* that were read */
+    size_t prefetch_hits; /* found in memory because a prefetch had read them */
 };
 
 /* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
@@ -121,14 +122,14 @@ enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count
     STATUS_CHECKED;
 /* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
  * it is saved or not.  Slots that nobody has used yet are divided anew. */
-enum status kv_sequence_set_shares(struct kv_sequence *sequence, const struct page_shares *shares,
-                                   struct error *error) STATUS_CHECKED;
+enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,
+                                      struct error *error) STATUS_CHECKED;
 /* NULL: it has none, or none yet. */
-const struct page_shares *kv_sequence_shares(const struct kv_sequence *sequence);
+const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
  * key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew; the
- * document's shares become the sequence's; where pages are mixed, one of plain pages has shares of zero.  writable:
- * opened to be appended to, and token_count is all of it. */
+ * document's fractions become the sequence's; where pages are mixed, a document of plain pages has fractions of
+ * zero.  writable: opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)
     STATUS_CHECKED;
@@ -153,13 +154,13 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t hits, misses;        /* chunks that were fetched to be attended to */
-    uint64_t guessed, foreseen;   /* chunks that guesses had read; hits that are owed to them */
-    uint64_t wait_ns;             /* in which nothing could be computed */
-    uint64_t host_bytes;          /* of slots that were ever used, key index, tables and buffers */
-    uint64_t resident_read_pages; /* of read_pages, those of layers that stay in RAM */
-    size_t resident_layers;       /* so many do */
-    uint64_t held;                /* chunks that heads hold now */
+    uint64_t hits, misses;              /* chunks that were fetched to be attended to */
+    uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
+    uint64_t wait_ns;                   /* in which nothing could be computed */
+    uint64_t host_bytes;                /* of slots that were ever used, key index, tables and buffers */
+    uint64_t resident_read_pages;       /* of read_pages, those of layers that stay in RAM */
+    size_t resident_layers;             /* so many do */
+    uint64_t held;                      /* chunks that heads hold now */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */

@@ -40,7 +40,7 @@ struct slot {
     bool fetched;  /* from disk, and not released since */
     bool is_victim;
     bool reads_quantized; /* being read as a 4-bit page */
-    bool guessed;         /* fetched by a guess, and not released since */
+    bool prefetched;      /* read by a prefetch, and not released since */
     bool is_held;         /* residency.h: one of the pins is that, */
     uint32_t next_held;   /* and this the next slot of its head; TIER_NO_SLOT: none */
 };
@@ -89,11 +89,11 @@ struct kv_tier {
     struct tier_slots slots;
     struct tier_reads reads;
     struct codec_kernels codec;
-    size_t quantized_bytes;    /* of a 4-bit chunk; 0: there are none */
-    size_t resident_layers;    /* whose chunks never go */
-    struct page_shares shares; /* by which slots are divided, where pages are mixed */
-    uint64_t host_bytes_max;   /* before slots were divided anew (kv_tier_statistics) */
-    uint8_t *key_index_run;    /* owned; [TIER_RUN_CHUNKS][key_index_bytes] */
+    size_t quantized_bytes;          /* of a 4-bit chunk; 0: there are none */
+    size_t resident_layers;          /* whose chunks never go */
+    struct page_fractions fractions; /* by which slots are divided, where pages are mixed */
+    uint64_t host_bytes_max;         /* before slots were divided anew (kv_tier_statistics) */
+    uint8_t *key_index_run;          /* owned; [TIER_RUN_CHUNKS][key_index_bytes] */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -117,10 +117,10 @@ struct sequence_pages {
     bool saved;         /* and has every chunk from the first on: it may be committed */
     enum status failed; /* nothing more goes to the disk, and failure says why; STATUS_OK: not so */
     struct error failure;
-    uint64_t committed_tokens; /* of what is saved */
-    struct page_shares shares; /* which of its full chunks are in 4 bits; no layers: all are */
-    uint32_t *held;            /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
-    uint8_t *uses;             /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
+    uint64_t committed_tokens;       /* of what is saved */
+    struct page_fractions fractions; /* which of its full chunks are in 4 bits; no layers: all are */
+    uint32_t *held; /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
+    uint8_t *uses;  /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* Owned; [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */
     uint64_t *complete;      /* rows below it are complete */
@@ -136,10 +136,11 @@ static inline void **kv_quantized_entry(const struct kv_sequence *sequence, size
 /* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
 static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, size_t layer, size_t head,
                                          uint64_t chunk) {
-    const struct page_shares *shares = &sequence->pages->shares;
+    const struct page_fractions *fractions = &sequence->pages->fractions;
     return sequence->quantized != NULL &&
-           (shares->layer_count == 0 ||
-            page_shares_is_quantized(shares, layer, head, sequence->cache->config.kv_head_count, chunk));
+           (fractions->layer_count == 0 ||
+            page_fractions_is_quantized(fractions, layer, head, sequence->cache->config.kv_head_count,
+                                        chunk));
 }
 
 /* Where a full chunk is in the form that stays. */

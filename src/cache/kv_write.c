@@ -25,11 +25,11 @@ static struct document *written_document(const struct kv_sequence *sequence) {
 }
 
 /* A write that finds all buffers under way waits for one. */
-#define WRITE(document, call)                                                                     \
-    do {                                                                                          \
-        enum status write_status_;                                                                \
-        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_room(document, error)); \
-        TRY(write_status_);                                                                       \
+#define WRITE(document, call)                                                                       \
+    do {                                                                                            \
+        enum status write_status_;                                                                  \
+        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_buffer(document, error)); \
+        TRY(write_status_);                                                                         \
     } while (0)
 
 /* Key index of chunks [first, first + count); layers that keep none have zeros there. */

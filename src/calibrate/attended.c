@@ -53,7 +53,7 @@ static void attend(const struct attended_args *args, size_t query, size_t head, 
 static void attended_task(void *context, const struct pool_worker *worker) {
     const struct attended_args *args = context;
     size_t heads = args->samples->model->config.head_count;
-    struct range range = pool_share(worker, args->query_count * heads, 1);
+    struct range range = pool_range(worker, args->query_count * heads, 1);
     float *scores = args->scratch + worker->index * args->samples->options.window_size;
     for (size_t i = range.begin; i < range.end; i++)
         attend(args, args->query_first + i / heads, i % heads, scores);

@@ -57,7 +57,7 @@ struct calibration_run {
     struct pool *pool;
     struct samples samples;
     struct hash_head *head;
-    double began, span; /* of the present stage, in shares of the whole */
+    double began, span; /* of the present stage, as fractions of the whole */
     const char *stage;
 };
 

@@ -172,7 +172,7 @@ static void draw_query(struct hash_head *h, size_t index, float *scores) {
 
 static void draw_task(void *context, const struct pool_worker *worker) {
     struct hash_head *h = context;
-    struct range queries = pool_share(worker, h->query_count, 1);
+    struct range queries = pool_range(worker, h->query_count, 1);
     for (size_t i = queries.begin; i < queries.end; i++)
         draw_query(h, i, h->scores + worker->index * h->window_size);
 }
@@ -320,11 +320,11 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
 static void caught_task(void *context, const struct pool_worker *worker) {
     struct caught_run *run = context;
     const struct hash_head *h = run->head;
-    struct range windows = pool_share(worker, h->window_count, 1);
+    struct range windows = pool_range(worker, h->window_count, 1);
     for (size_t i = windows.begin; i < windows.end; i++) encode_window(run, i);
     pool_barrier(worker);
     size_t queries = h->samples->query_count;
-    struct range share = pool_share(worker, h->window_count * queries, 1);
+    struct range share = pool_range(worker, h->window_count * queries, 1);
     for (size_t i = share.begin; i < share.end; i++)
         run->caught[i] = query_caught(run, i / queries, i % queries, worker->index);
 }

@@ -252,7 +252,7 @@ static void reduce(struct hash_trainer *t) {
 
 static void pairs_task(void *context, const struct pool_worker *worker) {
     struct hash_trainer *t = context;
-    struct range slots = pool_share(worker, HASH_PAIR_SLOTS, 1);
+    struct range slots = pool_range(worker, HASH_PAIR_SLOTS, 1);
     for (size_t slot = slots.begin; slot < slots.end; slot++) slot_forward(t, slot, worker->index);
     pool_barrier(worker);
     if (worker->index == 0) balance_codes(t);

@@ -16,9 +16,9 @@ struct reading {
     _Atomic uint64_t checksum; /* keeps the compiler from leaving the reads out */
 };
 
-static void read_share(void *context, const struct pool_worker *worker) {
+static void read_range(void *context, const struct pool_worker *worker) {
     struct reading *reading = context;
-    struct range range = pool_share(worker, reading->word_count, 128);
+    struct range range = pool_range(worker, reading->word_count, 128);
     /* Eight sums, so that no addition waits for the one before it; named, so that they stay in registers. */
     words a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0}, g = {0}, h = {0};
     for (size_t i = range.begin; i + LANES <= range.end; i += LANES) {
@@ -36,9 +36,9 @@ static void read_share(void *context, const struct pool_worker *worker) {
     reading->checksum += sum[0] + sum[1];
 }
 
-static void fill_share(void *context, const struct pool_worker *worker) {
+static void fill_range(void *context, const struct pool_worker *worker) {
     struct reading *reading = context;
-    struct range range = pool_share(worker, reading->word_count, 128);
+    struct range range = pool_range(worker, reading->word_count, 128);
     memset((void *)(uintptr_t)(reading->data + range.begin), 1, (range.end - range.begin) * sizeof(words));
 }
 
@@ -55,14 +55,14 @@ enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, struc
     (void)madvise(memory, BANDWIDTH_PASS_BYTES, MADV_HUGEPAGE); /* a hint */
     bandwidth->memory = memory;
     struct reading reading = reading_of(bandwidth);
-    pool_run(pool, fill_share, &reading);
+    pool_run(pool, fill_range, &reading);
     return STATUS_OK;
 }
 
 uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool) {
     struct reading reading = reading_of(bandwidth);
     uint64_t began = clock_ns();
-    pool_run(pool, read_share, &reading);
+    pool_run(pool, read_range, &reading);
     return clock_ns() - began;
 }
 

@@ -13,13 +13,13 @@
 #include "cli/bench_result.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
+#include "cli/fractions.h"
 #include "cli/interrupt.h"
 #include "cli/kv_scratch.h"
 #include "cli/model_type.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/session.h"
-#include "cli/shares.h"
 #include "cli/trace_file.h"
 #include "engine/recording.h"
 #include "platform/clock.h"
@@ -152,8 +152,8 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                        .write_bytes = after.write_bytes - before.write_bytes,
                                        .hits = after.hits - before.hits,
                                        .misses = after.misses - before.misses,
-                                       .guessed = after.guessed - before.guessed,
-                                       .foreseen = after.foreseen - before.foreseen,
+                                       .prefetched = after.prefetched - before.prefetched,
+                                       .prefetch_hits = after.prefetch_hits - before.prefetch_hits,
                                        .wait_ns = after.wait_ns - before.wait_ns,
                                        .host_bytes = after.host_bytes};
 }
@@ -185,8 +185,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         TRY(check_interrupt(error));
     }
     test->select = attention_statistics(attention);
-    test->shares = sequence_shares(bench->sequences[0]);
-    if (!bench->quiet) shares_print(bench->session.engine, bench->sequences[0]);
+    test->fractions = sequence_fractions(bench->sequences[0]);
+    if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
     test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
     return bench_print_row(&bench->printer, test, error);
 }

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "cli/bench_result.h"
+#include "cli/fractions.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/plan.h"
-#include "cli/shares.h"
 #include "cli/version.h"
 
 static uint64_t token_count(const struct bench_test *test) {
@@ -77,7 +77,7 @@ static int compare_doubles(const void *a, const void *b) {
 /* Medians over the repetitions. */
 struct floor {
     double bandwidth; /* bytes per second; 0: not measured */
-    double share;     /* of it that decoding reached */
+    double ratio;     /* of it that decoding reached */
 };
 
 static double median(double *values, size_t count) {
@@ -86,19 +86,19 @@ static double median(double *values, size_t count) {
 }
 
 /* Of one repetition: a step beside the reads that were made between its steps. */
-static double sample_share(const struct bench_model *model, const struct bench_test *test, size_t index) {
+static double sample_ratio(const struct bench_model *model, const struct bench_test *test, size_t index) {
     double steps_per_second = bench_sample_rate(test, index) / (double)test->sequence_count;
     return steps_per_second * (double)bench_step_bytes(model, test) / test->read_rates[index];
 }
 
 static struct floor floor_of(const struct bench_model *model, const struct bench_test *test) {
-    double rates[BENCH_SAMPLES_MAX], shares[BENCH_SAMPLES_MAX];
+    double rates[BENCH_SAMPLES_MAX], ratios[BENCH_SAMPLES_MAX];
     if (test->sample_count == 0 || test->read_rates[0] <= 0) return (struct floor){0};
     for (size_t i = 0; i < test->sample_count; i++) {
         rates[i] = test->read_rates[i];
-        shares[i] = sample_share(model, test, i);
+        ratios[i] = sample_ratio(model, test, i);
     }
-    return (struct floor){median(rates, test->sample_count), median(shares, test->sample_count)};
+    return (struct floor){median(rates, test->sample_count), median(ratios, test->sample_count)};
 }
 
 /* ---- the table ---- */
@@ -169,7 +169,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
         struct floor floor = floor_of(model, test);
         if (floor.bandwidth > 0)
             output_text(" %9.1f | %5.1f GB/s | %6.1f %% |", (double)bench_step_bytes(model, test) * 1e-6,
-                        floor.bandwidth * 1e-9, floor.share * 100);
+                        floor.bandwidth * 1e-9, floor.ratio * 100);
         else
             output_text(" %9s | %10s | %8s |", "", "", "");
     }
@@ -198,10 +198,10 @@ static void add_floor(json_t *row, const struct bench_model *model, const struct
     bool measured = floor.bandwidth > 0;
     json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
     json_add(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
-    json_add(row, "bandwidth_share", measured ? json_real(floor.share) : json_null());
+    json_add(row, "bandwidth_share", measured ? json_real(floor.ratio) : json_null());
     json_t *list = json_array();
     for (size_t i = 0; measured && i < test->sample_count; i++)
-        json_array_append_new(list, json_real(sample_share(model, test, i)));
+        json_array_append_new(list, json_real(sample_ratio(model, test, i)));
     json_add(row, "samples_share", list);
 }
 
@@ -219,7 +219,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
     json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
-    json_add(row, "select_certified", certificates_json(&s->certified));
+    json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
     json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
@@ -260,10 +260,10 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_read_bytes", tier->read_bytes);
     json_add_uint(row, "kv_write_bytes", tier->write_bytes);
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
-    json_add_uint(row, "kv_prefetched", tier->guessed); /* chunks; and hits that are owed to them: */
-    json_add_uint(row, "kv_prefetched_used", tier->foreseen);
+    json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks; and hits that are owed to them: */
+    json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
-    if (test->shares != NULL) json_add_number(row, "kv_share_in_4_bits", shares_mean(test->shares));
+    if (test->fractions != NULL) json_add_number(row, "kv_share_in_4_bits", fractions_mean(test->fractions));
 }
 
 /* llama-bench's names; what loam adds comes last. */

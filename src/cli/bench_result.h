@@ -29,12 +29,13 @@ struct bench_test {
     uint64_t batch, ubatch, threads;
     enum kv_type k_type, v_type;
     const struct plan *plan;
-    uint64_t kv_bytes_per_token;      /* with the key index */
-    uint64_t kv_row_bytes;            /* K and V of a token of one KV head */
-    uint64_t kv_step_bytes;           /* bytes that a step of one sequence reads, at mid test */
-    struct select_statistics select;  /* of all repetitions */
-    const struct page_shares *shares; /* of the first sequence, borrowed; NULL: its pages are of one form */
-    struct kv_tier_statistics tier;   /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
+    uint64_t kv_bytes_per_token;     /* with the key index */
+    uint64_t kv_row_bytes;           /* K and V of a token of one KV head */
+    uint64_t kv_step_bytes;          /* bytes that a step of one sequence reads, at mid test */
+    struct select_statistics select; /* of all repetitions */
+    const struct page_fractions
+        *fractions;                 /* of the first sequence, borrowed; NULL: its pages are of one form */
+    struct kv_tier_statistics tier; /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MAX];

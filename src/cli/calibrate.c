@@ -199,10 +199,10 @@ static void print_layers(const struct calibration_result *r) {
 
 /* ---- the whole ---- */
 
-static bool show(void *context, const char *stage, double share) {
+static bool show(void *context, const char *stage, double done) {
     struct progress *progress = context;
     progress->label = stage;
-    progress_update(progress, (uint64_t)(share * 10000), 10000);
+    progress_update(progress, (uint64_t)(done * 10000), 10000);
     return interrupt_requested();
 }
 
@@ -222,7 +222,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
         fprintf(stderr, "loam: %zu windows of %zu tokens, %zu of them held out\n", c->how.window_count,
                 c->how.window_size, c->how.held_out);
     progress_begin(&c->progress, "reading", quiet);
-    c->progress.shares = true;
+    c->progress.is_work = true;
     c->how.progress = show, c->how.progress_context = &c->progress;
     enum status status = calibrate_run(&c->result, c->session.model, c->windows, &c->how, error);
     progress_end(&c->progress);

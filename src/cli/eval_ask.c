@@ -248,8 +248,8 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     json_add(object, "decode", eval_work_json(work));
     json_add_uint(object, "step_bytes", bytes);
     json_add_number(object, "mass", mass);
-    if (caught->certified_count > 0)
-        json_add_number(object, "certified", caught->certified / (double)caught->certified_count);
+    if (caught->mass_bound_count > 0)
+        json_add_number(object, "mass_bound", caught->mass_bound / (double)caught->mass_bound_count);
     json_array_append(run->results, object);
     if (evaluation_wants_lines(evaluation)) return evaluation_line(evaluation, object, error);
     json_decref(object);

@@ -52,11 +52,11 @@ static struct recall_cell sum_of(const struct recall_cell *cells, size_t count) 
 }
 
 /* Whether the table has a column for it. */
-static bool certifies(const struct recall_run *run) {
-    bool certifies = false;
+static bool bounds_mass(const struct recall_run *run) {
+    bool bounds = false;
     for (size_t i = 0; i < run->evaluation->preset_count; i++)
-        certifies = certifies || run->evaluation->plans[i].select.certify;
-    return certifies;
+        bounds = bounds || run->evaluation->plans[i].select.mass_bound;
+    return bounds;
 }
 
 static double percent(double sum, uint64_t count) { return 100 * sum / (double)count; }
@@ -79,7 +79,7 @@ static void row_cells(struct table *table, const struct recall_run *run, size_t 
     if (worst == SIZE_MAX) { /* the layer is dense, or there is less than what is kept */
         table_cell(table, "100.00");
         table_cell(table, "100.00");
-        if (certifies(run)) table_cell(table, "100.00");
+        if (bounds_mass(run)) table_cell(table, "100.00");
         table_cell(table, "-");
         table_cell(table, "100.00");
         table_cell(table, "-");
@@ -87,9 +87,9 @@ static void row_cells(struct table *table, const struct recall_run *run, size_t 
     }
     table_cell(table, "%.2f", percent(sum.kept, sum.count));
     table_cell(table, "%.2f", percent(sum.mass, sum.count));
-    if (certifies(run) && sum.certified_count > 0)
-        table_cell(table, "%.2f", percent(sum.certified, sum.certified_count));
-    else if (certifies(run))
+    if (bounds_mass(run) && sum.mass_bound_count > 0)
+        table_cell(table, "%.2f", percent(sum.mass_bound, sum.mass_bound_count));
+    else if (bounds_mass(run))
         table_cell(table, "-");
     table_cell(table, "%.2f (%zu.%zu)", percent(cells[worst].mass, cells[worst].count),
                worst / run->head_count, worst % run->head_count);
@@ -110,11 +110,11 @@ static json_t *head_json(const struct recall_run *run, size_t preset, size_t len
     json_add_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
     json_add_number(object, "mass_least", cell->count > 0 ? cell->mass_min : 1);
     json_add_number(object, "top", cell->count > 0 ? cell->top / count : 1);
-    if (run->evaluation->plans[preset].select.certify) {
-        bool has = cell->certified_count > 0;
-        json_add_number(object, "certified", has ? cell->certified / (double)cell->certified_count : 1);
-        json_add_number(object, "certified_least", has ? cell->certified_min : 1);
-        json_add_number(object, "certified_excess", has ? cell->certified_excess : 0);
+    if (run->evaluation->plans[preset].select.mass_bound) {
+        bool has = cell->mass_bound_count > 0;
+        json_add_number(object, "mass_bound", has ? cell->mass_bound / (double)cell->mass_bound_count : 1);
+        json_add_number(object, "mass_bound_min", has ? cell->mass_bound_min : 1);
+        json_add_number(object, "mass_bound_excess", has ? cell->mass_bound_excess : 0);
     }
     return object;
 }
@@ -135,14 +135,14 @@ static json_t *trees_json(const struct recall_run *run) {
 
 static enum status report(void *context, struct error *error) {
     struct recall_run *run = context;
-    static const char *const heads[] = {"preset",      "length",     "layer", "kept %", "mass %",
-                                        "certified %", "worst head", "top %", "steps"};
-    enum { CERTIFIED = 5 };
-    struct table table = {.column_count = sizeof heads / sizeof heads[0] - !certifies(run)};
+    static const char *const heads[] = {"preset",  "length",     "layer", "kept %", "mass %",
+                                        "bound %", "worst head", "top %", "steps"};
+    enum { MASS_BOUND = 5 };
+    struct table table = {.column_count = sizeof heads / sizeof heads[0] - !bounds_mass(run)};
     json_t *root = evaluation_json(run->evaluation), *results = json_array();
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         if (i < table.column_count) table.is_number[i] = i > 0;
-        if (i != CERTIFIED || certifies(run)) table_cell(&table, "%s", heads[i]);
+        if (i != MASS_BOUND || bounds_mass(run)) table_cell(&table, "%s", heads[i]);
     }
     for (size_t preset = 0; preset < run->evaluation->preset_count; preset++)
         for (size_t length = 0; length < run->reader.length_count; length++) {

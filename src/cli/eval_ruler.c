@@ -69,11 +69,11 @@ static void read_tasks(struct ruler_run *run, const struct options *options) {
 
 enum { SHARED_NONE, SHARED_NIAH, SHARED_ALL }; /* choices of --shared-text */
 
-static void group_tasks(struct ruler_run *run, uint64_t shares) {
+static void group_tasks(struct ruler_run *run, uint64_t sharing) {
     struct group *shared = NULL;
     for (size_t i = 0; i < run->task_count; i++) {
-        bool can_share = shares != SHARED_NONE && ruler_task_can_share(run->tasks[i]) &&
-                         (shares == SHARED_ALL || run->tasks[i] != RULER_VT);
+        bool can_share = sharing != SHARED_NONE && ruler_task_can_share(run->tasks[i]) &&
+                         (sharing == SHARED_ALL || run->tasks[i] != RULER_VT);
         struct group *group = can_share && shared != NULL ? shared : &run->groups[run->group_count++];
         if (can_share) shared = group;
         group->is_shared = can_share;

@@ -107,8 +107,8 @@ static void add_work(struct eval_tier_work *work, const struct kv_tier_statistic
     work->read_bytes += after->read_bytes - before->read_bytes;
     work->hits += after->hits - before->hits;
     work->misses += after->misses - before->misses;
-    work->prefetched += after->guessed - before->guessed;
-    work->prefetched_used += after->foreseen - before->foreseen;
+    work->prefetched += after->prefetched - before->prefetched;
+    work->prefetched_used += after->prefetch_hits - before->prefetch_hits;
 }
 
 enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,

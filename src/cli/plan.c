@@ -97,11 +97,11 @@ json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
     return object;
 }
 
-json_t *certificates_json(const struct certificates *certificates) {
-    if (certificates->count == 0) return NULL;
+json_t *mass_bounds_json(const struct mass_bounds *bounds) {
+    if (bounds->count == 0) return NULL;
     json_t *object = json_object();
-    json_add_number(object, "mean", certificates->sum / (double)certificates->count);
-    json_add_number(object, "least", certificates->least);
-    json_add_uint(object, "count", certificates->count);
+    json_add_number(object, "mean", bounds->sum / (double)bounds->count);
+    json_add_number(object, "min", bounds->min);
+    json_add_uint(object, "count", bounds->count);
     return object;
 }

@@ -22,8 +22,8 @@ void plan_read_sizes(struct plan *plan, const struct options *options);
 json_t *plan_json(const struct plan *plan);
 /* What the searches of select=tree evaluated, beside what others would have; NULL: there were none. */
 json_t *tree_counts_json(const struct tree_counts *counts);
-/* What was certainly caught with certify=1; NULL: nothing was certified. */
-json_t *certificates_json(const struct certificates *certificates);
+/* The mass bounds with mass_bound=1; NULL: there are none. */
+json_t *mass_bounds_json(const struct mass_bounds *bounds);
 
 /* What reuse=similarity took from steps before; hit_ratio is null where no head looked. */
 json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes);

@@ -18,7 +18,7 @@ static void print_figures(const struct progress *progress, uint64_t done, uint64
     double left = rate > 0 ? (double)(total - done) / rate : 0;
     unsigned whole = left < 86400 * 365 ? (unsigned)(left + 0.5) : 0;
     fprintf(stderr, "%s %3u%% ", progress->label, (unsigned)(done * 100 / total));
-    if (!progress->shares)
+    if (!progress->is_work)
         fprintf(stderr, "%llu/%llu tokens, %.1f t/s, ", (unsigned long long)done, (unsigned long long)total,
                 rate);
     if (whole >= 3600)

@@ -16,7 +16,7 @@ struct progress {
     unsigned tenths; /* lines printed, where no bar can be */
     uint64_t offset; /* done before this work (several prompts in one bar) */
     uint64_t total;  /* 0: what the updates say */
-    bool shares;     /* done and total are parts of the work, not tokens: no rate is shown */
+    bool is_work;    /* done and total are parts of the work, not tokens: no rate is shown */
 };
 
 void progress_begin(struct progress *progress, const char *label, bool quiet);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/fractions.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/listener.h"
@@ -12,7 +13,6 @@
 #include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
-#include "cli/shares.h"
 #include "cli/trace_file.h"
 
 struct run {
@@ -294,7 +294,7 @@ static void print_timings(const struct run *run) {
             g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
     print_full_context(run);
-    shares_print(run->session.engine, run->answers[0].sequence);
+    fractions_print(run->session.engine, run->answers[0].sequence);
 }
 
 static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
@@ -348,7 +348,7 @@ static json_t *selection_json(struct engine *engine) {
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
     json_t *object =
         json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
-    json_add(object, "certified", certificates_json(&s.certified));
+    json_add(object, "mass_bound", mass_bounds_json(&s.mass_bound));
     return object;
 }
 
@@ -392,8 +392,8 @@ static json_t *run_json(const struct run *run) {
     json_add(root, "decode",
              phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
     tiers_json(run, root);
-    json_t *shares = shares_json(session->engine, run->answers[0].sequence);
-    if (shares != NULL) json_add(root, "compression", shares);
+    json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
+    if (fractions != NULL) json_add(root, "compression", fractions);
     json_add(root, "selection", selection_json(session->engine));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
     json_add(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));

@@ -10,10 +10,10 @@
 
 #include "cache/store/store.h"
 #include "cli/command.h"
+#include "cli/fractions.h"
 #include "cli/json_file.h"
 #include "cli/kv_disk.h"
 #include "cli/output.h"
-#include "cli/shares.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
 
@@ -88,8 +88,8 @@ static json_t *info_json(const struct document_info *info) {
     json_add(object, "used", json_string(time_text(info->used, time)));
     json_add(object, "model", json_bytes(info->model, strlen(info->model)));
     json_add(object, "layout", json_bytes(info->layout, strlen(info->layout)));
-    if (info->shares != NULL) json_add_number(object, "share_in_4_bits", shares_mean(info->shares));
-    if (info->shares != NULL) json_add(object, "shares_by_layer", shares_layers_json(info->shares));
+    if (info->fractions != NULL) json_add_number(object, "share_in_4_bits", fractions_mean(info->fractions));
+    if (info->fractions != NULL) json_add(object, "shares_by_layer", fractions_layers_json(info->fractions));
     json_add(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
 }
@@ -161,7 +161,7 @@ enum status ls_command(const struct options *options, struct error *error) {
 static void show_text(void *context, const struct document_info *info) {
     (void)context;
     char text[4 * STORE_TEXT_MAX], size[32], time[TIME_BYTES], hex[2 * STORE_FINGERPRINT_BYTES + 1];
-    char share[SHARES_TEXT_BYTES];
+    char fractions[FRACTIONS_TEXT_BYTES];
     output_text("document     %" PRIu64 "\n", info->id);
     output_text("name         %s\n", shown(info->name, text, sizeof text));
     output_text("state        %s\n", state_of(info));
@@ -174,7 +174,8 @@ static void show_text(void *context, const struct document_info *info) {
     output_text("last used    %s\n", time_text(info->used, time));
     output_text("model        %s\n", shown(info->model, text, sizeof text));
     output_text("layout       %s\n", shown(info->layout, text, sizeof text));
-    if (info->shares != NULL) output_text("in 4 bits    %s of the pages\n", shares_text(info->shares, share));
+    if (info->fractions != NULL)
+        output_text("in 4 bits    %s of the pages\n", fractions_text(info->fractions, fractions));
     output_text("fingerprint  %s\n", fingerprint_text(info, hex));
 }
 

@@ -308,7 +308,7 @@ struct add_mass_operation {
     float weight;
 };
 
-/* A layout with bounds: what share of each query head's attention over all that its row sees the listed rows have at
+/* A layout with bounds: what fraction of each query head's attention over all that its row sees the listed rows have at
  * least (1: all of it), by the bounds of the rest, whether its rows lie as they were stored or in 4 bits. */
 struct mass_bound_operation {
     const float *q; /* as attend_rows had all of these */
@@ -319,7 +319,7 @@ struct mass_bound_operation {
     size_t item_count;
     const struct softmax_sum *sums;
     const struct key_index_layout *layout;
-    double *shares; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
+    double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
 };
 
 struct gather_operation { /* y[i] = x[indices[i]] */

@@ -18,14 +18,14 @@ struct documents {
     struct store *store;       /* owned */
     struct kv_backing backing; /* name: owned */
     char *name;
-    bool is_read_only; /* the folder cannot be written: nothing is saved, and unwritable says why */
-    bool is_told;      /* and somebody was told */
-    bool fixes_shares; /* only documents that were made with these shares are used */
-    bool takes_rows;   /* and documents without pages in 4 bits, of rows_codec */
+    bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable says why */
+    bool is_told;         /* and somebody was told */
+    bool fixes_fractions; /* only documents that were made with these fractions are used */
+    bool takes_rows;      /* and documents without pages in 4 bits, of rows_codec */
     char rows_codec[STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
-    documents_choose *choose; /* NULL: pages are of one form, or the shares are given */
+    documents_choose *choose; /* NULL: pages are of one form, or the fractions are given */
     void *choose_context;
 };
 
@@ -97,7 +97,7 @@ static enum status open_store(struct documents *documents, struct store_options 
 
 /* Shares that are fixed hold for what is opened, too. */
 static bool takes_rows(const struct plan *plan) {
-    return plan->mixes_pages && (!plan->fixes_shares || plan->quantized_of_16 == 0);
+    return plan->mixes_pages && (!plan->fixes_fractions || plan->quantized_of_16 == 0);
 }
 
 enum status documents_open(struct documents **result, const struct plan *plan,
@@ -131,12 +131,12 @@ enum status documents_open(struct documents **result, const struct plan *plan,
     memcpy(documents->rows_codec, backing->layout.codec, sizeof documents->rows_codec);
     documents->takes_rows = takes_rows(plan);
     if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
-    if (plan->mixes_pages) { /* zeros are shares too, until they are chosen */
-        backing->layout.shares = plan->shares;
-        backing->layout.shares.layer_count = (uint16_t)model->config.layer_count;
-        documents->fixes_shares = plan->fixes_shares;
-        if (plan->fixes_shares)
-            memset(backing->layout.shares.sixteenths, plan->quantized_of_16, model->config.layer_count);
+    if (plan->mixes_pages) { /* zeros are fractions too, until they are chosen */
+        backing->layout.fractions = plan->fractions;
+        backing->layout.fractions.layer_count = (uint16_t)model->config.layer_count;
+        documents->fixes_fractions = plan->fixes_fractions;
+        if (plan->fixes_fractions)
+            memset(backing->layout.fractions.sixteenths, plan->quantized_of_16, model->config.layer_count);
     }
     snprintf(backing->layout.key_index_kind, sizeof backing->layout.key_index_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;
@@ -196,7 +196,7 @@ static struct store_layout rows_layout(const struct documents *documents) {
     memcpy(rows.codec, documents->rows_codec, sizeof rows.codec);
     rows.chunk_bytes = rows.tail_bytes;
     rows.tail_bytes = 0;
-    rows.shares = (struct page_shares){0};
+    rows.fractions = (struct page_fractions){0};
     return rows;
 }
 
@@ -224,7 +224,7 @@ static enum status find(struct documents *documents, const int32_t *tokens, uint
         *match = (struct store_match){0};
         TRY(find_longer(documents, &backing->layout, tokens, token_count, match, error));
     } else {
-        TRY((documents->fixes_shares ? store_find_same : store_find)(
+        TRY((documents->fixes_fractions ? store_find_same : store_find)(
             documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
     }
     if (documents->takes_rows) {
@@ -280,17 +280,17 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
     return STATUS_OK;
 }
 
-/* A new document, of the shares that were chosen for the first one. */
+/* A new document, of the fractions that were chosen for the first one. */
 static enum status create(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
                           uint64_t token_capacity, struct error *error) {
     struct kv_backing *backing = &documents->backing;
-    struct page_shares *shares = &backing->layout.shares;
+    struct page_fractions *fractions = &backing->layout.fractions;
     if (documents->choose != NULL)
         documents->choose(documents->choose_context, documents->store, &backing->layout, sequence,
-                          token_count, token_capacity, shares);
+                          token_count, token_capacity, fractions);
     documents->choose = NULL;
     kv_sequence_set_backing(sequence, backing);
-    if (shares->layer_count > 0) TRY(kv_sequence_set_shares(sequence, shares, error));
+    if (fractions->layer_count > 0) TRY(kv_sequence_set_fractions(sequence, fractions, error));
     if (documents->is_read_only) return error_set(error, STATUS_FULL, "%s", documents->unwritable.message);
     return kv_sequence_create_document(sequence, token_capacity, error);
 }

@@ -7,10 +7,11 @@
  *
  * A prompt that continues a document extends it.  A prompt that diverges before the document's end only reads it, and
  * so does one that needs another key index (it is rebuilt).  Once the prompt's own KV is at least a quarter of what it
- * shares, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
+ * fractions, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
  *
- * With mixed pages (exact and quantized), a document keeps the shares it was created with.  A search matches the model
- * and the kind of pages; a sequence that continues a document takes its shares, whatever would be chosen today.
+ * With mixed pages (exact and quantized), a document keeps the fractions it was created with.  A search matches the
+ * model and the kind of pages; a sequence that continues a document takes its fractions, whatever would be chosen
+ * today.
  *
  * A read-only folder is read.  New KV behind its documents stays in RAM, if RAM holds it.  A prompt that shares no
  * saved prefix is rejected.  Damage cannot be flagged in such a folder: after damage the prompt is recomputed in RAM.
@@ -36,12 +37,12 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context);
-/* Chooses the share of quantized pages of a new document, where pages are mixed.  Called once per document.
+/* Chooses the fraction of quantized pages of a new document, where pages are mixed.  Called once per document.
  * token_count: tokens of the prompt.  token_capacity: of the new document.  The sequence is empty and must be empty
  * again on return.  Cannot fail. */
 typedef void documents_choose(void *context, struct store *store, const struct store_layout *layout,
                               struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
-                              struct page_shares *shares);
+                              struct page_fractions *fractions);
 /* Call before the first sequence. */
 void documents_choose_with(struct documents *documents, documents_choose *choose, void *context);
 /* A line for the user (store_warning), or NULL. */

@@ -141,7 +141,7 @@ enum status sequence_set_select(struct sequence *sequence, const struct select_m
 
 /* ---- life ---- */
 
-/* ---- shares ---- */
+/* ---- fractions of quantized pages ---- */
 
 static enum status run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error);
@@ -180,7 +180,7 @@ static double layer_seconds(void *context) {
 }
 
 /* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */
-static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_SHARES_LAYERS_MAX]) {
+static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_FRACTIONS_LAYERS_MAX]) {
     struct calibration *file = NULL;
     bool known = calibration_open(&file, engine->model, NULL, NULL) == STATUS_OK && file != NULL &&
                  calibration_kv_sensitivity(file) != NULL;
@@ -192,13 +192,13 @@ static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE
     return known;
 }
 
-static void choose_shares(void *context, struct store *store, const struct store_layout *layout,
-                          struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
-                          struct page_shares *shares) {
+static void choose_fractions(void *context, struct store *store, const struct store_layout *layout,
+                             struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
+                             struct page_fractions *fractions) {
     struct engine *engine = context;
     const struct pool *pool = device_pool(engine->model->device);
     const bool selects = engine->select != NULL && token_count > 0;
-    float sensitivity[PAGE_SHARES_LAYERS_MAX];
+    float sensitivity[PAGE_FRACTIONS_LAYERS_MAX];
     struct layer_timing timing = {engine, kv};
     const struct page_question question = {
         .store = store,
@@ -214,7 +214,7 @@ static void choose_shares(void *context, struct store *store, const struct store
         .sensitivity = read_sensitivity(engine, sensitivity) ? sensitivity : NULL,
         .layer_seconds = engine->hides_reads ? layer_seconds : NULL,
         .layer_context = &timing};
-    engine->has_costs = quantized_pages_plan(&engine->costs, &question, shares);
+    engine->has_costs = quantized_pages_plan(&engine->costs, &question, fractions);
 }
 
 const struct page_costs *engine_page_costs(const struct engine *engine) {
@@ -229,8 +229,8 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                        engine->select, engine->kv.buffer_bytes, error));
     documents_build_with(engine->documents, build_rows, engine);
     engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
-    if (plan->mixes_pages && plan->shares.layer_count == 0 && !plan->fixes_shares)
-        documents_choose_with(engine->documents, choose_shares, engine);
+    if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
+        documents_choose_with(engine->documents, choose_fractions, engine);
     return STATUS_OK;
 }
 
@@ -484,8 +484,8 @@ static bool suffix_selects(const struct engine *engine, const struct sequence *s
 uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
 const char *sequence_notice(const struct sequence *sequence) { return sequence->notice.message; }
-const struct page_shares *sequence_shares(const struct sequence *sequence) {
-    return kv_sequence_shares(sequence->kv);
+const struct page_fractions *sequence_fractions(const struct sequence *sequence) {
+    return kv_sequence_fractions(sequence->kv);
 }
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
     return sequence->engine->kv.host_bytes > 0 ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;

@@ -123,15 +123,15 @@ uint64_t sequence_reused_tokens(const struct sequence *sequence);
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or why nothing is saved; "": no notice. */
 const char *sequence_notice(const struct sequence *sequence);
-/* The shares of quantized chunks by layer (cache/page_shares.h), known once the first prefill has begun; NULL: all
- * chunks have one form. */
-const struct page_shares *sequence_shares(const struct sequence *sequence);
+/* The fractions of quantized chunks by layer (cache/page_fractions.h), known once the first prefill has begun; NULL:
+ * all chunks have one form. */
+const struct page_fractions *sequence_fractions(const struct sequence *sequence);
 /* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
-/* The measured costs behind the shares of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
+/* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
 struct page_costs;
 const struct page_costs *engine_page_costs(const struct engine *engine);
 

@@ -39,7 +39,7 @@ struct engine {
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
     bool has_costs;
-    struct page_costs costs; /* the measured costs behind the shares, if has_costs */
+    struct page_costs costs; /* the measured costs behind the fractions, if has_costs */
 };
 
 /* Reserves space for token_count more tokens, or says why there is none. */

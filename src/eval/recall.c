@@ -110,17 +110,16 @@ static size_t in_both(const uint32_t *a, size_t a_count, const uint32_t *b, size
     return both;
 }
 
-static void add_certified(struct recall_cell *sum, uint64_t count, double certified, double least,
-                          double excess) {
-    bool is_first = sum->certified_count == 0;
-    if (is_first || least < sum->certified_min) sum->certified_min = least;
-    if (is_first || excess > sum->certified_excess) sum->certified_excess = excess;
-    sum->certified += certified;
-    sum->certified_count += count;
+static void add_mass_bound(struct recall_cell *sum, uint64_t count, double bound, double min, double excess) {
+    bool is_first = sum->mass_bound_count == 0;
+    if (is_first || min < sum->mass_bound_min) sum->mass_bound_min = min;
+    if (is_first || excess > sum->mass_bound_excess) sum->mass_bound_excess = excess;
+    sum->mass_bound += bound;
+    sum->mass_bound_count += count;
 }
 
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
-                     const struct row_list *list, const double *certified, struct recall_cell *cell) {
+                     const struct row_list *list, const double *bound, struct recall_cell *cell) {
     const uint32_t *rows = list->rows;
     const size_t row_count = list->count;
     size_t visible = (size_t)step->position + 1;
@@ -144,7 +143,7 @@ static void add_head(struct recall *recall, const struct select_event *step, con
     cell->top += (double)in_both(rows, row_count, recall->best, best_count) / (double)best_count;
     cell->kept += (double)row_count / (double)visible;
     cell->count++;
-    if (certified != NULL) add_certified(cell, 1, *certified, *certified, *certified - mass);
+    if (bound != NULL) add_mass_bound(cell, 1, *bound, *bound, *bound - mass);
 }
 
 void recall_add(void *context, const struct select_event *step) {
@@ -157,7 +156,7 @@ void recall_add(void *context, const struct select_event *step) {
         score_rows(recall, step, kv_head, group);
         for (size_t g = 0; g < group; g++)
             add_head(recall, step, recall->scores + g * recall->row_capacity, &step->lists[kv_head],
-                     step->certified != NULL ? &step->certified[kv_head * group + g] : NULL,
+                     step->mass_bound != NULL ? &step->mass_bound[kv_head * group + g] : NULL,
                      &recall->cells[step->layer_index * shape->head_count + kv_head * group + g]);
     }
 }
@@ -173,7 +172,7 @@ void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell) {
     sum->top += cell->top;
     sum->kept += cell->kept;
     sum->count += cell->count;
-    if (cell->certified_count > 0)
-        add_certified(sum, cell->certified_count, cell->certified, cell->certified_min,
-                      cell->certified_excess);
+    if (cell->mass_bound_count > 0)
+        add_mass_bound(sum, cell->mass_bound_count, cell->mass_bound, cell->mass_bound_min,
+                       cell->mass_bound_excess);
 }

@@ -4,7 +4,7 @@
  *          |o - o'| <= 2 (1 - mass) max |v|
  *   top    of the n rows with the largest exact scores, n = how many were selected, the share that was selected
  *   kept   selected rows / visible rows
- *   certified  the mass bound: the least mass that the selection proves it has caught, if it computes one
+ *   mass_bound  a lower bound of mass: the least mass that the selection proves it has caught, if it computes one
  *
  * Scores are computed here, in plain float with double sums, from the keys as they are stored.  Thread: one. */
 #ifndef LOAM_EVAL_RECALL_H
@@ -25,10 +25,10 @@ struct recall_shape {
 struct recall_cell {                  /* of one layer and query head, over the steps */
     double mass, mass_min, top, kept; /* sums; mass_min: the smallest */
     uint64_t count;
-    uint64_t certified_count; /* of the following; 0: they are not set */
-    double certified, certified_min;
-    /* max of certified - mass.  Above 0, except for this file's rounding, it is a defect. */
-    double certified_excess;
+    uint64_t mass_bound_count; /* of the following; 0: they are not set */
+    double mass_bound, mass_bound_min;
+    /* max of mass_bound - mass.  Above 0, except for this file's rounding, it is a defect. */
+    double mass_bound_excess;
 };
 
 struct recall {

@@ -66,11 +66,11 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
-    if (quantized && value > PAGE_SHARE_WHOLE)
+    if (quantized && value > PAGE_FRACTION_WHOLE)
         return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
-                         number, PAGE_SHARE_WHOLE);
+                         number, PAGE_FRACTION_WHOLE);
     if (quantized) {
-        plan->fixes_shares = true;
+        plan->fixes_fractions = true;
         plan->quantized_of_16 = (uint8_t)value;
     } else if (resident)
         plan->resident_layers = (size_t)value;
@@ -116,7 +116,7 @@ static enum status read_preset(struct plan *plan, const struct preset *preset, s
     plan->preset = preset->name;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
-    plan->quantized_pages = plan->mixes_pages = plan->fixes_shares = false;
+    plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
     plan->resident_layers = SIZE_MAX;
     if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
     if (preset->disk_settings != NULL && plan->disk_directory != NULL)
@@ -148,10 +148,10 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         plan->k_type = k_type;
         plan->v_type = v_type;
     }
-    if (plan->fixes_shares && !plan->mixes_pages)
+    if (plan->fixes_fractions && !plan->mixes_pages)
         return error_set(
             error, STATUS_USAGE,
-            "--set quantized: a share of the pages in 4 bits is of codec=dynamic with --kv-disk");
+            "--set quantized: a fraction of the pages in 4 bits is of codec=dynamic with --kv-disk");
     plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
     const bool reuses = is_word(plan->methods[AXIS_REUSE], "similarity");
     plan->select.reuse.kind = reuses ? REUSE_SIMILARITY : REUSE_NONE;

@@ -3,19 +3,19 @@
 #include <math.h>
 
 #include "base/assert.h"
-#include "cache/page_shares.h"
+#include "cache/page_fractions.h"
 
-double compression_read_seconds(const struct compression_costs *costs, double share) {
-    double bytes = costs->bytes * (1 - share) + costs->bytes * share * costs->ratio;
+double compression_read_seconds(const struct compression_costs *costs, double fraction) {
+    double bytes = costs->bytes * (1 - fraction) + costs->bytes * fraction * costs->ratio;
     return costs->other_seconds + bytes / costs->read_rate;
 }
 
-double compression_compute_seconds(const struct compression_costs *costs, double share) {
-    return costs->compute_seconds + costs->bytes * share / costs->decode_rate;
+double compression_compute_seconds(const struct compression_costs *costs, double fraction) {
+    return costs->compute_seconds + costs->bytes * fraction / costs->decode_rate;
 }
 
-double compression_layer_seconds(const struct compression_costs *costs, double share) {
-    return fmax(compression_read_seconds(costs, share), compression_compute_seconds(costs, share));
+double compression_layer_seconds(const struct compression_costs *costs, double fraction) {
+    return fmax(compression_read_seconds(costs, fraction), compression_compute_seconds(costs, fraction));
 }
 
 double compression_fraction(const struct compression_costs *costs) {
@@ -26,33 +26,33 @@ double compression_fraction(const struct compression_costs *costs) {
     return fmin(fmax(late / gained, 0), 1);
 }
 
-/* With weights share / sensitivity times `scale`. */
-static double spread(const double *shares, const float *sensitivity, size_t layer, double scale) {
-    if (sensitivity == NULL || !(shares[layer] > 0)) return shares[layer];
-    return fmin(scale * shares[layer] / fmax((double)sensitivity[layer], 1e-9), 1);
+/* With weights fraction / sensitivity times `scale`. */
+static double spread(const double *fractions, const float *sensitivity, size_t layer, double scale) {
+    if (sensitivity == NULL || !(fractions[layer] > 0)) return fractions[layer];
+    return fmin(scale * fractions[layer] / fmax((double)sensitivity[layer], 1e-9), 1);
 }
 
 /* The scale at which the sum is what it was: it grows with the scale. */
-static double spread_scale(const double *shares, const float *sensitivity, size_t layer_count) {
+static double spread_scale(const double *fractions, const float *sensitivity, size_t layer_count) {
     double sum = 0, low = 0, high = 0;
-    for (size_t i = 0; i < layer_count; i++) sum += shares[i];
+    for (size_t i = 0; i < layer_count; i++) sum += fractions[i];
     for (size_t i = 0; i < layer_count; i++)
-        if (sensitivity != NULL && shares[i] > 0)
-            high = fmax(high, fmax((double)sensitivity[i], 1e-9) / shares[i]);
+        if (sensitivity != NULL && fractions[i] > 0)
+            high = fmax(high, fmax((double)sensitivity[i], 1e-9) / fractions[i]);
     for (int round = 0; round < 100; round++) {
         double middle = (low + high) / 2, found = 0;
-        for (size_t i = 0; i < layer_count; i++) found += spread(shares, sensitivity, i, middle);
+        for (size_t i = 0; i < layer_count; i++) found += spread(fractions, sensitivity, i, middle);
         *(found < sum ? &low : &high) = middle;
     }
     return high;
 }
 
-void compression_spread(const double *shares, const float *sensitivity, size_t layer_count,
+void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count,
                         uint8_t *sixteenths) {
-    double scale = spread_scale(shares, sensitivity, layer_count), owed = 0;
+    double scale = spread_scale(fractions, sensitivity, layer_count), owed = 0;
     for (size_t i = 0; i < layer_count; i++) {
-        owed += PAGE_SHARE_WHOLE * spread(shares, sensitivity, i, scale);
-        double given = fmin(fmax(round(owed), 0), PAGE_SHARE_WHOLE);
+        owed += PAGE_FRACTION_WHOLE * spread(fractions, sensitivity, i, scale);
+        double given = fmin(fmax(round(owed), 0), PAGE_FRACTION_WHOLE);
         sixteenths[i] = (uint8_t)given;
         owed -= given;
     }

@@ -1,6 +1,6 @@
-/* compression: the share of a layer's reads to take in 4-bit form (LeoAM, section 4.4, "Dynamic KV compression").
+/* compression: the fraction of a layer's reads to take in 4-bit form (LeoAM, section 4.4, "Dynamic KV compression").
  *
- * Reads of one layer overlap with the computation of another.  With a share x of the data compressed
+ * Reads of one layer overlap with the computation of another.  With a fraction x of the data compressed
  *
  *     reading    T0 + D (1 - x) / B + D x delta / B      falls with x
  *     computing  Tc + D x / R                            rises with x: the compute threads also decode
@@ -9,11 +9,11 @@
  *
  *     x* = clamp((T0 + D / B - Tc) / (D ((1 - delta) / B + 1 / R)), 0, 1)
  *
- * Each page of a document has one form, so shares are sixteenths of a layer (cache/page_shares.h); compression_spread
- * rounds to them.
+ * Each page of a document has one form, so fractions are sixteenths of a layer (cache/page_fractions.h);
+ * compression_spread rounds to them.
  *
- * Differs from LeoAM: the paper's condition has t(D delta), where it must be t(D x), the time to decompress the share
- * (delta is the given ratio of sizes, not a choice).  t is bytes over a measured rate. */
+ * Differs from LeoAM: the paper's condition has t(D delta), where it must be t(D x), the time to decompress the
+ * fraction (delta is the given ratio of sizes, not a choice).  t is bytes over a measured rate. */
 #ifndef LOAM_PLAN_COMPRESSION_H
 #define LOAM_PLAN_COMPRESSION_H
 
@@ -34,14 +34,14 @@ struct compression_costs {
 /* Returns x*, 0 to 1.  Rates must be positive.  0: there is nothing to read, or compression saves nothing (ratio >= 1).
  */
 double compression_fraction(const struct compression_costs *costs);
-/* Rounds the shares of layers to sixteenths.  The sum over the first n layers, for every n, changes by at most half a
- * sixteenth.  sensitivity: each layer's error at 4 bits, > 0 where known.  The sum is then distributed by
- * share / sensitivity, up to 1 per layer; a share of 0 stays 0.  NULL: shares are only rounded. */
-void compression_spread(const double *shares, const float *sensitivity, size_t layer_count,
+/* Rounds the fractions of layers to sixteenths.  The sum over the first n layers, for every n, changes by at most
+ * half a sixteenth.  sensitivity: each layer's error at 4 bits, > 0 where known.  The sum is then distributed by
+ * fraction / sensitivity, up to 1 per layer; a fraction of 0 stays 0.  NULL: fractions are only rounded. */
+void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count,
                         uint8_t *sixteenths);
 /* Seconds of reading, of computing, and the longer of the two. */
-double compression_read_seconds(const struct compression_costs *costs, double share);
-double compression_compute_seconds(const struct compression_costs *costs, double share);
-double compression_layer_seconds(const struct compression_costs *costs, double share);
+double compression_read_seconds(const struct compression_costs *costs, double fraction);
+double compression_compute_seconds(const struct compression_costs *costs, double fraction);
+double compression_layer_seconds(const struct compression_costs *costs, double fraction);
 
 #endif

@@ -82,10 +82,10 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
     if (plan->quantized_pages &&
         (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
         return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
-    if (plan->mixes_pages && (!plan->quantized_pages || config->layer_count > PAGE_SHARES_LAYERS_MAX))
+    if (plan->mixes_pages && (!plan->quantized_pages || config->layer_count > PAGE_FRACTIONS_LAYERS_MAX))
         return error_set(error, STATUS_USAGE,
-                         "a share of the pages in 4 bits is of at most %d layers, not %zu",
-                         PAGE_SHARES_LAYERS_MAX, config->layer_count);
+                         "a fraction of the pages in 4 bits is of at most %d layers, not %zu",
+                         PAGE_FRACTIONS_LAYERS_MAX, config->layer_count);
     return check_select(plan, error);
 }
 

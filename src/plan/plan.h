@@ -16,7 +16,7 @@
 #include "attention/attention.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
-#include "cache/page_shares.h"
+#include "cache/page_fractions.h"
 #include "model/model.h"
 #include "plan/presets.h"
 
@@ -46,14 +46,14 @@ struct plan {
     enum kv_type k_type, v_type;
     /* Pages on disk, and full chunks in RAM, are quantized to 4 bits.  f16 only. */
     bool quantized_pages;
-    /* With quantized_pages: only a share of each layer's chunks is quantized.  shares: of new documents.  Without
+    /* With quantized_pages: only a fraction of each layer's chunks is quantized.  fractions: of new documents.  Without
      * layers they are chosen when the first document is made, from what the machine is measured to do
      * (plan/quantized_pages.h). */
     bool mixes_pages;
-    struct page_shares shares;
-    /* Fixed shares instead: quantized_of_16 of every 16 pages in all layers, on any machine and budget.  So answers do
-     * not depend on the budget.  Documents with other shares are not used. */
-    bool fixes_shares;
+    struct page_fractions fractions;
+    /* Fixed fractions instead: quantized_of_16 of every 16 pages in all layers, on any machine and budget.  So
+     * answers do not depend on the budget.  Documents with other fractions are not used. */
+    bool fixes_fractions;
     uint8_t quantized_of_16;
     /* With KV on disk: this many first layers stay in RAM if host_bytes holds them. */
     size_t resident_layers;

@@ -14,8 +14,8 @@
 #include "platform/clock.h"
 
 enum { CHUNKS = 32, ROUNDS = 5 };
-/* A share of the document that is written to be read again, for the measurement. */
-enum { SAMPLE_SHARE = 128, SAMPLE_PAGES_MIN = 16, SAMPLE_BYTES_MAX = 4 << 20 };
+/* A fraction of the document that is written to be read again, for the measurement. */
+enum { SAMPLE_FRACTION = 128, SAMPLE_PAGES_MIN = 16, SAMPLE_BYTES_MAX = 4 << 20 };
 
 /* ---- attention ---- */
 
@@ -124,8 +124,8 @@ enum status quantized_pages_measure(struct page_costs *costs, const struct page_
 
 enum { STEPS = 256 };
 
-/* A layer's costs with a share x in 4 bits: RAM holds the more chunks the smaller they are, so what is read falls with
- * x in number too, which the paper's D does not. */
+/* A layer's costs with a fraction x in 4 bits: RAM holds the more chunks the smaller they are, so what is read falls
+ * with x in number too, which the paper's D does not. */
 static struct compression_costs costs_of(const struct page_costs *costs, const struct page_work *work,
                                          bool dense, double x) {
     const double threads = (double)work->thread_count, rows_bytes = (double)work->rows_bytes;
@@ -145,8 +145,8 @@ static struct compression_costs costs_of(const struct page_costs *costs, const s
                                       .other_seconds = missed > 0 ? costs->disk.alone_seconds : 0};
 }
 
-double quantized_pages_share(const struct page_costs *costs, const struct page_work *work,
-                             size_t layer_index) {
+double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
+                                size_t layer_index) {
     const bool dense = layer_index < work->dense_layers || work->kept >= work->chunks;
     double best = 0, least = INFINITY;
     for (int step = 0; step <= STEPS; step++) { /* of equals the smallest: what hides anyway stays exact */
@@ -161,12 +161,12 @@ double quantized_pages_share(const struct page_costs *costs, const struct page_w
 }
 
 void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
-                            struct page_shares *shares) {
-    double layers[PAGE_SHARES_LAYERS_MAX];
-    ASSERT(work->layer_count <= PAGE_SHARES_LAYERS_MAX);
-    for (size_t i = 0; i < work->layer_count; i++) layers[i] = quantized_pages_share(costs, work, i);
-    *shares = (struct page_shares){.layer_count = (uint16_t)work->layer_count};
-    compression_spread(layers, work->sensitivity, work->layer_count, shares->sixteenths);
+                            struct page_fractions *fractions) {
+    double layers[PAGE_FRACTIONS_LAYERS_MAX];
+    ASSERT(work->layer_count <= PAGE_FRACTIONS_LAYERS_MAX);
+    for (size_t i = 0; i < work->layer_count; i++) layers[i] = quantized_pages_fraction(costs, work, i);
+    *fractions = (struct page_fractions){.layer_count = (uint16_t)work->layer_count};
+    compression_spread(layers, work->sensitivity, work->layer_count, fractions->sixteenths);
 }
 
 /* ---- the document ---- */
@@ -190,21 +190,21 @@ static struct page_work work_of(const struct page_question *question) {
 }
 
 bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
-                          struct page_shares *shares) {
+                          struct page_fractions *fractions) {
     const struct page_work work = work_of(question);
     struct page_sample sample = {.store = question->store,
                                  .layout = question->layout,
                                  .token_capacity = question->token_capacity,
                                  .bytes = work.chunks * work.layer_count * work.kv_head_count *
-                                          work.rows_bytes / SAMPLE_SHARE,
+                                          work.rows_bytes / SAMPLE_FRACTION,
                                  .kv = question->rows,
                                  .group = question->group};
-    memset(shares->sixteenths, work.held < 1 ? PAGE_SHARE_WHOLE : 0, work.layer_count);
+    memset(fractions->sixteenths, work.held < 1 ? PAGE_FRACTION_WHOLE : 0, work.layer_count);
     if (work.held >= 1) return false; /* nothing will be read */
     if (sample.bytes > SAMPLE_BYTES_MAX) sample.bytes = SAMPLE_BYTES_MAX;
     if (sample.bytes < SAMPLE_PAGES_MIN * store_tail_bytes(question->layout)) return false;
     if (quantized_pages_measure(costs, &sample, NULL) != STATUS_OK) return false;
     if (question->layer_seconds != NULL) costs->layer = question->layer_seconds(question->layer_context);
-    quantized_pages_choose(costs, &work, shares);
+    quantized_pages_choose(costs, &work, fractions);
     return true;
 }

@@ -1,8 +1,8 @@
-/* quantized_pages: the share of its pages that a new document quantizes to 4 bits (LeoAM, section 4.4;
+/* quantized_pages: the fraction of its pages that a new document quantizes to 4 bits (LeoAM, section 4.4;
  * docs/decisions/0016).
  *
  * For each layer, plan/compression.h balances the reads of a step's misses against the computation they overlap with.
- * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger share also means fewer misses.
+ * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger fraction also means fewer misses.
  *
  * The selection and the budget give what a step reads and computes.  The times are measured in about 60 ms, when the
  * engine's first document is made:
@@ -19,7 +19,7 @@
 #define LOAM_PLAN_QUANTIZED_PAGES_H
 
 #include "cache/kv_cache.h"
-#include "cache/page_shares.h"
+#include "cache/page_fractions.h"
 #include "cache/store/store.h"
 #include "kernels/attention/kv_layout.h"
 
@@ -35,7 +35,7 @@ struct page_work {
     size_t rows_bytes;        /* of an exact chunk */
     size_t quantized_bytes;   /* of a quantized chunk in RAM */
     uint64_t chunks, kept;    /* per head: all chunks, and chunks attended to in layers that select */
-    double held;              /* 0..1: the share of all chunks that RAM holds if they are exact */
+    double held;              /* 0..1: the fraction of all chunks that RAM holds if they are exact */
     const float *sensitivity; /* [layer_count]: a layer's error at 4 bits; NULL: unknown */
 };
 
@@ -60,19 +60,19 @@ struct page_question {
     double (*layer_seconds)(void *context);
     void *layer_context;
 };
-/* Measures, and chooses the shares of the document.  false: nothing was measured, and all pages have one form. */
+/* Measures, and chooses the fractions of the document.  false: nothing was measured, and all pages have one form. */
 bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
-                          struct page_shares *shares);
+                          struct page_fractions *fractions);
 
 /* The parts of quantized_pages_plan, for tests.  Measures all costs except `layer`. */
 enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
                                     struct error *error) STATUS_CHECKED;
-/* The smallest share that minimises a layer's time, 0 to 1 in steps of 1 / 256.  Equals compression_fraction if RAM
+/* The smallest fraction that minimises a layer's time, 0 to 1 in steps of 1 / 256.  Equals compression_fraction if RAM
  * holds no chunk. */
-double quantized_pages_share(const struct page_costs *costs, const struct page_work *work,
-                             size_t layer_index);
-/* Chooses the share of every layer. */
+double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
+                                size_t layer_index);
+/* Chooses the fraction of every layer. */
 void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
-                            struct page_shares *shares);
+                            struct page_fractions *fractions);
 
 #endif

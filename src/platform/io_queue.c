@@ -69,7 +69,7 @@ bool io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes
 }
 
 size_t io_queue_in_flight(const struct io_queue *queue) { return queue->in_flight; }
-size_t io_queue_room(const struct io_queue *queue) { return queue->depth - queue->in_flight; }
+size_t io_queue_free_count(const struct io_queue *queue) { return queue->depth - queue->in_flight; }
 
 static enum io_call call_of(enum io_operation operation) {
     switch (operation) {

@@ -85,8 +85,8 @@ size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, 
 size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
                      size_t count_min);
 
-size_t io_queue_in_flight(const struct io_queue *queue); /* submitted, completion not yet returned */
-size_t io_queue_room(const struct io_queue *queue);      /* submits that will not be STATUS_FULL */
+size_t io_queue_in_flight(const struct io_queue *queue);  /* submitted, completion not yet returned */
+size_t io_queue_free_count(const struct io_queue *queue); /* submits that will not be STATUS_FULL */
 
 /* The one line for a completion that failed: file, operation, offset, bytes, reason.  Returns its status. */
 enum status io_completion_error(const struct io_completion *completion, struct error *error);

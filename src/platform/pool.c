@@ -230,7 +230,7 @@ void pool_ticket_reset(const struct pool_worker *worker) {
     atomic_store_explicit(&worker->pool->ticket, 0, memory_order_relaxed);
 }
 
-struct range pool_share(const struct pool_worker *worker, size_t total, size_t granule) {
+struct range pool_range(const struct pool_worker *worker, size_t total, size_t granule) {
     size_t pieces = (total + granule - 1) / granule;
     size_t begin = pieces * worker->index / worker->count * granule;
     size_t end = pieces * (worker->index + 1) / worker->count * granule;

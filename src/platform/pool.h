@@ -47,7 +47,7 @@ struct range {
     size_t begin, end; /* [begin, end) */
 };
 
-/* This worker's contiguous share of total items, cut at multiples of granule. */
-struct range pool_share(const struct pool_worker *worker, size_t total, size_t granule);
+/* This worker's contiguous range of total items, cut at multiples of granule. */
+struct range pool_range(const struct pool_worker *worker, size_t total, size_t granule);
 
 #endif

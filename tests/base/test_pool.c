@@ -43,14 +43,14 @@ static void runs_barriers_and_tickets(void **state) {
     }
 }
 
-static void shares_cover_everything_once(void **state) {
+static void ranges_cover_everything_once(void **state) {
     (void)state;
     for (size_t total = 0; total < 300; total += 7)
         for (size_t count = 1; count < 9; count++) {
             size_t next = 0;
             for (size_t i = 0; i < count; i++) {
                 struct pool_worker worker = {i, count, NULL};
-                struct range range = pool_share(&worker, total, 16);
+                struct range range = pool_range(&worker, total, 16);
                 assert_int_equal(range.begin, next);
                 assert_true(range.begin % 16 == 0 || range.begin == total);
                 next = range.end;
@@ -100,7 +100,7 @@ static void fork_join_time(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_barriers_and_tickets),
-        cmocka_unit_test(shares_cover_everything_once),
+        cmocka_unit_test(ranges_cover_everything_once),
         cmocka_unit_test(signals_are_for_the_caller),
         cmocka_unit_test(fork_join_time),
     };

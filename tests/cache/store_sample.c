@@ -65,8 +65,9 @@ static size_t tail_bytes(const struct sample *sample) {
 
 static size_t page_bytes(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct store_layout *layout = &sample->layout;
-    bool rows = layout->shares.layer_count > 0 &&
-                !page_shares_is_quantized(&layout->shares, layer, kv_head, layout->kv_head_count, chunk);
+    bool rows =
+        layout->fractions.layer_count > 0 &&
+        !page_fractions_is_quantized(&layout->fractions, layer, kv_head, layout->kv_head_count, chunk);
     return rows ? layout->tail_bytes : layout->chunk_bytes;
 }
 
@@ -78,9 +79,9 @@ void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint
 void sample_share(struct sample *sample, struct random *random) {
     struct store_layout *layout = &sample->layout;
     layout->tail_bytes = 8 * (1 + (uint32_t)random_below(random, 2048));
-    layout->shares.layer_count = (uint16_t)layout->layer_count;
+    layout->fractions.layer_count = (uint16_t)layout->layer_count;
     for (size_t i = 0; i < layout->layer_count; i++)
-        layout->shares.sixteenths[i] = (uint8_t)random_below(random, PAGE_SHARE_WHOLE + 1);
+        layout->fractions.sixteenths[i] = (uint8_t)random_below(random, PAGE_FRACTION_WHOLE + 1);
 }
 
 static void sample_tail(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
@@ -106,7 +107,7 @@ void sample_key_index(const struct sample *sample, size_t layer, size_t kv_head,
         enum status status_ = (expression);         \
         if (status_ == STATUS_OK) break;            \
         if (status_ != STATUS_FULL) return status_; \
-        TRY(document_wait_room(document, error));   \
+        TRY(document_wait_buffer(document, error)); \
     }
 
 /* One head of one layer: runs of chunks, as a prefill writes them. */

@@ -199,35 +199,35 @@ static void see(void *context, const struct document_info *info) {
 }
 
 /* Pages in 4 bits of chunks [first, end) of one head. */
-static uint64_t quantized_of(const struct page_shares *shares, size_t head, size_t heads, uint64_t first,
-                             uint64_t end) {
+static uint64_t quantized_of(const struct page_fractions *fractions, size_t head, size_t heads,
+                             uint64_t first, uint64_t end) {
     uint64_t count = 0;
     for (uint64_t chunk = first; chunk < end; chunk++)
-        count += page_shares_is_quantized(shares, 0, head, heads, chunk);
+        count += page_fractions_is_quantized(fractions, 0, head, heads, chunk);
     return count;
 }
 
 static void assert_share(uint64_t quantized, uint64_t pages, unsigned sixteenths) {
-    uint64_t wanted = pages * sixteenths, found = quantized * PAGE_SHARE_WHOLE;
-    if (found + PAGE_SHARE_WHOLE <= wanted || found >= wanted + PAGE_SHARE_WHOLE)
+    uint64_t wanted = pages * sixteenths, found = quantized * PAGE_FRACTION_WHOLE;
+    if (found + PAGE_FRACTION_WHOLE <= wanted || found >= wanted + PAGE_FRACTION_WHOLE)
         fail_msg("seed %llu: %llu of %llu pages in 4 bits, expected %u sixteenths", (unsigned long long)seed,
                  (unsigned long long)quantized, (unsigned long long)pages, sixteenths);
 }
 
 /* Any run of a head, and of a layer, has its share to within one page; no head is left out. */
-static void test_shares_are_even(void **state) {
+static void test_fractions_are_even(void **state) {
     (void)state;
     struct random random;
     random_init(&random, seed + 20);
-    for (unsigned sixteenths = 0; sixteenths <= PAGE_SHARE_WHOLE; sixteenths++)
+    for (unsigned sixteenths = 0; sixteenths <= PAGE_FRACTION_WHOLE; sixteenths++)
         for (int round = 0; round < 40; round++) {
-            const struct page_shares shares = {.layer_count = 1, .sixteenths = {(uint8_t)sixteenths}};
+            const struct page_fractions fractions = {.layer_count = 1, .sixteenths = {(uint8_t)sixteenths}};
             size_t heads = 1 + (size_t)random_below(&random, 12);
             uint64_t first = random_below(&random, 3000), end = first + random_below(&random, 100), layer = 0;
             for (size_t head = 0; head < heads; head++) {
-                uint64_t quantized = quantized_of(&shares, head, heads, first, end);
+                uint64_t quantized = quantized_of(&fractions, head, heads, first, end);
                 assert_share(quantized, end - first, sixteenths);
-                assert_int_equal(quantized_of(&shares, head, heads, first, first + 16), sixteenths);
+                assert_int_equal(quantized_of(&fractions, head, heads, first, first + 16), sixteenths);
                 layer += quantized;
             }
             assert_share(layer, heads * (end - first), sixteenths);
@@ -256,7 +256,7 @@ static void test_places_follow_each_other(void **state) {
 }
 
 /* Of each layer the bytes that its share says are written, each once. */
-static void test_shares_are_what_is_written(void **state) {
+static void test_fractions_are_what_is_written(void **state) {
     (void)state;
     struct fault_plan plan;
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);
@@ -277,12 +277,12 @@ static void test_shares_are_what_is_written(void **state) {
     assert_ok(document_create(&document, store, &description, &error), error);
     uint8_t *page = calloc(1, layout->tail_bytes);
     for (size_t layer = 0; layer < layout->layer_count; layer++) {
-        uint64_t before = plan.written_bytes, share = layout->shares.sixteenths[layer];
+        uint64_t before = plan.written_bytes, share = layout->fractions.sixteenths[layer];
         for (size_t head = 0; head < heads; head++)
             for (uint64_t chunk = 0; chunk < chunks; chunk++)
                 while (document_write_pages(document, layer, head, chunk, 1, (const void *const[]){page},
                                             &error) == STATUS_FULL)
-                    assert_ok(document_wait_room(document, &error), error);
+                    assert_ok(document_wait_buffer(document, &error), error);
         assert_ok(document_flush(document, &error), error);
         uint64_t quantized = share * heads * chunks / 16, rows = heads * chunks - quantized;
         assert_int_equal(plan.written_bytes - before, quantized * 8192 + rows * 16384);
@@ -304,9 +304,9 @@ static int64_t catalog_version(void) {
     return version;
 }
 
-/* A document keeps its shares, whatever a search would have chosen today; one without is not found by it, and a catalog
- * of those alone is what it always was. */
-static void test_shares_stay(void **state) {
+/* A document keeps its fractions, whatever a search would have chosen today; one without is not found by it, and a
+ * catalog of those alone is what it always was. */
+static void test_fractions_stay(void **state) {
     (void)state;
     struct random random;
     random_init(&random, seed + 22);
@@ -319,7 +319,8 @@ static void test_shares_stay(void **state) {
     mixed.layout.tail_bytes = plain.layout.tail_bytes;
     struct sample today = mixed;
     for (size_t i = 0; i < today.layout.layer_count; i++)
-        today.layout.shares.sixteenths[i] = (uint8_t)(PAGE_SHARE_WHOLE - mixed.layout.shares.sixteenths[i]);
+        today.layout.fractions.sixteenths[i] =
+            (uint8_t)(PAGE_FRACTION_WHOLE - mixed.layout.fractions.sixteenths[i]);
     assert_reused(store, &today, 64 * 20 + 3, 0);
     save(store, &mixed, 64 * 21);
     assert_int_equal(catalog_version(), 3);
@@ -332,7 +333,7 @@ static void test_shares_stay(void **state) {
     int32_t *tokens = sample_tokens(&today, 5000);
     assert_ok(store_find(store, &today.model, &today.layout, tokens, 5000, &match, &error), error);
     assert_int_equal(match.prefix_tokens, 64 * 21);
-    assert_memory_equal(&match.layout.shares, &mixed.layout.shares, sizeof mixed.layout.shares);
+    assert_memory_equal(&match.layout.fractions, &mixed.layout.fractions, sizeof mixed.layout.fractions);
     free(tokens);
     store_close(store);
 }
@@ -361,9 +362,9 @@ static void see_reason(void *context, const struct document_info *info) {
     if (info->damaged != NULL) snprintf(context, STORE_TEXT_MAX, "%s", info->damaged);
 }
 
-static void test_faulty_shares(void **state) {
+static void test_faulty_fractions(void **state) {
     (void)state;
-    static const char says[] = "expected a share of 0 to 9 or a to g for each of its 2 layers";
+    static const char says[] = "expected a fraction of 0 to 9 or a to g for each of its 2 layers";
     static const char *const faulty[] = {" share=8", " share=8h", " share=8-", " share=888",
                                          " share=",  " share=8 ", " share=8G"};
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
@@ -689,7 +690,7 @@ static void write_amplification(bool shared) {
     if (shared) {
         sample.layout.tail_bytes = 32768; /* at dimension 128 */
         sample.layout.chunk_bytes = 9728;
-        sample.layout.shares = (struct page_shares){.layer_count = 4, .sixteenths = {8, 8, 8, 8}};
+        sample.layout.fractions = (struct page_fractions){.layer_count = 4, .sixteenths = {8, 8, 8, 8}};
     }
     const uint64_t commits[] = {512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 4100};
     uint64_t id, before = plan.written_bytes;
@@ -736,7 +737,7 @@ static void test_open_is_quick(void **state) {
             enum status status;
             while ((status = document_write_pages(document, column / 8, column % 8, chunk, 16, chunks,
                                                   &error)) == STATUS_FULL)
-                assert_ok(document_wait_room(document, &error), error);
+                assert_ok(document_wait_buffer(document, &error), error);
             assert_ok(status, error);
         }
         if (chunk % 128 == 112)
@@ -775,11 +776,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_round_trips, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_round_trips_on_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prefixes, set_up, tear_down),
-        cmocka_unit_test(test_shares_are_even),
+        cmocka_unit_test(test_fractions_are_even),
         cmocka_unit_test(test_places_follow_each_other),
-        cmocka_unit_test_setup_teardown(test_shares_are_what_is_written, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_shares_stay, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_faulty_shares, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fractions_are_what_is_written, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fractions_stay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_faulty_fractions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list_and_remove, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer_and_readers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_own_pages, set_up, tear_down),

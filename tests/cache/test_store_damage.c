@@ -100,7 +100,7 @@ static size_t file_of(const struct scene *scene, uint64_t id, const char *suffix
 /* Two of three pages are larger than the others. */
 static void share(struct store_layout *layout) {
     layout->tail_bytes = 8 * 1200;
-    layout->shares = (struct page_shares){.layer_count = 1, .sixteenths = {5}};
+    layout->fractions = (struct page_fractions){.layer_count = 1, .sixteenths = {5}};
 }
 
 static void set_scene(struct scene *scene, uint64_t token_count) {

@@ -228,7 +228,7 @@ static void pages_in_both_forms(void **state) {
 }
 
 /* A share that is given is no choice of the machine's: the same answer for any budget, by documents of this share. */
-static void a_fixed_share_is_the_same_for_any_budget(void **state) {
+static void a_fixed_fraction_is_the_same_for_any_budget(void **state) {
     (void)state;
     char path[160], store[160], hosts[3][30];
     bool measured;
@@ -786,7 +786,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
         cmocka_unit_test(pages_in_both_forms),
-        cmocka_unit_test(a_fixed_share_is_the_same_for_any_budget),
+        cmocka_unit_test(a_fixed_fraction_is_the_same_for_any_budget),
         cmocka_unit_test(another_question_reuses_the_document),
         cmocka_unit_test(the_budget_holds),
         cmocka_unit_test(the_budget_holds_with_metadata),

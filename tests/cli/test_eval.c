@@ -460,39 +460,40 @@ static void recall_of_presets(void **state) {
     process_deinit(&recall);
 }
 
-/* A column where something certifies, and figures where it does. */
-static void recall_of_what_certifies(void **state) {
+/* A column for mass bounds, and figures where a preset computes them. */
+static void recall_of_mass_bounds(void **state) {
     (void)state;
     struct process_result recall =
-        LOAM("eval", "recall", "-m", model_path, "-f", text_path, "--lengths", "256", "--stretch", "8", "--set",
-             "dense=1,recent=16", "--preset",
-             "leoam:80:certify=1:rank=meanstd:heads=even,leoam:80:rank=meanstd:heads=even", "--json",
+        LOAM("eval", "recall", "-m", model_path, "-f", text_path, "--lengths", "256", "--stretch", "8",
+             "--set", "dense=1,recent=16", "--preset",
+             "leoam:80:mass_bound=1:rank=meanstd:heads=even,leoam:80:rank=meanstd:heads=even", "--json",
              json_path, "-q");
     if (recall.code != 0) fail_msg("%s", recall.complaints);
     json_t *root = read_json(json_path), *results = json_object_get(root, "results"), *result;
-    double mass[2] = {0}, certified = 0;
+    double mass[2] = {0}, bound = 0;
     size_t index, heads = TINY_LAYERS * TINY_HEADS;
     assert_int_equal(json_array_size(results), 2 * heads);
     json_array_foreach(results, index, result) {
         double caught = json_number_value(json_object_get(result, "mass"));
         mass[index / heads] += caught;
         if (index >= heads) {
-            assert_null(json_object_get(result, "certified"));
+            assert_null(json_object_get(result, "mass_bound"));
             continue;
         }
-        double share = json_number_value(json_object_get(result, "certified"));
-        double least = json_number_value(json_object_get(result, "certified_least"));
+        double share = json_number_value(json_object_get(result, "mass_bound"));
+        double least = json_number_value(json_object_get(result, "mass_bound_min"));
         assert_true(share >= least && least >= 0 && share <= caught);
-        assert_true(json_number_value(json_object_get(result, "certified_excess")) <= 1e-12);
+        assert_true(json_number_value(json_object_get(result, "mass_bound_excess")) <= 1e-12);
         bool dense = json_integer_value(json_object_get(result, "layer")) < 1;
         assert_true(dense ? share == 1 : share > 0 && share < caught);
-        certified += share;
+        bound += share;
     }
-    assert_true(mass[0] == mass[1] && certified < mass[0]); /* what is chosen is the same */
+    assert_true(mass[0] == mass[1] && bound < mass[0]); /* what is chosen is the same */
     json_decref(root);
-    assert_non_null(strstr(recall.output, "certified %"));
+    assert_non_null(strstr(recall.output, "bound %"));
     process_deinit(&recall);
-    check(LOAM("eval", "recall", "-m", model_path, "--preset", "hata:40:certify=1"), 2, "needs bounds of keys");
+    check(LOAM("eval", "recall", "-m", model_path, "--preset", "hata:40:mass_bound=1"), 2,
+          "needs bounds of keys");
 }
 
 int main(void) {
@@ -503,7 +504,7 @@ int main(void) {
         cmocka_unit_test(kl_of_full),
         cmocka_unit_test(kl_of_presets),
         cmocka_unit_test(recall_of_presets),
-        cmocka_unit_test(recall_of_what_certifies),
+        cmocka_unit_test(recall_of_mass_bounds),
         cmocka_unit_test(what_was_measured_is_reported_after_an_interrupt),
         cmocka_unit_test(nothing_measured_is_lost),
         cmocka_unit_test(a_shared_text_is_read_once),

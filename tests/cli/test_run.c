@@ -330,17 +330,17 @@ static void selection_is_reported(void **state) {
     free(full);
     free(same);
     free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos", "--temp",
-                "0", "--preset", "hata", "--set", "dense=0,recent=4,sinks=2,select=quest,page=8,certify=1",
+                "0", "--preset", "hata", "--set", "dense=0,recent=4,sinks=2,select=quest,page=8,mass_bound=1",
                 "--keep", "24"));
     json_t *root = load_json(), *selection = json_object_get(root, "selection");
     double kept = json_number_value(json_object_get(selection, "kept_ratio"));
     assert_true(kept > 0.2 && kept < 0.9);
     assert_true(json_is_null(json_object_get(selection, "recall")));
-    json_t *certified = json_object_get(selection, "certified");
-    double mean = json_number_value(json_object_get(certified, "mean"));
-    double least = json_number_value(json_object_get(certified, "least"));
-    assert_true(mean > 0 && mean < 1 && least > 0 && least <= mean);
-    assert_true(json_integer_value(json_object_get(certified, "count")) > 0);
+    json_t *bound = json_object_get(selection, "mass_bound");
+    double mean = json_number_value(json_object_get(bound, "mean"));
+    double min = json_number_value(json_object_get(bound, "min"));
+    assert_true(mean > 0 && mean < 1 && min > 0 && min <= mean);
+    assert_true(json_integer_value(json_object_get(bound, "count")) > 0);
     json_t *plan = json_object_get(root, "plan");
     assert_string_equal(json_string_value(json_object_get(root, "preset")), "hata");
     assert_string_equal(json_string_value(json_object_get(plan, "select")), "quest");

@@ -27,7 +27,7 @@ struct selection {
     const uint32_t *given; /* [item_count][kv_head_count][stride]; NULL: choose */
     uint32_t *chosen;      /* out, of the same shape; or NULL */
     size_t stride;
-    double *shares; /* out: mass bounds, or NULL */
+    double *mass_bounds; /* out: mass bounds, or NULL */
 };
 
 enum { SELECTION_GUARD = 0x6a4d6a4d, SELECTION_GUARDS = 16 };
@@ -76,7 +76,7 @@ static inline void selection_attend(const struct selection *s, struct device *de
                                                 .softcap = s->softcap,
                                                 .items = items,
                                                 .item_count = s->item_count,
-                                                .sums = adds || s->shares != NULL ? sums : NULL,
+                                                .sums = adds || s->mass_bounds != NULL ? sums : NULL,
                                                 .scores = adds ? scores : NULL,
                                                 .scores_stride = longest});
     if (adds)
@@ -88,7 +88,7 @@ static inline void selection_attend(const struct selection *s, struct device *de
                                                                           .scores = scores,
                                                                           .scores_stride = longest,
                                                                           .weight = s->mass_weight});
-    if (s->shares != NULL)
+    if (s->mass_bounds != NULL)
         device->operations->mass_bound(stream,
                                        &(struct mass_bound_operation){.q = s->q,
                                                                       .q_stride = s->q_stride,
@@ -100,7 +100,7 @@ static inline void selection_attend(const struct selection *s, struct device *de
                                                                       .item_count = s->item_count,
                                                                       .sums = sums,
                                                                       .layout = s->layout,
-                                                                      .shares = s->shares});
+                                                                      .mass_bounds = s->mass_bounds});
     free(sums), free(scores);
 }
 

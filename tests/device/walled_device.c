@@ -307,8 +307,9 @@ static void walled_mass_bound(struct stream *stream, const struct mass_bound_ope
     struct own_rows own =
         own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
     call.items = own.items;
-    call.shares = late_result(stream->device, operation->shares,
-                              operation->item_count * operation->head_count * sizeof *call.shares, NULL);
+    call.mass_bounds =
+        late_result(stream->device, operation->mass_bounds,
+                    operation->item_count * operation->head_count * sizeof *call.mass_bounds, NULL);
     enter(stream->device, false);
     inner_of(stream)->mass_bound(stream->inner, &call);
     leave(stream->device);

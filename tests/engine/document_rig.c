@@ -98,9 +98,9 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     if (method != &select_all) rig->options.select.keep = (struct select_keep){.tokens = 160};
     if (pages == RIG_MIXED) {
         rig->options.quantized_pages = rig->options.mixes_pages = true;
-        rig->options.shares.layer_count = (uint16_t)rig->model->config.layer_count;
-        memset(rig->options.shares.sixteenths, PAGE_SHARE_WHOLE, rig->model->config.layer_count);
-        rig->options.shares.sixteenths[0] = PAGE_SHARE_WHOLE / 2;
+        rig->options.fractions.layer_count = (uint16_t)rig->model->config.layer_count;
+        memset(rig->options.fractions.sixteenths, PAGE_FRACTION_WHOLE, rig->model->config.layer_count);
+        rig->options.fractions.sixteenths[0] = PAGE_FRACTION_WHOLE / 2;
     }
     assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
               error);

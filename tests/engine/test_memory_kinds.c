@@ -140,7 +140,7 @@ static void kv_in_device_memory(void **state) {
     (void)state;
     for (size_t i = 0; i < METHOD_COUNT; i++) {
         struct plan options = options_of(METHODS[i]);
-        options.select.certify = METHODS[i] == &select_tree || METHODS[i] == &select_quest;
+        options.select.mass_bound = METHODS[i] == &select_tree || METHODS[i] == &select_quest;
         same_logits("llama", options, false, WALLED);
         same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false, WALLED_APART);
     }
@@ -204,7 +204,7 @@ static void copies_fills_and_observers(void **state) {
         rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
         const struct plan plain = options_of(&select_all);
         struct plan options = options_of(&select_tree);
-        options.select.certify = true;
+        options.select.mass_bound = true;
         const struct model_config *config = &rig.model->config;
         const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
                                            config->k_dimension, config->attention_scale};
@@ -232,8 +232,8 @@ static void copies_fills_and_observers(void **state) {
     assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
     assert_int_equal(cells[0].count, STEPS);
     assert_true(cells[0].mass == cells[1].mass && cells[0].top == cells[1].top && cells[0].mass > 0);
-    assert_true(cells[0].certified == cells[1].certified && cells[0].certified_count == STEPS);
-    assert_true(did[0].certified.sum == did[1].certified.sum && did[0].certified.count > 0);
+    assert_true(cells[0].mass_bound == cells[1].mass_bound && cells[0].mass_bound_count == STEPS);
+    assert_true(did[0].mass_bound.sum == did[1].mass_bound.sum && did[0].mass_bound.count > 0);
     assert_memory_equal(&did[0].tree, &did[1].tree, sizeof did[0].tree);
     assert_true(did[0].tree.searches > 0);
     free(logits[0]);

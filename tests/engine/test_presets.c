@@ -32,7 +32,7 @@ enum budget { IN_RAM, AMPLE, LEAST };
 static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
                            enum budget budget, const char *folder) {
     /* Both forms, however much this machine would put into 4 bits. */
-    static const uint8_t shares[LAYERS] = {7, 12, 16, 0};
+    static const uint8_t fractions[LAYERS] = {7, 12, 16, 0};
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = 1,
                         .batch_size = 256,
@@ -41,8 +41,8 @@ static struct plan plan_of(struct rig *rig, const char *preset, const char *set,
     if (budget != IN_RAM) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->error), rig->error);
     assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->error), rig->error);
     if (plan.mixes_pages) {
-        plan.shares.layer_count = LAYERS;
-        memcpy(plan.shares.sixteenths, shares, sizeof shares);
+        plan.fractions.layer_count = LAYERS;
+        memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
     }
     if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
     if (budget == LEAST)

@@ -1,5 +1,5 @@
 /* The share of pages in 4 bits: the balance of a layer by hand and by what must follow from its parts, the measurement,
- * and documents, which keep the shares that they were made with. */
+ * and documents, which keep the fractions that they were made with. */
 #include "plan/quantized_pages.h"
 
 #include "seed.h"
@@ -44,20 +44,20 @@ static bool is_near(double found, double expected) { return fabs(found - expecte
 static void balance_by_hand(void **state) {
     (void)state;
     /* 256 pages of 25 us wait for 0.22 ms of attention: nothing hides, and all are in 4 bits. */
-    assert_true(quantized_pages_share(&disk, &usual, 3) == 1);
+    assert_true(quantized_pages_fraction(&disk, &usual, 3) == 1);
     /* Behind a layer of 5 ms: 0.1 + 6.4 ms of reading, 4 bits save 8 us a page and cost nothing. */
     struct page_costs ahead = disk;
     ahead.layer = 5e-3;
     double late = 100e-6 + 256 * 25e-6 - (256 * 1.7e-6 / 2 + 5e-3);
-    assert_true(is_near(quantized_pages_share(&ahead, &usual, 3), late / (256 * 8e-6)));
+    assert_true(is_near(quantized_pages_fraction(&ahead, &usual, 3), late / (256 * 8e-6)));
     /* A layer that attends to everything decodes what is in 4 bits, all 4,096 chunks. */
     struct page_work dense = usual;
     dense.dense_layers = 1;
     ahead.layer = 85e-3;
     late = 100e-6 + 4096 * 25e-6 - (4096 * 1.7e-6 / 2 + 85e-3);
-    double found = quantized_pages_share(&ahead, &dense, 0);
+    double found = quantized_pages_fraction(&ahead, &dense, 0);
     assert_true(found > 0.1 && found < 0.9 && is_near(found, late / (4096 * 8e-6 + 4096 * 2.5e-6)));
-    assert_true(quantized_pages_share(&ahead, &dense, 1) == 0); /* it hides */
+    assert_true(quantized_pages_fraction(&ahead, &dense, 1) == 0); /* it hides */
 }
 
 /* With RAM, seconds of a layer at a share. */
@@ -79,7 +79,7 @@ static void balance_with_ram_is_the_min(void **state) {
                 work.held = held * 0.1;
                 costs.layer = layer * 0.5e-3;
                 costs.quantized_attend += slower * 20e-6;
-                double share = quantized_pages_share(&costs, &work, 0),
+                double share = quantized_pages_fraction(&costs, &work, 0),
                        seconds = seconds_at(&costs, &work, share);
                 for (int step = 0; step <= STEPS; step++) {
                     double other = seconds_at(&costs, &work, (double)step / STEPS);
@@ -98,35 +98,35 @@ static void balance_by_its_parts(void **state) {
     struct page_work work = usual;
     work.held = 0.125;
     costs.layer = 4e-3;
-    double share = quantized_pages_share(&costs, &work, 0);
+    double share = quantized_pages_fraction(&costs, &work, 0);
     assert_true(share > 0.2 && share < 0.8);
     costs.disk.tail_seconds *= 1.1; /* a slower disk */
     costs.disk.page_seconds *= 1.1;
-    assert_true(quantized_pages_share(&costs, &work, 0) > share);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) > share);
     costs = disk;
     costs.layer = 5e-3; /* more to hide under */
-    assert_true(quantized_pages_share(&costs, &work, 0) < share);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) < share);
     costs = disk;
     costs.layer = 4e-3;
     costs.quantized_attend = 5e-6; /* 4 bits that cost something */
-    assert_true(quantized_pages_share(&costs, &work, 0) < share);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) < share);
     costs.quantized_attend = 1e-6; /* and that cost less than nothing are not paid for */
-    assert_true(quantized_pages_share(&costs, &work, 0) == share);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) == share);
     work.held = 0.2; /* more RAM */
-    assert_true(quantized_pages_share(&costs, &work, 0) < share);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) < share);
     work.held = 0.125;
     costs.disk.tail_seconds = 1e-6; /* all of it hides: f16 */
     costs.disk.page_seconds = 0.7e-6;
-    assert_true(quantized_pages_share(&costs, &work, 0) == 0);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) == 0);
     /* A disk to which pages are all one: 4 bits save misses. */
     costs = disk;
     costs.disk.page_seconds = costs.disk.tail_seconds;
-    assert_true(quantized_pages_share(&costs, &work, 0) == 1);
+    assert_true(quantized_pages_fraction(&costs, &work, 0) == 1);
 }
 
-static unsigned sum_of(const struct page_shares *shares) {
+static unsigned sum_of(const struct page_fractions *fractions) {
     unsigned sum = 0;
-    for (size_t i = 0; i < shares->layer_count; i++) sum += shares->sixteenths[i];
+    for (size_t i = 0; i < fractions->layer_count; i++) sum += fractions->sixteenths[i];
     return sum;
 }
 
@@ -134,7 +134,7 @@ static void sensitive_layers_have_less(void **state) {
     (void)state;
     struct page_costs costs = disk;
     struct page_work work = usual;
-    struct page_shares even, uneven;
+    struct page_fractions even, uneven;
     float sensitivity[16];
     costs.layer = 5.5e-3;
     for (size_t i = 0; i < 16; i++) sensitivity[i] = i < 4 ? 0.2F : 0.1F;
@@ -245,18 +245,18 @@ static void rig_close(struct rig *rig) {
     scratch_destroy(&rig->scratch);
 }
 
-/* What an engine that would choose `chosen` has of a prompt: tokens that were saved, and shares. */
-static enum status ask(struct rig *rig, struct page_shares chosen, const int32_t *tokens, size_t count,
-                       uint64_t *reused, struct page_shares *shares) {
+/* What an engine that would choose `chosen` has of a prompt: tokens that were saved, and fractions. */
+static enum status ask(struct rig *rig, struct page_fractions chosen, const int32_t *tokens, size_t count,
+                       uint64_t *reused, struct page_fractions *fractions) {
     struct engine *engine;
     struct sequence *sequence;
     const struct prefill_request request = {.tokens = tokens, .token_count = count};
-    rig->options.shares = chosen;
+    rig->options.fractions = chosen;
     assert_ok(engine_create(&engine, rig->model, &rig->options, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     enum status status = engine_prefill(engine, sequence, &request, NULL, &rig->error);
     *reused = sequence_reused_tokens(sequence);
-    *shares = *sequence_shares(sequence);
+    *fractions = *sequence_fractions(sequence);
     if (status == STATUS_OK) assert_ok(sequence_flush(sequence, &rig->error), rig->error);
     assert_true(engine_tier_statistics(engine).host_bytes <= rig->options.host_bytes);
     sequence_destroy(sequence);
@@ -264,39 +264,39 @@ static enum status ask(struct rig *rig, struct page_shares chosen, const int32_t
     return status;
 }
 
-static void assert_shares(const struct page_shares *found, struct page_shares expected) {
+static void assert_fractions(const struct page_fractions *found, struct page_fractions expected) {
     assert_memory_equal(found, &expected, sizeof expected);
 }
 
-static const struct page_shares then = {LAYERS, {3, 14}}, now = {LAYERS, {16, 0}};
+static const struct page_fractions then = {LAYERS, {3, 14}}, now = {LAYERS, {16, 0}};
 
-/* Whatever an engine would choose now: what exists is used, goes on, and is copied, with its own shares; what is new
+/* Whatever an engine would choose now: what exists is used, goes on, and is copied, with its own fractions; what is new
  * has the new ones. */
-static void a_document_keeps_its_shares(void **state) {
+static void a_document_keeps_its_fractions(void **state) {
     (void)state;
     struct rig rig = {0};
-    struct page_shares shares;
+    struct page_fractions fractions;
     uint64_t reused;
     rig_open(&rig);
-    assert_ok(ask(&rig, then, rig.tokens, SHORT, &reused, &shares), rig.error);
+    assert_ok(ask(&rig, then, rig.tokens, SHORT, &reused, &fractions), rig.error);
     assert_int_equal(reused, 0);
-    assert_shares(&shares, then);
-    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &shares), rig.error); /* goes on with it */
+    assert_fractions(&fractions, then);
+    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error); /* goes on with it */
     assert_int_equal(reused, SHORT);
-    assert_shares(&shares, then);
-    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &shares), rig.error);
+    assert_fractions(&fractions, then);
+    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, PROMPT - 1);
-    assert_shares(&shares, then);
-    assert_ok(ask(&rig, now, rig.others, SHORT, &reused, &shares), rig.error);
+    assert_fractions(&fractions, then);
+    assert_ok(ask(&rig, now, rig.others, SHORT, &reused, &fractions), rig.error);
     assert_int_equal(reused, 0);
-    assert_shares(&shares, now);
+    assert_fractions(&fractions, now);
     memcpy(rig.others, rig.tokens, 640 * sizeof *rig.others); /* departs, and is saved with what it shares */
-    assert_ok(ask(&rig, now, rig.others, PROMPT, &reused, &shares), rig.error);
+    assert_ok(ask(&rig, now, rig.others, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, 640);
-    assert_shares(&shares, then);
-    assert_ok(ask(&rig, now, rig.others, PROMPT, &reused, &shares), rig.error);
+    assert_fractions(&fractions, then);
+    assert_ok(ask(&rig, now, rig.others, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, PROMPT - 1);
-    assert_shares(&shares, then);
+    assert_fractions(&fractions, then);
     rig.options.mixes_pages = false; /* q4 */
     struct engine *engine;
     struct sequence *sequence;
@@ -305,7 +305,7 @@ static void a_document_keeps_its_shares(void **state) {
     assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
     assert_int_equal(sequence_reused_tokens(sequence), 0);
-    assert_null(sequence_shares(sequence));
+    assert_null(sequence_fractions(sequence));
     sequence_destroy(sequence);
     engine_destroy(engine);
     rig_close(&rig);
@@ -328,18 +328,18 @@ static uint64_t answer(struct rig *rig, const int32_t *tokens, size_t count, flo
     return reused;
 }
 
-/* A document without pages in 4 bits has a share of nothing: it is opened, gone on with or departed from, and answers
- * as it does where pages are not mixed.  Only shares that are fixed to something refuse it. */
+/* A document without pages in 4 bits has fractions of zero: it is opened, gone on with or departed from, and answers
+ * as it does where pages are not mixed.  Only fractions that are fixed to something refuse it. */
 static void a_document_in_f16_is_opened(void **state) {
     (void)state;
     static const struct select_method *const savers[] = {&select_all,
                                                          &select_quest}; /* other key index, and the same */
-    static const struct page_shares none = {LAYERS, {0, 0}};
+    static const struct page_fractions none = {LAYERS, {0, 0}};
     float exact[256], mixed_logits[256], unused[256];
     for (size_t i = 0; i < 4; i++) {
         const bool departs = i % 2 == 1;
         struct rig rig = {0};
-        struct page_shares shares;
+        struct page_fractions fractions;
         uint64_t reused;
         rig_open(&rig);
         assert_true(rig.model->config.vocabulary_size <= 256);
@@ -362,31 +362,31 @@ static void a_document_in_f16_is_opened(void **state) {
             assert_int_equal(answer(&rig, longer, PROMPT, mixes ? mixed_logits : exact), known);
         }
         assert_memory_equal(mixed_logits, exact, rig.model->config.vocabulary_size * sizeof *exact);
-        assert_ok(ask(&rig, now, longer, PROMPT, &reused, &shares), rig.error);
-        assert_true(reused == PROMPT - 1 && memcmp(&shares, &none, sizeof none) == 0);
-        rig.options.fixes_shares = true;
-        assert_ok(ask(&rig, (struct page_shares){0}, longer, PROMPT, &reused, &shares), rig.error);
-        assert_true(reused == PROMPT - 1 && memcmp(&shares, &none, sizeof none) == 0);
+        assert_ok(ask(&rig, now, longer, PROMPT, &reused, &fractions), rig.error);
+        assert_true(reused == PROMPT - 1 && memcmp(&fractions, &none, sizeof none) == 0);
+        rig.options.fixes_fractions = true;
+        assert_ok(ask(&rig, (struct page_fractions){0}, longer, PROMPT, &reused, &fractions), rig.error);
+        assert_true(reused == PROMPT - 1 && memcmp(&fractions, &none, sizeof none) == 0);
         rig.options.quantized_of_16 = 4;
-        assert_ok(ask(&rig, (struct page_shares){0}, longer, PROMPT, &reused, &shares), rig.error);
-        assert_true(reused == 0 && shares.sixteenths[0] == 4);
+        assert_ok(ask(&rig, (struct page_fractions){0}, longer, PROMPT, &reused, &fractions), rig.error);
+        assert_true(reused == 0 && fractions.sixteenths[0] == 4);
         rig_close(&rig);
     }
 }
 
-/* A prompt too short to measure for is in 4 bits; in an engine that measures, what exists has its shares too. */
+/* A prompt too short to measure for is in 4 bits; in an engine that measures, what exists has its fractions too. */
 static void short_prompts_are_not_measured(void **state) {
     (void)state;
     struct rig rig = {0};
-    struct page_shares shares;
+    struct page_fractions fractions;
     uint64_t reused;
     rig_open(&rig);
-    assert_ok(ask(&rig, (struct page_shares){0}, rig.tokens, SHORT, &reused, &shares), rig.error);
-    assert_shares(&shares, (struct page_shares){LAYERS, {16, 16}});
-    assert_ok(ask(&rig, then, rig.others, SHORT, &reused, &shares), rig.error);
-    assert_ok(ask(&rig, (struct page_shares){0}, rig.others, PROMPT, &reused, &shares), rig.error);
+    assert_ok(ask(&rig, (struct page_fractions){0}, rig.tokens, SHORT, &reused, &fractions), rig.error);
+    assert_fractions(&fractions, (struct page_fractions){LAYERS, {16, 16}});
+    assert_ok(ask(&rig, then, rig.others, SHORT, &reused, &fractions), rig.error);
+    assert_ok(ask(&rig, (struct page_fractions){0}, rig.others, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, SHORT);
-    assert_shares(&shares, then);
+    assert_fractions(&fractions, then);
     rig_close(&rig);
 }
 
@@ -404,26 +404,26 @@ static void a_damaged_page_of_either_form_is_computed_anew(void **state) {
     (void)state;
     enum { ROWS = 8192, Q4 = 4096, HEADS = 2, TAILS = 2 * LAYERS * HEADS * ROWS };
     /* Layer 0 is rows alone, layer 1 4 bits alone: the second segment's page of chunk 8 in each. */
-    static const struct page_shares halves = {LAYERS, {0, 16}};
+    static const struct page_fractions halves = {LAYERS, {0, 16}};
     static const uint64_t offsets[] = {TAILS + 8 * ROWS + 77, TAILS + 16 * HEADS * ROWS + 8 * Q4 + 77};
     for (size_t i = 0; i < 2; i++) {
         struct rig rig = {0};
-        struct page_shares shares;
+        struct page_fractions fractions;
         uint64_t reused;
         rig_open(&rig);
         rig.options.select.method = &select_all; /* reads every page */
         rig.options.select.keep = select_options_default().keep;
         assert_ok(plan_host_bytes_min(&rig.options, &rig.model->config, &rig.options.host_bytes, &rig.error),
                   rig.error);
-        assert_ok(ask(&rig, halves, rig.tokens, PROMPT, &reused, &shares), rig.error);
+        assert_ok(ask(&rig, halves, rig.tokens, PROMPT, &reused, &fractions), rig.error);
         flip(&rig, offsets[i]);
-        assert_int_equal(ask(&rig, halves, rig.tokens, PROMPT, &reused, &shares), STATUS_DOCUMENT);
+        assert_int_equal(ask(&rig, halves, rig.tokens, PROMPT, &reused, &fractions), STATUS_DOCUMENT);
         char where[40];
         snprintf(where, sizeof where, "layer %zu, KV head 0, chunk 8", i);
         if (strstr(rig.error.message, where) == NULL) fail_msg("%s", rig.error.message);
-        assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &shares), rig.error);
+        assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error);
         assert_int_equal(reused, 0);
-        assert_shares(&shares, now); /* nothing is left to follow */
+        assert_fractions(&fractions, now); /* nothing is left to follow */
         rig_close(&rig);
     }
 }
@@ -435,7 +435,7 @@ int main(void) {
         cmocka_unit_test(balance_by_its_parts),
         cmocka_unit_test(sensitive_layers_have_less),
         cmocka_unit_test(it_measures),
-        cmocka_unit_test(a_document_keeps_its_shares),
+        cmocka_unit_test(a_document_keeps_its_fractions),
         cmocka_unit_test(a_document_in_f16_is_opened),
         cmocka_unit_test(short_prompts_are_not_measured),
         cmocka_unit_test(a_damaged_page_of_either_form_is_computed_anew),

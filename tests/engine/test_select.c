@@ -196,7 +196,7 @@ static void budgets_hold_at_every_edge(void **state) {
 
 /* What tiny_calibration_write says is important: the first KV head of the first layer, half as much that of the second.
  * The shares are 0.2 + 0.8 a / 0.375, the largest cut to 2, and what is cut off divided again. */
-static const double expected_shares[2][2] = {{2, 0.24}, {1.52, 0.24}};
+static const double expected_fractions[2][2] = {{2, 0.24}, {1.52, 0.24}};
 
 static void check_shares(void *context, const struct select_event *event) {
     struct watch *watch = context;
@@ -208,7 +208,7 @@ static void check_shares(void *context, const struct select_event *event) {
         recent = (uint64_t)(options->method->recent_fraction * (double)watch->keep);
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
     for (size_t head = 0; head < watch->kv_heads; head++) {
-        double gone = pow(1 - (double)watch->keep / visible, expected_shares[event->layer_index][head]);
+        double gone = pow(1 - (double)watch->keep / visible, expected_fractions[event->layer_index][head]);
         uint64_t own = (uint64_t)(visible * (1 - gone)),
                  picks = own > window ? (own - window) / unit * unit : 0;
         if (options->method == &select_window) picks = 0, window = watch->keep;

@@ -92,11 +92,11 @@ static struct plan options_of(const struct select_method *method, enum kv_type t
 
 /* Of mixed pages a layer may have all, some or none in 4 bits. */
 static void set_form(struct plan *options, enum form form) {
-    static const uint8_t shares[DEEP] = {7, 12, 16, 0, 1, 8};
+    static const uint8_t fractions[DEEP] = {7, 12, 16, 0, 1, 8};
     options->quantized_pages = form != ROWS;
     options->mixes_pages = form == MIXED;
-    if (form == MIXED) options->shares.layer_count = DEEP;
-    if (form == MIXED) memcpy(options->shares.sixteenths, shares, sizeof shares);
+    if (form == MIXED) options->fractions.layer_count = DEEP;
+    if (form == MIXED) memcpy(options->fractions.sixteenths, fractions, sizeof fractions);
 }
 
 static struct engine *make_engine(struct rig *rig, const struct plan *options) {
@@ -133,14 +133,14 @@ static bool has_bounds(const struct select_method *method) {
     return method == &select_quest || method == &select_meanstd || method == &select_tree;
 }
 
-static struct certificates certificates_of(struct engine *engine) {
-    return attention_statistics(engine_attention(engine)).certified;
+static struct mass_bounds mass_bounds_of(struct engine *engine) {
+    return attention_statistics(engine_attention(engine)).mass_bound;
 }
 
 /* Heads come in another order, so their sum is another one. */
-static void assert_same_certificates(struct certificates found, struct certificates expected) {
+static void assert_same_mass_bounds(struct mass_bounds found, struct mass_bounds expected) {
     assert_int_equal(found.count, expected.count);
-    assert_true(found.least == expected.least);
+    assert_true(found.min == expected.min);
     assert_true(fabs(found.sum - expected.sum) <= 1e-9 * (double)expected.count);
 }
 
@@ -190,18 +190,19 @@ static void draw_budget(const struct rig *rig, struct plan *options, const size_
     options->host_bytes = *least + (room > 1 ? 1 + random_below(random, room - 1) : 0);
 }
 
-/* Logits in tiers are those expected, and so is what was certified; what the tiers did. */
+/* Logits in tiers are those expected, and so are the mass bounds; what the tiers did. */
 static struct kv_tier_statistics expect_logits(struct rig *rig, const struct plan *options,
                                                const size_t *lengths, size_t count, const float *expected,
-                                               struct certificates certified) {
+                                               struct mass_bounds bounds) {
     struct engine *engine = make_engine(rig, options);
     float *found = decode(rig, engine, lengths, count);
     assert_memory_equal(found, expected, STEPS * count * rig->width * sizeof *found);
-    assert_same_certificates(certificates_of(engine), certified);
+    assert_same_mass_bounds(mass_bounds_of(engine), bounds);
     const struct kv_tier_statistics statistics = engine_tier_statistics(engine);
     assert_true(statistics.host_bytes <= options->host_bytes);
-    assert_true(statistics.foreseen <= statistics.guessed && statistics.foreseen <= statistics.hits);
-    if (!options->prefetches) assert_int_equal(statistics.guessed, 0);
+    assert_true(statistics.prefetch_hits <= statistics.prefetched &&
+                statistics.prefetch_hits <= statistics.hits);
+    if (!options->prefetches) assert_int_equal(statistics.prefetched, 0);
     engine_destroy(engine);
     free(found);
     return statistics;
@@ -214,7 +215,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
     struct random random;
     random_init(&random, test_seed(20261121));
     size_t between = 0, reading = 0;
-    uint64_t certificates = 0, guessed = 0, foreseen = 0;
+    uint64_t bound_count = 0, prefetched = 0, prefetch_hits = 0;
     for (size_t round = 0; round < rounds; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
@@ -229,21 +230,21 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         if (random_below(&random, 2) == 0) options.select.page = 8u << random_below(&random, 4);
         /* heads that keep different numbers of rows, some of them at a time */
         if (shape.kv_head_count == 4) options.select.heads = SELECT_HEADS_IMPORTANCE;
-        options.select.certify = has_bounds(options.select.method) && random_below(&random, 2) == 0;
+        options.select.mass_bound = has_bounds(options.select.method) && random_below(&random, 2) == 0;
         if (random_below(&random, 2) == 0) options.select.rank = TREE_MEAN_DEVIATION;
         set_form(&options, form);
         if (form == MIXED)
             for (size_t i = 0; i < DEEP; i++)
-                options.shares.sixteenths[i] = (uint8_t)random_below(&random, PAGE_SHARE_WHOLE + 1);
+                options.fractions.sixteenths[i] = (uint8_t)random_below(&random, PAGE_FRACTION_WHOLE + 1);
         options.disk_directory = q4 ? ample.path : NULL;
         options.host_bytes = q4 ? AMPLE_BYTES : 0;
         size_t lengths[SEQUENCES], count = draw_lengths(lengths, &shape, false, &random);
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
         assert_int_equal(engine_tier_statistics(engine).read_pages, 0);
-        const struct certificates certified = certificates_of(engine);
-        assert_true((certified.count > 0) <= options.select.certify);
-        certificates += certified.count;
+        const struct mass_bounds bounds = mass_bounds_of(engine);
+        assert_true((bounds.count > 0) <= options.select.mass_bound);
+        bound_count += bounds.count;
         engine_destroy(engine);
 
         uint64_t least;
@@ -254,21 +255,20 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         if (round % 4 == 3) options.host_bytes = least;
         between += options.host_bytes > least;
-        const struct kv_tier_statistics did =
-            expect_logits(&rig, &options, lengths, count, expected, certified);
+        const struct kv_tier_statistics did = expect_logits(&rig, &options, lengths, count, expected, bounds);
         reading += did.read_pages > 0;
-        guessed += did.guessed;
-        foreseen += did.foreseen;
+        prefetched += did.prefetched;
+        prefetch_hits += did.prefetch_hits;
         free(expected);
         scratch_destroy(&scratch);
         scratch_destroy(&ample);
         rig_close(&rig);
     }
-    print_message(
-        "%zu rounds, %zu between the least and all, %zu reading, %llu heads certified, %llu of %llu guessed "
-        "chunks used\n",
-        rounds, between, reading, (unsigned long long)certificates, (unsigned long long)foreseen,
-        (unsigned long long)guessed);
+    print_message("%zu rounds, %zu between the least and all, %zu reading, %llu heads with a mass bound, "
+                  "%llu of %llu prefetched "
+                  "chunks used\n",
+                  rounds, between, reading, (unsigned long long)bound_count,
+                  (unsigned long long)prefetch_hits, (unsigned long long)prefetched);
     assert_true(between > 0 && reading > 0); /* or nothing was tested */
 }
 
@@ -297,10 +297,10 @@ static void what_is_certain_is_prefetched(void **state) {
             const struct kv_tier_statistics did = engine_tier_statistics(engine);
             print_message("select=%s%s: %llu of %llu prefetched chunks used, %llu read when wanted\n",
                           methods[method]->name, form == Q4 ? " in 4 bits" : "",
-                          (unsigned long long)did.foreseen, (unsigned long long)did.guessed,
+                          (unsigned long long)did.prefetch_hits, (unsigned long long)did.prefetched,
                           (unsigned long long)did.misses);
-            assert_true(did.guessed > 0 || methods[method] == &select_window);
-            assert_int_equal(did.foreseen, did.guessed);
+            assert_true(did.prefetched > 0 || methods[method] == &select_window);
+            assert_int_equal(did.prefetch_hits, did.prefetched);
             engine_destroy(engine);
             scratch_destroy(&scratch);
             rig_close(&rig);
@@ -332,7 +332,7 @@ static void exact_at_any_budget(void **state) {
         options.segment_size = random_below(&random, 5) * BLOCK;
         options.resident_layers = random_below(&random, 3);
         const struct kv_tier_statistics did =
-            expect_logits(&rig, &options, lengths, count, expected, (struct certificates){0});
+            expect_logits(&rig, &options, lengths, count, expected, (struct mass_bounds){0});
         between += options.host_bytes > least;
         assert_true(did.read_pages > 0);
         free(expected);

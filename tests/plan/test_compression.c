@@ -1,5 +1,5 @@
-/* The share of compressed reads: the closed form against a search of the model that it minimises, and what must follow
- * from dimensions and signs. */
+/* The fraction of compressed reads: the closed form against a search of the model that it minimises, and what must
+ * follow from dimensions and signs. */
 #include "plan/compression.h"
 
 #include "seed.h"
@@ -31,17 +31,17 @@ static void is_the_min(void **state) {
     random_init(&random, test_seed(51));
     for (size_t round = 0; round < ROUNDS; round++) {
         struct compression_costs costs = any_costs(&random);
-        double share = compression_fraction(&costs), seconds = compression_layer_seconds(&costs, share);
-        assert_true(share >= 0 && share <= 1);
+        double fraction = compression_fraction(&costs), seconds = compression_layer_seconds(&costs, fraction);
+        assert_true(fraction >= 0 && fraction <= 1);
         for (size_t i = 0; i <= STEPS; i++)
             assert_true(compression_layer_seconds(&costs, (double)i / STEPS) >= seconds * (1 - 1e-12));
-        double read = compression_read_seconds(&costs, share),
-               compute = compression_compute_seconds(&costs, share);
-        if (share > 0 && share < 1) assert_true(fabs(read - compute) <= 1e-9 * seconds);
-        if (share == 0) assert_true(read <= compute);
-        if (share == 1) assert_true(read >= compute * (1 - 1e-12));
-        none += share == 0;
-        all += share == 1;
+        double read = compression_read_seconds(&costs, fraction),
+               compute = compression_compute_seconds(&costs, fraction);
+        if (fraction > 0 && fraction < 1) assert_true(fabs(read - compute) <= 1e-9 * seconds);
+        if (fraction == 0) assert_true(read <= compute);
+        if (fraction == 1) assert_true(read >= compute * (1 - 1e-12));
+        none += fraction == 0;
+        all += fraction == 1;
     }
     assert_true(none > ROUNDS / 20 && all > ROUNDS / 20 &&
                 none + all < ROUNDS * 19 / 20); /* all three cases came up */
@@ -87,8 +87,8 @@ static void as_worked_out_by_hand(void **state) {
     (void)state;
     struct compression_costs costs = {
         .bytes = 8e6, .read_rate = 0.5e9, .decode_rate = 6.5e9, .ratio = 0.5, .compute_seconds = 10e-3};
-    double share = (16e-3 - 10e-3) / (8e-3 + 8e6 / 6.5e9);
-    assert_true(fabs(compression_fraction(&costs) - share) < 1e-12 && share > 0.6 && share < 0.7);
+    double fraction = (16e-3 - 10e-3) / (8e-3 + 8e6 / 6.5e9);
+    assert_true(fabs(compression_fraction(&costs) - fraction) < 1e-12 && fraction > 0.6 && fraction < 0.7);
     costs.compute_seconds = 17e-3; /* hidden as it is */
     assert_true(compression_fraction(&costs) == 0);
     costs.compute_seconds = 1e-3; /* cannot be hidden */
@@ -100,14 +100,14 @@ static void as_worked_out_by_hand(void **state) {
     assert_true(compression_fraction(&costs) == 0);
 }
 
-static double sum_of(const double *shares, size_t count) {
+static double sum_of(const double *fractions, size_t count) {
     double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += shares[i];
+    for (size_t i = 0; i < count; i++) sum += fractions[i];
     return sum;
 }
 
-/* As many pages in all as the shares say, also of the first layers alone; with sensitivities the same sum, and no layer
- * more than one that bears it better. */
+/* As many pages in all as the fractions say, also of the first layers alone; with sensitivities the same sum, and no
+ * layer more than one that bears it better. */
 static void spreads_what_there_is(void **state) {
     (void)state;
     enum { LAYERS = 40 };
@@ -115,29 +115,29 @@ static void spreads_what_there_is(void **state) {
     random_init(&random, test_seed(54));
     for (size_t round = 0; round < ROUNDS; round++) {
         size_t count = 1 + random_below(&random, LAYERS);
-        double shares[LAYERS], same = random_double(&random), sum = 0;
+        double fractions[LAYERS], same = random_double(&random), sum = 0;
         float sensitivity[LAYERS];
         uint8_t found[LAYERS];
         for (size_t i = 0; i < count; i++) {
-            shares[i] =
+            fractions[i] =
                 random_below(&random, 8) == 0 ? (double)random_below(&random, 2) : random_double(&random);
             sensitivity[i] = (float)between(&random, 1e-3, 1);
         }
-        compression_spread(shares, NULL, count, found);
+        compression_spread(fractions, NULL, count, found);
         for (size_t i = 0; i < count; i++) {
-            assert_true(found[i] <= 16 && fabs(found[i] - 16 * shares[i]) <= 1 + 1e-9);
+            assert_true(found[i] <= 16 && fabs(found[i] - 16 * fractions[i]) <= 1 + 1e-9);
             sum += found[i];
-            assert_true(fabs(sum - 16 * sum_of(shares, i + 1)) <= 0.5 + 1e-9);
+            assert_true(fabs(sum - 16 * sum_of(fractions, i + 1)) <= 0.5 + 1e-9);
         }
-        compression_spread(shares, sensitivity, count, found);
+        compression_spread(fractions, sensitivity, count, found);
         sum = 0;
         for (size_t i = 0; i < count; i++) {
             sum += found[i];
-            if (shares[i] == 0) assert_true(found[i] <= 1); /* what rounding of others owed */
+            if (fractions[i] == 0) assert_true(found[i] <= 1); /* what rounding of others owed */
         }
-        assert_true(fabs(sum - 16 * sum_of(shares, count)) <= 0.5 + 1e-6);
-        for (size_t i = 0; i < count; i++) shares[i] = same;
-        compression_spread(shares, sensitivity, count, found);
+        assert_true(fabs(sum - 16 * sum_of(fractions, count)) <= 0.5 + 1e-6);
+        for (size_t i = 0; i < count; i++) fractions[i] = same;
+        compression_spread(fractions, sensitivity, count, found);
         for (size_t i = 0; i < count; i++)
             for (size_t j = 0; j < count; j++)
                 if (sensitivity[i] < sensitivity[j]) assert_true(found[i] + 1 >= found[j]);

@@ -159,7 +159,7 @@ static void full_body(enum io_backend backend) {
     memset(bench.memory, 1, DEPTH * REQUEST_BLOCKS * BLOCK);
     for (size_t i = 0; i < 4; i++) {
         struct io_request request = request_of(&bench, IO_WRITE, i, i, 1);
-        assert_int_equal(io_queue_room(bench.queue), 4 - i);
+        assert_int_equal(io_queue_free_count(bench.queue), 4 - i);
         assert_int_equal(io_queue_submit(bench.queue, &request), STATUS_OK);
     }
     struct io_request request = request_of(&bench, IO_WRITE, 4, 4, 1);

@@ -53,12 +53,12 @@ static enum status see_largest(struct store *store, const char *name, uint64_t i
 static enum status row_create(struct document *document, uint64_t room, struct error *error) {
     struct store *store = document->store;
     TRY(catalog_begin(&store->catalog, error));
-    enum status status = store_check_room(store, room, error);
+    enum status status = store_check_space(store, room, error);
     uint64_t id_used = 0; /* by files that the catalog may not know: an id of theirs would endanger them */
     if (status == STATUS_OK) status = store_see_files(store, see_largest, &id_used, error);
     if (status == STATUS_OK) status = catalog_insert(&store->catalog, id_used, &document->row, error);
-    if (status == STATUS_OK && document->layout.shares.layer_count > 0)
-        status = catalog_has_shares(&store->catalog, error);
+    if (status == STATUS_OK && document->layout.fractions.layer_count > 0)
+        status = catalog_has_fractions(&store->catalog, error);
     if (status == STATUS_OK) status = files_create(document, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);
@@ -79,8 +79,8 @@ enum status document_create(struct document **result, struct store *store,
                          description->token_capacity, STORE_TOKENS_MAX);
     struct geometry geometry;
     geometry_init(&geometry, layout);
-    uint64_t room = document_room(&geometry, description->token_capacity);
-    TRY(store_make_room(store, room, error));
+    uint64_t room = document_bytes_max(&geometry, description->token_capacity);
+    TRY(store_make_space(store, room, error));
     TRY(writer_start(store, &geometry, error));
     struct document *document;
     TRY(document_allocate(&document, store, layout, true, error));
@@ -338,8 +338,8 @@ enum status document_commit(struct document *document, const int32_t *tokens, ui
     return STATUS_OK;
 }
 
-enum status document_wait_room(struct document *document, struct error *error) {
-    writer_wait_room(document->store->writer);
+enum status document_wait_buffer(struct document *document, struct error *error) {
+    writer_wait_buffer(document->store->writer);
     return writer_failure(document->store->writer, document, error);
 }
 

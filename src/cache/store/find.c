@@ -21,7 +21,7 @@ static bool compare(void *context, const int32_t *tokens, uint64_t count) {
     return i == count && i < rest;
 }
 
-/* The row of a match, and whether its pages look like that (shares are the document's own), and its key index. */
+/* The row of a match, and whether its pages look like that (fractions are the document's own), and its key index. */
 static enum status take_row(struct store *store, const struct store_layout *layout, bool any_key_index,
                             struct store_match *match, bool *fits, struct error *error) {
     struct document_row row;
@@ -33,7 +33,7 @@ static enum status take_row(struct store *store, const struct store_layout *layo
             strcmp(found->codec, layout->codec) == 0 && found->layer_count == layout->layer_count &&
             found->kv_head_count == layout->kv_head_count && found->chunk_bytes == layout->chunk_bytes &&
             found->tail_bytes == layout->tail_bytes &&
-            found->shares.layer_count == layout->shares.layer_count &&
+            found->fractions.layer_count == layout->fractions.layer_count &&
             (any_key_index || (strcmp(found->key_index_kind, layout->key_index_kind) == 0 &&
                                found->key_index_bytes == layout->key_index_bytes));
     return STATUS_OK;
@@ -45,14 +45,14 @@ static bool was_refused(const struct store *store, uint64_t id) {
     return false;
 }
 
-enum likeness { LIKE_PAGES, LIKE_PAGES_AND_KEY_INDEX, LIKE_ALL }; /* the second but for the shares */
+enum likeness { LIKE_PAGES, LIKE_PAGES_AND_KEY_INDEX, LIKE_ALL }; /* the second but for the fractions */
 
 static enum status find(struct store *store, const struct store_model *model,
                         const struct store_layout *layout, enum likeness likeness, struct comparison ours,
                         struct store_match *match, struct error *error) {
     char text[STORE_TEXT_MAX];
     const bool any_key_index = likeness == LIKE_PAGES; /* exactly: the layout as the catalog has it */
-    const bool exactly = likeness == LIKE_ALL || (!any_key_index && layout->shares.layer_count == 0);
+    const bool exactly = likeness == LIKE_ALL || (!any_key_index && layout->fractions.layer_count == 0);
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
     layout_format(layout, text);

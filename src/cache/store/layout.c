@@ -1,7 +1,7 @@
 /* Where things lie in a document's files (docs/formats.md).
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
- *               (of two sizes where layout.shares says so; the same of each in all segments)
+ *               (of two sizes where layout.fractions says so; the same of each in all segments)
  *   N.key index  segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
@@ -18,40 +18,41 @@ static bool word_good(const char *word) {
 }
 
 /* A layer's sixteenths in one character, 0 to 9 and a to g. */
-static const char share_digits[] = "0123456789abcdefg";
+static const char fraction_digits[] = "0123456789abcdefg";
 
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
-    char tail[24] = "", shares[PAGE_SHARES_LAYERS_MAX + 16] = "";
+    char tail[24] = "", fractions[PAGE_FRACTIONS_LAYERS_MAX + 16] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
-    if (layout->shares.layer_count > 0) {
-        size_t used = (size_t)snprintf(shares, sizeof shares, " share=");
-        for (size_t i = 0; i < layout->shares.layer_count; i++)
-            shares[used++] = share_digits[layout->shares.sixteenths[i]];
-        shares[used] = '\0';
+    if (layout->fractions.layer_count > 0) {
+        size_t used = (size_t)snprintf(fractions, sizeof fractions, " share=");
+        for (size_t i = 0; i < layout->fractions.layer_count; i++)
+            fractions[used++] = fraction_digits[layout->fractions.sixteenths[i]];
+        fractions[used] = '\0';
     }
     return (size_t)snprintf(text, text_bytes,
                             "codec=%s layers=%u heads=%u chunk=%u%s%s metadata=%s/%u segment=%d",
                             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
-                            tail, shares, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+                            tail, fractions, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
-static enum status shares_check(const struct store_layout *layout, struct error *error) {
-    const struct page_shares *shares = &layout->shares;
-    if (shares->layer_count == 0) return STATUS_OK;
-    if (layout->tail_bytes == 0 || shares->layer_count != layout->layer_count ||
-        shares->layer_count > PAGE_SHARES_LAYERS_MAX)
+static enum status fractions_check(const struct store_layout *layout, struct error *error) {
+    const struct page_fractions *fractions = &layout->fractions;
+    if (fractions->layer_count == 0) return STATUS_OK;
+    if (layout->tail_bytes == 0 || fractions->layer_count != layout->layer_count ||
+        fractions->layer_count > PAGE_FRACTIONS_LAYERS_MAX)
         return error_set(
             error, STATUS_USAGE,
-            "layout: shares of %u layers, expected of %u and pages of two sizes (for at most %d layers)",
-            shares->layer_count, layout->layer_count, PAGE_SHARES_LAYERS_MAX);
-    for (size_t i = 0; i < shares->layer_count; i++)
-        if (shares->sixteenths[i] > PAGE_SHARE_WHOLE)
-            return error_set(error, STATUS_USAGE, "layout: a share of %u sixteenths in layer %zu",
-                             shares->sixteenths[i], i);
+            "layout: fractions of %u layers, expected of %u and pages of two sizes (for at most %d layers)",
+            fractions->layer_count, layout->layer_count, PAGE_FRACTIONS_LAYERS_MAX);
+    for (size_t i = 0; i < fractions->layer_count; i++)
+        if (fractions->sixteenths[i] > PAGE_FRACTION_WHOLE)
+            return error_set(error, STATUS_USAGE, "layout: a fraction of %u sixteenths in layer %zu",
+                             fractions->sixteenths[i], i);
     if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
-        return error_set(error, STATUS_USAGE, "layout: the shares of %u layers do not fit into its %d bytes",
-                         shares->layer_count, STORE_TEXT_MAX);
+        return error_set(error, STATUS_USAGE,
+                         "layout: the fractions of %u layers do not fit into its %d bytes",
+                         fractions->layer_count, STORE_TEXT_MAX);
     return STATUS_OK;
 }
 
@@ -75,7 +76,7 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     if (layout->chunk_bytes % KV_CHUNK_BLOCKS != 0)
         return error_set(error, STATUS_USAGE, "layout: %u bytes of a chunk are not 8 blocks",
                          layout->chunk_bytes);
-    return shares_check(layout, error);
+    return fractions_check(layout, error);
 }
 
 void layout_format(const struct store_layout *layout, char *text) {
@@ -83,19 +84,19 @@ void layout_format(const struct store_layout *layout, char *text) {
 }
 
 /* " share=88g0..." at *text, if it is there: a character for each layer. */
-static enum status shares_parse(const char **text, struct store_layout *layout, struct error *error) {
+static enum status fractions_parse(const char **text, struct store_layout *layout, struct error *error) {
     static const char word[] = " share=";
     if (strncmp(*text, word, sizeof word - 1) != 0) return STATUS_OK;
     const char *digits = *text + sizeof word - 1;
-    size_t length = strcspn(digits, " "), good = strspn(digits, share_digits);
-    if (length != layout->layer_count || length > PAGE_SHARES_LAYERS_MAX || good < length)
+    size_t length = strcspn(digits, " "), good = strspn(digits, fraction_digits);
+    if (length != layout->layer_count || length > PAGE_FRACTIONS_LAYERS_MAX || good < length)
         return error_set(
             error, STATUS_DOCUMENT,
-            "its layout says%s%.*s, expected a share of 0 to 9 or a to g for each of its %u layers", word,
+            "its layout says%s%.*s, expected a fraction of 0 to 9 or a to g for each of its %u layers", word,
             (int)(length < 64 ? length : 64), digits, layout->layer_count);
-    layout->shares.layer_count = (uint16_t)length;
+    layout->fractions.layer_count = (uint16_t)length;
     for (size_t i = 0; i < length; i++)
-        layout->shares.sixteenths[i] = (uint8_t)(strchr(share_digits, digits[i]) - share_digits);
+        layout->fractions.sixteenths[i] = (uint8_t)(strchr(fraction_digits, digits[i]) - fraction_digits);
     *text = digits + length;
     return STATUS_OK;
 }
@@ -109,7 +110,7 @@ enum status layout_parse(const char *text, struct store_layout *layout, struct e
     const char *rest = text + read;
     read = 0;
     if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
-    if (good) TRY(shares_parse(&rest, layout, error));
+    if (good) TRY(fractions_parse(&rest, layout, error));
     good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind,
                           &layout->key_index_bytes, &segment) == 3;
     if (good) layout_format(layout, again);
@@ -135,17 +136,17 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
                                   .tail_chunk_bytes =
                                       layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
                                   .tail_page_bytes = store_tail_bytes(layout),
-                                  .shares = layout->shares};
-    _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_SHARE_WHOLE,
+                                  .fractions = layout->fractions};
+    _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE,
                    "a layer's share of a segment is as many pages");
-    for (size_t i = 0; i < layout->shares.layer_count; i++)
-        geometry->quantized_before[i + 1] = geometry->quantized_before[i] + layout->shares.sixteenths[i];
+    for (size_t i = 0; i < layout->fractions.layer_count; i++)
+        geometry->quantized_before[i + 1] = geometry->quantized_before[i] + layout->fractions.sixteenths[i];
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
 
 /* The limits of store.h (2^20 pages of a chunk, 2^22 chunks, 2^24 bytes) keep all of this below 2^63 only when
- * not all of them are at their most at once; document_room, asked first, refuses what is larger. */
+ * not all of them are at their most at once; document_bytes_max, asked first, refuses what is larger. */
 
 size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return (size_t)chunk * geometry->chunk_pages + layer * geometry->kv_head_count + kv_head;
@@ -158,8 +159,8 @@ static uint64_t entry_number(const struct geometry *geometry, size_t layer, size
 }
 
 static bool is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return geometry->shares.layer_count > 0 &&
-           !page_shares_is_quantized(&geometry->shares, layer, kv_head, geometry->kv_head_count, chunk);
+    return geometry->fractions.layer_count > 0 &&
+           !page_fractions_is_quantized(&geometry->fractions, layer, kv_head, geometry->kv_head_count, chunk);
 }
 
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -171,8 +172,8 @@ size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t k
 }
 
 size_t page_padded_max(const struct geometry *geometry) {
-    return geometry->shares.layer_count > 0 ? max_size(geometry->page_bytes, geometry->tail_page_bytes)
-                                            : geometry->page_bytes;
+    return geometry->fractions.layer_count > 0 ? max_size(geometry->page_bytes, geometry->tail_page_bytes)
+                                               : geometry->page_bytes;
 }
 
 /* Of pages of which `quantized` are in 4 bits. */
@@ -183,19 +184,19 @@ static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uin
 /* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const uint64_t heads = geometry->kv_head_count, layers = geometry->layer_count,
-                   here = chunk % SEGMENT_CHUNKS, share = geometry->shares.sixteenths[layer];
-    const uint64_t quantized = page_shares_before(&geometry->shares, layer, kv_head, heads, here);
+                   here = chunk % SEGMENT_CHUNKS, fraction = geometry->fractions.sixteenths[layer];
+    const uint64_t quantized = page_fractions_before(&geometry->fractions, layer, kv_head, heads, here);
     return chunk / SEGMENT_CHUNKS *
                mixed_bytes(geometry, layers * heads * SEGMENT_CHUNKS,
                            heads * geometry->quantized_before[layers]) +
            mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * geometry->quantized_before[layer]) +
-           mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * share) +
+           mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * fraction) +
            mixed_bytes(geometry, here, quantized);
 }
 
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return 2 * geometry->chunk_pages * geometry->tail_page_bytes +
-           (geometry->shares.layer_count > 0
+           (geometry->fractions.layer_count > 0
                 ? mixed_offset(geometry, layer, kv_head, chunk)
                 : entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes);
 }
@@ -236,14 +237,14 @@ uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
 static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64_t *bytes) {
     if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_max(geometry), bytes)) return false;
     uint64_t quantized = 0, heads = geometry->kv_head_count;
-    for (size_t i = 0; i < geometry->shares.layer_count; i++)
-        quantized += geometry->shares.sixteenths[i] * heads * chunks / PAGE_SHARE_WHOLE;
-    if (geometry->shares.layer_count > 0)
+    for (size_t i = 0; i < geometry->fractions.layer_count; i++)
+        quantized += geometry->fractions.sixteenths[i] * heads * chunks / PAGE_FRACTION_WHOLE;
+    if (geometry->fractions.layer_count > 0)
         *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, quantized);
     return true;
 }
 
-uint64_t document_room(const struct geometry *geometry, uint64_t token_count) {
+uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_count) {
     enum {
         ROW_ROOM = 16384,
         FILE_ROOM = 65536

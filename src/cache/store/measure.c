@@ -94,7 +94,7 @@ static enum status open_file(struct store *store, struct io_file *file, struct e
 static enum status measure_within(struct store *store, struct measurement *m, const struct geometry *geometry,
                                   struct store_rates *rates, struct error *error) {
     TRY(catalog_begin(&store->catalog, error));
-    enum status status = store_check_room(store, m->bytes, error);
+    enum status status = store_check_space(store, m->bytes, error);
     if (status == STATUS_OK) status = open_file(store, &m->file, error);
     if (status == STATUS_OK) status = measure(m, geometry, rates, error);
     io_queue_destroy(m->queue); /* first: it may have reads under way */
@@ -109,10 +109,10 @@ enum status store_measure(struct store *store, const struct store_layout *layout
     struct geometry geometry;
     struct measurement m = {.file = {.fd = -1}};
     struct store_layout least = *layout;
-    memset(least.shares.sixteenths, PAGE_SHARE_WHOLE, least.shares.layer_count);
+    memset(least.fractions.sixteenths, PAGE_FRACTION_WHOLE, least.fractions.layer_count);
     geometry_init(&geometry, &least);
-    uint64_t room = document_room(&geometry, token_capacity);
-    TRY(store_make_room(store, room, error));
+    uint64_t room = document_bytes_max(&geometry, token_capacity);
+    TRY(store_make_space(store, room, error));
     m.place_bytes = max_size(geometry.page_bytes, geometry.tail_page_bytes);
     m.bytes = (bytes < room ? bytes : room) / m.place_bytes * m.place_bytes;
     ASSERT(m.bytes > 0);

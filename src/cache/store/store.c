@@ -156,7 +156,7 @@ static enum status full(struct store *store, uint64_t needed, uint64_t taken, st
         store->folder.path, (needed >> 20) + 1, taken < limit ? (limit - taken) >> 20 : 0, limit >> 20);
 }
 
-enum status store_check_room(struct store *store, uint64_t needed, struct error *error) {
+enum status store_check_space(struct store *store, uint64_t needed, struct error *error) {
     if (needed == UINT64_MAX)
         return error_set(error, STATUS_FULL, "%s: no disk is that large", store->folder.path);
     if (store->options.limit_bytes == 0) return STATUS_OK;
@@ -260,8 +260,8 @@ static enum status check_removal(struct store *store, struct error *error) {
     return status;
 }
 
-enum status store_make_room(struct store *store, uint64_t needed, struct error *error) {
-    enum status status = store_check_room(store, needed, error);
+enum status store_make_space(struct store *store, uint64_t needed, struct error *error) {
+    enum status status = store_check_space(store, needed, error);
     if (status != STATUS_FULL || needed == UINT64_MAX) return status;
     struct document_row *rows;
     size_t count, victim_count = 0;
@@ -288,13 +288,13 @@ enum status store_make_room(struct store *store, uint64_t needed, struct error *
     if (status == STATUS_OK) status = check_removal(store, error);
     if (status == STATUS_OK) qsort(victims, victim_count, sizeof *victims, by_age);
     for (size_t i = 0; status == STATUS_OK && i < victim_count; i++) {
-        if (i > 0 && store_check_room(store, needed, error) == STATUS_OK) break;
+        if (i > 0 && store_check_space(store, needed, error) == STATUS_OK) break;
         status = remove_document(store, victims[i].id, error);
         if (status == STATUS_FULL) status = STATUS_OK; /* opened since: the next one */
     }
     free(rows);
     free(victims);
-    return status == STATUS_OK ? store_check_room(store, needed, error) : status;
+    return status == STATUS_OK ? store_check_space(store, needed, error) : status;
 }
 
 enum status store_remove(struct store *store, uint64_t id, struct error *error) {
@@ -308,7 +308,7 @@ static void show_row(struct store *store, const struct document_row *row,
                      void (*see)(void *context, const struct document_info *info), void *context) {
     struct timespec used;
     struct store_layout layout;
-    bool mixed = layout_parse(row->layout, &layout, NULL) == STATUS_OK && layout.shares.layer_count > 0;
+    bool mixed = layout_parse(row->layout, &layout, NULL) == STATUS_OK && layout.fractions.layer_count > 0;
     time_used(store, row->id, &used);
     const char *damaged = row->damaged[0] != '\0' ? row->damaged
                           : !row->intact          ? "its row in the catalog is damaged"
@@ -322,7 +322,7 @@ static void show_row(struct store *store, const struct document_row *row,
                                        row->name,
                                        row->model,
                                        row->layout,
-                                       mixed ? &layout.shares : NULL,
+                                       mixed ? &layout.fractions : NULL,
                                        row->fingerprint,
                                        damaged,
                                        in_use(store, row->id)};

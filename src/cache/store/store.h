@@ -44,7 +44,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "cache/page_shares.h"
+#include "cache/page_fractions.h"
 #include "platform/io_queue.h"
 
 struct store;
@@ -105,13 +105,13 @@ struct store_layout {
     uint32_t layer_count, kv_head_count;
     uint32_t chunk_bytes; /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
     uint32_t tail_bytes;  /* of the same in a tail, where full chunks are compressed; 0: chunk_bytes */
-    struct page_shares
-        shares; /* where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
+    struct page_fractions
+        fractions; /* where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
     char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
 };
 
-/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB.  With shares: of the
+/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB.  With fractions: of the
  * pages that are in 4 bits; the others are as large as a tail. */
 size_t store_page_bytes(const struct store_layout *layout);
 size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */
@@ -125,7 +125,7 @@ struct store_match {
     struct store_layout layout; /* the document's */
 };
 
-/* The document of this model and layout (but for its shares: a document keeps those that it was made with) that has
+/* The document of this model and layout (but for its fractions: a document keeps those that it was made with) that has
  * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there
  * is no match.  prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of
  * other tokens behind, which must not be used. */
@@ -133,7 +133,7 @@ enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
 
-/* The same among documents of exactly this layout, shares and all. */
+/* The same among documents of exactly this layout, fractions and all. */
 enum status store_find_same(struct store *store, const struct store_model *model,
                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                             struct store_match *match, struct error *error) STATUS_CHECKED;
@@ -148,10 +148,10 @@ struct document_info {
     uint64_t bytes;        /* of the limit, reserved or used */
     int64_t created, used; /* seconds since 1970 */
     const char *name, *model, *layout;
-    const struct page_shares *shares; /* of the layout; NULL: pages are of one form */
-    const uint8_t *fingerprint;       /* [STORE_FINGERPRINT_BYTES] */
-    const char *damaged;              /* the reason, or NULL */
-    bool in_use;                      /* somebody has it open */
+    const struct page_fractions *fractions; /* of the layout; NULL: pages are of one form */
+    const uint8_t *fingerprint;             /* [STORE_FINGERPRINT_BYTES] */
+    const char *damaged;                    /* the reason, or NULL */
+    bool in_use;                            /* somebody has it open */
 };
 
 /* Every document, oldest first, incomplete and damaged ones too; the texts are good during the call. */
@@ -224,11 +224,11 @@ uint64_t document_token_count(const struct document *document);
 const int32_t *document_tokens(const struct document *document); /* [document_token_count] */
 
 /* Writing.  Nothing here waits for the disk: bytes are copied into a buffer, and STATUS_FULL says that all
- * buffers are under way (go on computing, or call document_wait_room).  An earlier failure of the document is
+ * buffers are under way (go on computing, or call document_wait_buffer).  An earlier failure of the document is
  * returned by whatever is called next. */
 
 /* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
- * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.shares.  At most
+ * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.fractions.  At most
  * document_write_max chunks in a call. */
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
@@ -249,7 +249,7 @@ enum status document_commit(struct document *document, const int32_t *tokens, ui
                             struct error *error) STATUS_CHECKED;
 
 /* Waits until a buffer is free. */
-enum status document_wait_room(struct document *document, struct error *error) STATUS_CHECKED;
+enum status document_wait_buffer(struct document *document, struct error *error) STATUS_CHECKED;
 /* Waits until all that was asked for is done: after it a commit is durable, or the status says why not. */
 enum status document_flush(struct document *document, struct error *error) STATUS_CHECKED;
 

@@ -27,8 +27,8 @@ struct geometry {
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
     size_t chunk_bytes, page_bytes, key_index_bytes;
     size_t tail_chunk_bytes, tail_page_bytes;
-    struct page_shares shares;
-    uint32_t quantized_before[PAGE_SHARES_LAYERS_MAX +
+    struct page_fractions fractions;
+    uint32_t quantized_before[PAGE_FRACTIONS_LAYERS_MAX +
                               1]; /* pages in 4 bits of a head's segment, of the layers before */
 };
 
@@ -57,7 +57,7 @@ uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64
 uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count);
 /* Room that a document of so many tokens takes at most, its rows in the catalog included; UINT64_MAX: no
  * disk is that large. */
-uint64_t document_room(const struct geometry *geometry, uint64_t token_count);
+uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_count);
 
 /* Rows (catalog.c) */
 
@@ -109,7 +109,7 @@ enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct doc
                            struct error *error) STATUS_CHECKED;
 /* The catalog has a document of pages of both forms from now on, which loam did not always read; inside a
  * transaction. */
-enum status catalog_has_shares(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+enum status catalog_has_fractions(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 /* All but the flag of damage. */
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
     STATUS_CHECKED;
@@ -214,9 +214,9 @@ enum status document_lock_writer(struct store *store, uint64_t id, struct io_fil
 /* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
 enum status store_flag(struct store *store, uint64_t id, struct error *error);
 /* Makes room for so many bytes more; the catalog must not be in a transaction. */
-enum status store_make_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
+enum status store_make_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 /* Whether they fit now; inside a transaction. */
-enum status store_check_room(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
+enum status store_check_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 
 /* sweep.c: what was not committed is given back */
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
@@ -258,7 +258,7 @@ void writer_submit(struct writer *writer, struct buffer *buffer, const struct wr
 /* tokens: of the whole document; the new ones are copied. */
 enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens,
                           uint64_t token_first, uint64_t token_end, struct error *error) STATUS_CHECKED;
-void writer_wait_room(struct writer *writer); /* for WRITE_BUFFERS_MAX */
+void writer_wait_buffer(struct writer *writer); /* for WRITE_BUFFERS_MAX */
 void writer_wait_document(struct writer *writer, struct document *document);
 /* The document's first failure, or STATUS_OK. */
 enum status writer_failure(struct writer *writer, struct document *document, struct error *error)

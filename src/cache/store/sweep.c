@@ -65,7 +65,7 @@ static enum status trim(struct store *store, struct document_row *row, const str
     if (size > end) TRY(io_file_truncate(key_index, end, error));
     if (geometry->key_index_bytes > 0)
         punch_behind(key_index, geometry, chunks, key_index_offset, key_index_entry_bytes);
-    row->bytes = document_room(geometry, row->token_count);
+    row->bytes = document_bytes_max(geometry, row->token_count);
     row->writer = 0;
     return catalog_update(&store->catalog, row, error);
 }

@@ -385,7 +385,7 @@ enum status writer_commit(struct writer *writer, struct document *document, cons
     return STATUS_OK;
 }
 
-void writer_wait_room(struct writer *writer) {
+void writer_wait_buffer(struct writer *writer) {
     pthread_mutex_lock(&writer->lock);
     while (writer->free_count < WRITE_BUFFERS_MAX) pthread_cond_wait(&writer->done, &writer->lock);
     pthread_mutex_unlock(&writer->lock);

@@ -216,8 +216,8 @@ static void attend_task(void *context, const struct pool_worker *worker) {
     if (!run->merges) return;
     cpu_barrier(worker);
     size_t heads = run->operation->kv_head_count;
-    struct range share = pool_share(worker, run->row_count * heads, 1);
-    for (size_t i = share.begin; i < share.end; i++)
+    struct range range = pool_range(worker, run->row_count * heads, 1);
+    for (size_t i = range.begin; i < range.end; i++)
         if (run->rows[i / heads].range_count > 1) finish_head(run, &run->rows[i / heads], i % heads);
 }
 
@@ -297,13 +297,13 @@ struct append_run {
 static void append_task(void *context, const struct pool_worker *worker) {
     const struct append_run *run = context;
     const struct append_operation *operation = run->operation;
-    struct range share = pool_share(worker, run->row_count, KV_BLOCK_TOKENS);
+    struct range range = pool_range(worker, run->row_count, KV_BLOCK_TOKENS);
     size_t item_first = 0;
-    for (size_t i = 0; i < operation->item_count && item_first < share.end; i++) {
+    for (size_t i = 0; i < operation->item_count && item_first < range.end; i++) {
         const struct attend_item *item = &operation->items[i];
         const struct kv_layout *layout = item->view.layout;
-        size_t end = min_size(share.end, item_first + item->row_count);
-        for (size_t unit = max_size(share.begin, item_first); unit < end; unit++) {
+        size_t end = min_size(range.end, item_first + item->row_count);
+        for (size_t unit = max_size(range.begin, item_first); unit < end; unit++) {
             size_t row = item->row_first + unit - item_first;
             uint64_t position = item->position_first + (unit - item_first);
             for (size_t head = 0; head < operation->kv_head_count; head++)

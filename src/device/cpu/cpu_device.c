@@ -62,7 +62,7 @@ struct copy_run {
 
 static void copy_task(void *context, const struct pool_worker *worker) {
     const struct copy_run *run = context;
-    struct range part = pool_share(worker, run->size_bytes, 4096);
+    struct range part = pool_range(worker, run->size_bytes, 4096);
     if (part.end > part.begin)
         memcpy(run->target + part.begin, run->source + part.begin, part.end - part.begin);
 }

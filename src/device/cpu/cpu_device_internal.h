@@ -66,7 +66,7 @@ void cpu_flag_wait(struct stream *stream, struct flag *flag, uint32_t value);
 uint32_t cpu_flag_value(struct flag *flag);
 
 /* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
- * task may call pool_share, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
+ * task may call pool_range, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
 /* Does what the caller was to do beside the next run, now; nothing when there is none. */
 void cpu_run_overlap(struct cpu_device *device);

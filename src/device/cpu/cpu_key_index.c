@@ -36,15 +36,15 @@ static size_t item_chunks(const struct attend_item *item) {
     return (size_t)(last / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS + 1);
 }
 
-static void build_share(const struct build_run *run, struct range share, bool above,
+static void build_range(const struct build_run *run, struct range range, bool above,
                         const struct build_scratch *scratch) {
     const struct key_index_operation *operation = run->operation;
     size_t heads = operation->kv_head_count, before = 0;
-    for (size_t i = 0; i < operation->item_count && before < share.end; i++) {
+    for (size_t i = 0; i < operation->item_count && before < range.end; i++) {
         const struct attend_item *item = &operation->items[i];
-        size_t units = item_chunks(item) * heads, end = min_size(share.end, before + units);
+        size_t units = item_chunks(item) * heads, end = min_size(range.end, before + units);
         uint64_t row_end = item->position_first + item->row_count;
-        for (size_t index = max_size(share.begin, before); index < end; index++) {
+        for (size_t index = max_size(range.begin, before); index < end; index++) {
             size_t head = (index - before) % heads;
             uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + (index - before) / heads;
             uint64_t first = chunk * KV_CHUNK_TOKENS;
@@ -71,11 +71,11 @@ static void build_task(void *context, const struct pool_worker *worker) {
     struct build_scratch scratch;
     scratch_layout(run->threads + worker->index * run->thread_bytes, run->operation->items[0].view.layout,
                    &scratch);
-    struct range share = pool_share(worker, run->unit_count, 1);
-    build_share(run, share, false, &scratch);
+    struct range range = pool_range(worker, run->unit_count, 1);
+    build_range(run, range, false, &scratch);
     if (run->scorer->build_above == NULL || !run->scorer->builds_above(run->operation->layout)) return;
     cpu_barrier(worker);
-    build_share(run, share, true, &scratch);
+    build_range(run, range, true, &scratch);
 }
 
 void cpu_key_index_build(struct stream *stream, const struct key_index_operation *operation) {

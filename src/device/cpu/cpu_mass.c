@@ -42,8 +42,8 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
 static void mass_task(void *context, const struct pool_worker *worker) {
     const struct mass_run *run = context;
     size_t units = run->operation->item_count * run->operation->kv_head_count;
-    struct range share = pool_share(worker, units, 1);
-    for (size_t unit = share.begin; unit < share.end; unit++)
+    struct range range = pool_range(worker, units, 1);
+    for (size_t unit = range.begin; unit < range.end; unit++)
         mass_unit(run, unit, (float *)(void *)(run->threads + worker->index * run->thread_bytes));
 }
 

@@ -1,10 +1,10 @@
-/* mass_bound on the cpu: the share of attention that the rows a query head attended to have at least.
+/* mass_bound on the cpu: the fraction of attention that the rows a query head attended to have at least.
  *
  * The key index has, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
  * at most U = sum over d of max(q_d min_d, q_d max_d).  With the attended rows' greatest score m and sum s of
  * exp(score - m), which attention has computed, and n tokens of a unit that were left out:
  *
- *   B = sum over units of n exp(scale U - m)          share = s / (s + B)
+ *   B = sum over units of n exp(scale U - m)          bound = s / (s + B)
  *
  *   1  U is of each query head by itself: the maximum over a group, by which units are ranked, would do, but is looser.
  *   2  Every unit is bounded by its own box.  Those of its ancestors cost less, but hold what ranks (tree.h), and B can
@@ -225,8 +225,8 @@ static double bound_share(const struct bounder *c, size_t head, double m, double
     if (!(s > 0)) return 0;
     if (c->sum[head] == 0) return 1; /* nothing was left out */
     double left = (double)c->top[head] + log(c->sum[head]) + rounding_of(c, head);
-    double share = 1 / (1 + exp(left - m - log(s)));
-    return share >= 0 ? share : 0;
+    double fraction = 1 / (1 + exp(left - m - log(s)));
+    return fraction >= 0 ? fraction : 0;
 }
 
 /* One KV head of one item. */
@@ -254,7 +254,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     }
     for (size_t head = 0; head < run->group; head++) {
         const struct softmax_sum *sum = &operation->sums[unit * run->group + head];
-        operation->shares[unit * run->group + head] =
+        operation->mass_bounds[unit * run->group + head] =
             bound_share(&c, head, (double)sum->greatest, (double)sum->sum);
     }
 }

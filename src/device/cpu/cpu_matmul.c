@@ -216,7 +216,7 @@ static void run_panel(const struct matmul_run *run, size_t panel, const struct p
 static void matmul_task(void *context, const struct pool_worker *worker) {
     struct matmul_run *run = context;
     if (!run->prepared) {
-        struct range units = pool_share(worker, run->unit_count, 1);
+        struct range units = pool_range(worker, run->unit_count, 1);
         for (size_t unit = units.begin; unit < units.end; unit++) prepare_unit(run, unit);
         cpu_barrier(worker);
     }

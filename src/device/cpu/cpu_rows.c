@@ -40,7 +40,7 @@ static void embed_task(void *context, const struct pool_worker *worker) {
     const struct embed_run *run = context;
     const struct embed_operation *operation = run->operation;
     size_t columns = operation->table->columns;
-    struct range rows = pool_share(worker, operation->row_count, 1);
+    struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++) {
         float *y = operation->y + row * columns;
         ASSERT(operation->tokens[row] >= 0);
@@ -74,7 +74,7 @@ static void norm_task(void *context, const struct pool_worker *worker) {
     const struct norm_run *run = context;
     const struct norm_operation *operation = run->operation;
     size_t segments = operation->segment_count, size = operation->segment_size;
-    struct range units = pool_share(worker, operation->row_count * segments, 1);
+    struct range units = pool_range(worker, operation->row_count * segments, 1);
     for (size_t unit = units.begin; unit < units.end; unit++) {
         size_t row = unit / segments, first = unit % segments * size;
         const float *x = operation->x + row * operation->x_stride + first;
@@ -101,7 +101,7 @@ struct rope_run {
 static void rope_angles_task(void *context, const struct pool_worker *worker) {
     const struct rope_run *run = context;
     const struct rope_angles_operation *angles = run->angles;
-    struct range rows = pool_share(worker, angles->row_count, 1);
+    struct range rows = pool_range(worker, angles->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
         run->kernels->angles(angles->positions[row], angles->frequency, angles->pair_count, angles->factor,
                              angles->cosine_sine + row * 2 * angles->pair_count);
@@ -116,7 +116,7 @@ void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *
 static void rope_task(void *context, const struct pool_worker *worker) {
     const struct rope_run *run = context;
     const struct rope_operation *operation = run->operation;
-    struct range rows = pool_share(worker, operation->row_count, 1);
+    struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
         run->kernels->apply(operation->x + row * operation->x_stride, operation->head_count,
                             operation->head_stride, operation->pair_count, operation->order,
@@ -138,7 +138,7 @@ static void activation_task(void *context, const struct pool_worker *worker) {
     const struct activation_run *run = context;
     const struct activation_operation *operation = run->operation;
     size_t pieces = (operation->count + ACTIVATION_PIECE - 1) / ACTIVATION_PIECE;
-    struct range units = pool_share(worker, operation->row_count * pieces, 1);
+    struct range units = pool_range(worker, operation->row_count * pieces, 1);
     for (size_t unit = units.begin; unit < units.end; unit++) {
         size_t column = unit % pieces * ACTIVATION_PIECE;
         size_t first = unit / pieces * operation->stride + column;
@@ -162,7 +162,7 @@ void cpu_activation(struct stream *stream, const struct activation_operation *op
 
 static void gather_task(void *context, const struct pool_worker *worker) {
     const struct gather_operation *operation = context;
-    struct range rows = pool_share(worker, operation->row_count, 1);
+    struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
         memcpy(operation->y + row * operation->y_stride,
                operation->x + operation->indices[row] * operation->x_stride,

@@ -1,5 +1,5 @@
-/* certify=1 on tiny random models: choices and logits know nothing of it; what it says is never more than what recall
- * finds; a saved document's kind says whether bounds lie beside what ranks; methods without bounds refuse it. */
+/* mass_bound=1 on tiny random models: choices and logits know nothing of it; what it says is never more than what
+ * recall finds; a saved document's kind says whether bounds lie beside what ranks; methods without bounds refuse it. */
 #include "testing.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void rig_open(struct rig *rig) {
     tiny.layer_count = LAYERS;
     tiny.head_dimension = 32;
     const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
-    tiny_model_load(&tiny, "certified", &device, &rig->device, &rig->model);
+    tiny_model_load(&tiny, "mass_bound", &device, &rig->device, &rig->model);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 7);
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT + STEPS);
@@ -41,7 +41,7 @@ static void rig_close(struct rig *rig) {
 struct outcome {
     float *logits; /* owned: [STEPS][width] */
     struct recall_cell caught;
-    struct certificates certified;
+    struct mass_bounds mass_bound;
     char kind[SELECT_KIND_BYTES];
 };
 
@@ -77,7 +77,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->head_count; head++)
             recall_cell_add(&outcome.caught, recall_get(&recall, layer, head));
-    outcome.certified = attention_statistics(engine_attention(engine)).certified;
+    outcome.mass_bound = attention_statistics(engine_attention(engine)).mass_bound;
     select_key_index_kind(engine_select(engine), outcome.kind);
     sequence_destroy(sequence);
     engine_destroy(engine);
@@ -85,7 +85,7 @@ static struct outcome decode(struct rig *rig, const struct select_options *selec
     return outcome;
 }
 
-static void certifying_changes_no_choice(void **state) {
+static void mass_bounds_change_no_choice(void **state) {
     (void)state;
     static const struct {
         const struct select_method *method;
@@ -110,25 +110,25 @@ static void certifying_changes_no_choice(void **state) {
             select.recent = 16;
             select.keep = (struct select_keep){.tokens = 200};
             struct outcome without = decode(&rig, &select, type);
-            select.certify = true;
+            select.mass_bound = true;
             struct outcome with = decode(&rig, &select, type);
             assert_memory_equal(with.logits, without.logits, STEPS * rig.width * sizeof *with.logits);
-            assert_int_equal(without.certified.count + without.caught.certified_count, 0);
-            assert_int_equal(with.certified.count, with.caught.count);
-            assert_int_equal(with.caught.certified_count, with.caught.count);
-            assert_true(with.caught.certified_excess <= 1e-12);
+            assert_int_equal(without.mass_bound.count + without.caught.mass_bound_count, 0);
+            assert_int_equal(with.mass_bound.count, with.caught.count);
+            assert_int_equal(with.caught.mass_bound_count, with.caught.count);
+            assert_true(with.caught.mass_bound_excess <= 1e-12);
             assert_true(with.caught.mass == without.caught.mass);
-            assert_true(with.caught.certified > 0 && with.caught.certified < with.caught.mass);
-            assert_true(with.certified.sum > with.caught.certified * (1 - 1e-9) &&
-                        with.certified.sum < with.caught.certified * (1 + 1e-9));
-            assert_true(with.certified.least == with.caught.certified_min);
+            assert_true(with.caught.mass_bound > 0 && with.caught.mass_bound < with.caught.mass);
+            assert_true(with.mass_bound.sum > with.caught.mass_bound * (1 - 1e-9) &&
+                        with.mass_bound.sum < with.caught.mass_bound * (1 + 1e-9));
+            assert_true(with.mass_bound.min == with.caught.mass_bound_min);
             assert_int_equal(strcmp(with.kind, without.kind) != 0, cases[i].apart);
             free(with.logits), free(without.logits);
         }
     rig_close(&rig);
 }
 
-static void only_bounds_certify(void **state) {
+static void only_bounds_give_a_mass_bound(void **state) {
     (void)state;
     static const struct select_method *const others[] = {&select_window, &select_hash, &select_h2o,
                                                          &select_exact};
@@ -138,32 +138,32 @@ static void only_bounds_certify(void **state) {
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         struct select_options options = select_options_default();
         options.method = others[i];
-        options.certify = true;
+        options.mass_bound = true;
         assert_int_equal(select_options_key_index_bytes(&options, &shape, &bytes, &error), STATUS_USAGE);
-        assert_non_null(strstr(error.message, "certify"));
+        assert_non_null(strstr(error.message, "mass_bound"));
     }
     /* as docs/command_line.md has them */
     static const struct {
         size_t leaf, without, with;
     } sizes[] = {{8, 4160, 6208}, {16, 2112, 3136}, {32, 1088, 1600}, {64, 256, 512}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (size_t certify = 0; certify < 2; certify++) {
+        for (size_t with_bound = 0; with_bound < 2; with_bound++) {
             struct select_options options = select_options_default();
             options.method = &select_tree;
             options.leaf = sizes[i].leaf;
-            options.certify = certify;
+            options.mass_bound = with_bound;
             assert_ok(select_options_key_index_bytes(&options, &shape, &bytes, &error), error);
             assert_int_equal(bytes, sizes[i].without); /* bounds rank */
             options.rank = TREE_MEAN_DEVIATION;
             assert_ok(select_options_key_index_bytes(&options, &shape, &bytes, &error), error);
-            assert_int_equal(bytes, certify ? sizes[i].with : sizes[i].without);
+            assert_int_equal(bytes, with_bound ? sizes[i].with : sizes[i].without);
         }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(certifying_changes_no_choice),
-        cmocka_unit_test(only_bounds_certify),
+        cmocka_unit_test(mass_bounds_change_no_choice),
+        cmocka_unit_test(only_bounds_give_a_mass_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

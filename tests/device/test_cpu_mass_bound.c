@@ -1,4 +1,4 @@
-/* What mass_bound certifies of what was caught, over random and adversarial keys with a printed seed: never more
+/* Mass bounds, over random and adversarial keys with a printed seed: never more
  * than the exact share, which is computed here in double from the stored keys; all that can be said where the keys of
  * a unit are the same; the same bits on any number of threads, in parts and head by head; and choices and outputs that
  * know nothing of it. */
@@ -50,7 +50,7 @@ struct sequence_case {
     void *all_quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* all of the full ones */
 };
 
-struct certify_case {
+struct mass_bound_case {
     uint64_t seed;
     struct random random;
     enum key_shape shape;
@@ -65,9 +65,9 @@ struct certify_case {
     float scale, softcap;
     size_t stride; /* of lists */
     uint32_t *chosen;
-    double *certified;
+    double *mass_bound;
     float *out;
-    double loosest, tightest; /* of exact - certified */
+    double loosest, tightest; /* of exact - bound */
 };
 
 static void open_devices(struct fixture *fixture) {
@@ -98,7 +98,7 @@ static void layout_init(struct key_index_layout *layout, enum key_index_kind kin
 /* Of a query's elements, where it matters. */
 static float sign_of(size_t d) { return d % 2 == 0 ? 1 : -1; }
 
-static float element(struct certify_case *c, uint64_t token, size_t d, const float *unit_key) {
+static float element(struct mass_bound_case *c, uint64_t token, size_t d, const float *unit_key) {
     float normal = (float)random_normal(&c->random);
     switch (c->shape) {
     case SAME: return token % c->layout.unit_tokens == 0 ? normal : unit_key[d];
@@ -118,7 +118,7 @@ static float element(struct certify_case *c, uint64_t token, size_t d, const flo
     return normal;
 }
 
-static void sequence_init(struct certify_case *c, const struct fixture *fixture,
+static void sequence_init(struct mass_bound_case *c, const struct fixture *fixture,
                           struct sequence_case *sequence) {
     /* Several pieces of cpu_mass_bound.c where there is something to see. */
     uint64_t chunks = c->shape == SAME || random_below(&c->random, 4) == 0 ? CHUNKS_MAX : 12;
@@ -147,7 +147,7 @@ static void sequence_init(struct certify_case *c, const struct fixture *fixture,
 }
 
 /* Some rows are window alone, some see everything. */
-static void item_init(struct certify_case *c, size_t row) {
+static void item_init(struct mass_bound_case *c, size_t row) {
     struct sequence_case *sequence = &c->sequences[row];
     size_t unit = c->layout.unit_tokens;
     uint64_t length = sequence->length, sinks = align_up(random_below(&c->random, 9), unit);
@@ -173,9 +173,9 @@ static void item_init(struct certify_case *c, size_t row) {
     c->stride = max_size(c->stride, (size_t)select_item_kept_max(item, c->kv_heads));
 }
 
-static void case_init(struct certify_case *c, const struct fixture *fixture, uint64_t seed) {
+static void case_init(struct mass_bound_case *c, const struct fixture *fixture, uint64_t seed) {
     static const size_t dimensions[] = {16, 32, 64, 128}, units[] = {8, 16, 32, 64};
-    *c = (struct certify_case){.seed = seed, .shape = (enum key_shape)(seed % SHAPES)};
+    *c = (struct mass_bound_case){.seed = seed, .shape = (enum key_shape)(seed % SHAPES)};
     random_init(&c->random, seed);
     size_t dimension = dimensions[random_below(&c->random, 4)];
     bool q8 = dimension > 16 && random_below(&c->random, 3) == 0;
@@ -202,22 +202,22 @@ static void case_init(struct certify_case *c, const struct fixture *fixture, uin
         item_init(c, i);
     }
     c->chosen = calloc(c->row_count * c->kv_heads * c->stride, sizeof *c->chosen);
-    c->certified = calloc(c->row_count * c->heads, sizeof *c->certified);
+    c->mass_bound = calloc(c->row_count * c->heads, sizeof *c->mass_bound);
     c->out = calloc(c->row_count * c->heads * c->kv.v_dimension, sizeof *c->out);
     c->tightest = INFINITY;
 }
 
-static void case_deinit(struct certify_case *c) {
+static void case_deinit(struct mass_bound_case *c) {
     for (size_t i = 0; i < c->row_count; i++)
         for (size_t j = 0; j < c->kv_heads * CHUNKS_MAX; j++) {
             free(c->sequences[i].chunks[j]);
             free(c->sequences[i].key_index[j]);
             free(c->sequences[i].all_quantized[j]);
         }
-    free(c->q), free(c->chosen), free(c->certified), free(c->out);
+    free(c->q), free(c->chosen), free(c->mass_bound), free(c->out);
 }
 
-static void build(const struct certify_case *c, const struct fixture *fixture, size_t device,
+static void build(const struct mass_bound_case *c, const struct fixture *fixture, size_t device,
                   const struct key_index_layout *layout) {
     for (size_t i = 0; i < c->row_count; i++) {
         struct attend_item item = {.view = c->items[i].view, .row_count = c->sequences[i].length};
@@ -229,7 +229,7 @@ static void build(const struct certify_case *c, const struct fixture *fixture, s
     }
 }
 
-static struct selection operation_of(const struct certify_case *c) {
+static struct selection operation_of(const struct mass_bound_case *c) {
     return (struct selection){.q = c->q,
                               .q_stride = c->heads * c->kv.k_dimension,
                               .out = c->out,
@@ -239,7 +239,7 @@ static struct selection operation_of(const struct certify_case *c) {
                               .scale = c->scale,
                               .softcap = c->softcap,
                               .layout = &c->layout,
-                              .shares = c->certified,
+                              .mass_bounds = c->mass_bound,
                               .tree_start = c->layout.tree.leaf,
                               .items = c->items,
                               .item_count = c->row_count,
@@ -266,7 +266,7 @@ static void packed_key(const struct kv_layout *kv, const void *quantized, size_t
     }
 }
 
-static double score_of(const struct certify_case *c, const float *q, const double *key) {
+static double score_of(const struct mass_bound_case *c, const float *q, const double *key) {
     double score = 0;
     for (size_t d = 0; d < c->kv.k_dimension; d++) score += (double)q[d] * key[d];
     score *= (double)c->scale;
@@ -274,8 +274,8 @@ static double score_of(const struct certify_case *c, const float *q, const doubl
 }
 
 /* Scores of a token: as its chunk lies, and the larger one of as a row and in 4 bits, if it has them. */
-static void scores_of(const struct certify_case *c, const struct fixture *fixture, size_t row, size_t kv_head,
-                      uint64_t token, const float *q, double *as_it_lies, double *at_max) {
+static void scores_of(const struct mass_bound_case *c, const struct fixture *fixture, size_t row,
+                      size_t kv_head, uint64_t token, const float *q, double *as_it_lies, double *at_max) {
     const struct sequence_case *sequence = &c->sequences[row];
     size_t chunk = kv_head * CHUNKS_MAX + token / KV_CHUNK_TOKENS;
     float key[128], value[128];
@@ -291,7 +291,7 @@ static void scores_of(const struct certify_case *c, const struct fixture *fixtur
 }
 
 /* Of the listed rows, with every other row in the form that takes most from them. */
-static double exact_share(const struct certify_case *c, const struct fixture *fixture, size_t row,
+static double exact_share(const struct mass_bound_case *c, const struct fixture *fixture, size_t row,
                           size_t kv_head, size_t query, const uint32_t *list) {
     const float *q = c->q + ((row * c->kv_heads + kv_head) * c->group + query) * c->kv.k_dimension;
     const struct select_item *item = &c->items[row];
@@ -317,23 +317,24 @@ static double exact_share(const struct certify_case *c, const struct fixture *fi
 }
 
 /* A unit's bound is what its keys give: then nothing is lost but what rounding is allowed for. */
-static bool is_tight(const struct certify_case *c) {
+static bool is_tight(const struct mass_bound_case *c) {
     return (c->shape == SAME || c->shape == EQUAL) && !c->has_quantized && c->kv.k_type == KV_F16;
 }
 
-static void check_shares(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists) {
+static void check_mass_bounds(struct mass_bound_case *c, const struct fixture *fixture,
+                              const uint32_t *lists) {
     for (size_t row = 0; row < c->row_count; row++)
         for (size_t head = 0; head < c->heads; head++) {
             size_t kv_head = head / c->group;
             double exact = exact_share(c, fixture, row, kv_head, head % c->group,
                                        lists + (row * c->kv_heads + kv_head) * c->stride);
-            double certified = c->certified[row * c->heads + head], gap = exact - certified;
+            double bound = c->mass_bound[row * c->heads + head], gap = exact - bound;
             bool has_all = select_item_kept(&c->items[row], kv_head) == c->items[row].position + 1;
-            if (!(certified >= 0 && gap >= 0) || (has_all && certified != 1) ||
+            if (!(bound >= 0 && gap >= 0) || (has_all && bound != 1) ||
                 (is_tight(c) && gap > 0.01 * exact * (1 - exact) + 1e-12))
-                fail_msg("seed %llu, %s keys, unit %zu, 4 bits %d, row %zu, head %zu: certified %.9g of %.9g",
+                fail_msg("seed %llu, %s keys, unit %zu, 4 bits %d, row %zu, head %zu: bound %.9g of %.9g",
                          (unsigned long long)c->seed, shape_names[c->shape], c->layout.unit_tokens,
-                         c->has_quantized, row, head, certified, exact);
+                         c->has_quantized, row, head, bound, exact);
             c->loosest = fmax(c->loosest, gap);
             c->tightest = fmin(c->tightest, gap);
         }
@@ -342,7 +343,7 @@ static void check_shares(struct certify_case *c, const struct fixture *fixture, 
 /* ---- tests ---- */
 
 /* Any rows, not only the best: in units, ascending. */
-static uint32_t *random_lists(struct certify_case *c) {
+static uint32_t *random_lists(struct mass_bound_case *c) {
     uint32_t *lists = calloc(c->row_count * c->kv_heads * c->stride, sizeof *lists);
     size_t unit = c->layout.unit_tokens;
     for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
@@ -363,13 +364,13 @@ static uint32_t *random_lists(struct certify_case *c) {
 }
 
 /* Every KV head an item of its own: the bits of the whole. */
-static void check_by_heads(struct certify_case *c, const struct fixture *fixture, const uint32_t *lists,
+static void check_by_heads(struct mass_bound_case *c, const struct fixture *fixture, const uint32_t *lists,
                            const double *whole) {
     for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
         struct selection operation = operation_of(c);
         struct select_item item = c->items[entry / c->kv_heads];
         size_t first = entry % c->kv_heads * CHUNKS_MAX;
-        double certified[GROUP_MAX];
+        double bound[GROUP_MAX];
         item.row = entry;
         if (item.picks != NULL) item.picks += entry % c->kv_heads;
         item.view.chunks += first;
@@ -383,18 +384,18 @@ static void check_by_heads(struct certify_case *c, const struct fixture *fixture
         operation.item_count = 1;
         operation.chosen = NULL;
         operation.given = lists + entry * c->stride;
-        operation.shares = certified;
+        operation.mass_bounds = bound;
         launch(fixture, 1 + entry % (DEVICES - 1), &operation);
-        assert_memory_equal(certified, whole + entry * c->group, c->group * sizeof *certified);
+        assert_memory_equal(bound, whole + entry * c->group, c->group * sizeof *bound);
     }
 }
 
 static void check_case(const struct fixture *fixture, uint64_t seed, double *loosest, double *tightest) {
-    struct certify_case made, *c = &made;
+    struct mass_bound_case made, *c = &made;
     case_init(c, fixture, seed);
-    size_t shares = c->row_count * c->heads, entries = c->row_count * c->kv_heads * c->stride;
-    size_t outs = shares * c->kv.v_dimension;
-    double *first = calloc(shares, sizeof *first);
+    size_t bounds = c->row_count * c->heads, entries = c->row_count * c->kv_heads * c->stride;
+    size_t outs = bounds * c->kv.v_dimension;
+    double *first = calloc(bounds, sizeof *first);
     uint32_t *chosen = calloc(entries, sizeof *chosen);
     float *out = calloc(outs, sizeof *out);
     for (size_t device = 0; device < DEVICES; device++) {
@@ -402,20 +403,20 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
         if (device < 2) { /* without bounds, and with them */
             build(c, fixture, device, &c->plain);
             operation.layout = &c->plain;
-            operation.shares = NULL;
+            operation.mass_bounds = NULL;
             launch(fixture, device, &operation);
             memcpy(chosen, c->chosen, entries * sizeof *chosen);
             memcpy(out, c->out, outs * sizeof *out);
         }
         build(c, fixture, device, &c->layout);
-        memset(c->certified, 0xff, shares * sizeof *c->certified);
+        memset(c->mass_bound, 0xff, bounds * sizeof *c->mass_bound);
         operation = operation_of(c);
         launch(fixture, device, &operation);
         assert_memory_equal(c->chosen, chosen, entries * sizeof *chosen);
         assert_memory_equal(c->out, out, outs * sizeof *out);
-        if (device < 2) check_shares(c, fixture, chosen);
-        if (device == 1) memcpy(first, c->certified, shares * sizeof *first);
-        if (device > 1) assert_memory_equal(c->certified, first, shares * sizeof *first);
+        if (device < 2) check_mass_bounds(c, fixture, chosen);
+        if (device == 1) memcpy(first, c->mass_bound, bounds * sizeof *first);
+        if (device > 1) assert_memory_equal(c->mass_bound, first, bounds * sizeof *first);
     }
     check_by_heads(c, fixture, chosen, first);
     uint32_t *lists = random_lists(c);
@@ -423,7 +424,7 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
     operation.chosen = NULL;
     operation.given = lists;
     launch(fixture, 2, &operation);
-    check_shares(c, fixture, lists);
+    check_mass_bounds(c, fixture, lists);
     *loosest = fmax(*loosest, c->loosest);
     *tightest = fmin(*tightest, c->tightest);
     free(first), free(chosen), free(out), free(lists);
@@ -439,19 +440,19 @@ static void never_more_than_was_caught(void **state) {
     for (size_t round = 0; round < ROUNDS; round++)
         for (size_t shape = 0; shape < SHAPES; shape++)
             check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
-    printf("exact - certified: %.3g to %.3g\n", tightest, loosest);
+    printf("exact - bound: %.3g to %.3g\n", tightest, loosest);
     assert_true(loosest > 0.9); /* some bounds must say little */
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 /* A key that is no number: nothing is certain. */
-static void what_is_broken_certifies_nothing(void **state) {
+static void what_is_broken_bounds_nothing(void **state) {
     (void)state;
     struct fixture fixture;
     open_devices(&fixture);
     for (uint64_t seed = 0; seed < 40; seed++) {
         static const float broken[] = {NAN, INFINITY, -INFINITY};
-        struct certify_case made, *c = &made;
+        struct mass_bound_case made, *c = &made;
         case_init(c, &fixture, seed * SHAPES);
         const struct select_item *item = &c->items[0];
         uint64_t token = random_below(&c->random, c->sequences[0].length);
@@ -465,7 +466,7 @@ static void what_is_broken_certifies_nothing(void **state) {
             struct selection operation = operation_of(c);
             launch(&fixture, 2, &operation);
             bool has_all = select_item_kept(item, 0) == item->position + 1;
-            for (size_t head = 0; head < c->group && !has_all; head++) assert_true(c->certified[head] == 0);
+            for (size_t head = 0; head < c->group && !has_all; head++) assert_true(c->mass_bound[head] == 0);
         }
         case_deinit(c);
     }
@@ -475,7 +476,7 @@ static void what_is_broken_certifies_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(never_more_than_was_caught),
-        cmocka_unit_test(what_is_broken_certifies_nothing),
+        cmocka_unit_test(what_is_broken_bounds_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
