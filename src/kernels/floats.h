@@ -163,6 +163,38 @@ FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+/* Two rows in a register, 8 floats of each.  Of a query: the same 8 for both. */
+FLOATS_INLINE floats floats_load_twice(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
+/* 16 elements of two rows: the first 8 of both, then the others. */
+FLOATS_INLINE void floats_load_halves_of_two(const void *row, const void *other, floats x[2]) {
+    const __m256i a = _mm256_loadu_si256((const __m256i *)row),
+                  b = _mm256_loadu_si256((const __m256i *)other);
+    x[0] = _mm512_cvtph_ps(_mm256_permute2x128_si256(a, b, 0x20));
+    x[1] = _mm512_cvtph_ps(_mm256_permute2x128_si256(a, b, 0x31));
+}
+FLOATS_INLINE void floats_load_int8_of_two(const void *row, const void *other, floats x[2]) {
+    const __m128i a = _mm_loadu_si128((const __m128i *)row), b = _mm_loadu_si128((const __m128i *)other);
+    x[0] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(a, b)));
+    x[1] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpackhi_epi64(a, b)));
+}
+FLOATS_INLINE floats floats_set_two(float row, float other) {
+    return _mm512_insertf32x8(_mm512_set1_ps(row), _mm256_set1_ps(other), 1);
+}
+/* Of the four x, then of the four y: the sums of the first row of each, then of the other rows, in the order of
+ * floats8_sum4. */
+FLOATS_INLINE floats floats_sums_of_two(const floats x[4], const floats y[4]) {
+    const floats x01 = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const floats x23 = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const floats y01 = _mm512_add_ps(_mm512_unpacklo_ps(y[0], y[1]), _mm512_unpackhi_ps(y[0], y[1]));
+    const floats y23 = _mm512_add_ps(_mm512_unpacklo_ps(y[2], y[3]), _mm512_unpackhi_ps(y[2], y[3]));
+    const floats fours_x =
+        _mm512_add_ps(_mm512_shuffle_ps(x01, x23, 0x44), _mm512_shuffle_ps(x01, x23, 0xee));
+    const floats fours_y =
+        _mm512_add_ps(_mm512_shuffle_ps(y01, y23, 0x44), _mm512_shuffle_ps(y01, y23, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(fours_x, fours_y, 0x88),
+                         _mm512_shuffle_f32x4(fours_x, fours_y, 0xdd));
+}
+
 /* Lane i: the sum of x[i]. */
 FLOATS_INLINE floats floats_sum16(const floats x[16]) {
     floats pair[8], four[4], half[2];
@@ -231,6 +263,14 @@ FLOATS_INLINE floats floats_round(floats x) {
 FLOATS_INLINE floats floats_power2(floats n) {
     __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+}
+/* The float whose exponent are the low bits of x. */
+FLOATS_INLINE floats floats_exponent(floats x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
+}
+/* where x < y: 0, elsewhere (and where x or y is NaN): a */
+FLOATS_INLINE floats floats_unless_less(floats x, floats y, floats a) {
+    return _mm256_and_ps(a, _mm256_cmp_ps(x, y, _CMP_NLT_UQ));
 }
 FLOATS_INLINE float floats_first(floats x) { return _mm256_cvtss_f32(x); }
 FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(x); }
@@ -307,13 +347,19 @@ FLOATS_INLINE floats floats_exp(floats x) {
     return floats_if_less(x, lowest, floats_set(0.0f), p);
 }
 
-/* exp(x) of x <= 0, bit for bit as floats_exp has it, but zero below `least`, -86.6 or more. */
+/* exp(x) of x <= 0, as exact as floats_exp, but zero below `least`, -86.6 or more.  What is computed below it is thrown
+ * away, so that nothing is clamped before; NaN stays. */
 FLOATS_INLINE floats floats_exp_below(floats x, float least) {
-    const floats lowest = floats_set(least);
-    floats clamped = floats_max(lowest, x); /* in this order NaN passes */
-    floats n = floats_round(floats_multiply(clamped, floats_set(0x1.715476p0f)));
-    floats p = floats_exp_rest(clamped, n);
-    return floats_if_less(x, lowest, floats_set(0.0f), floats_multiply(p, floats_power2(n)));
+#if defined(FLOATS_512)
+    floats n = floats_round(floats_multiply(x, floats_set(0x1.715476p0f)));
+    __mmask16 kept = _mm512_cmp_ps_mask(x, floats_set(least), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(kept, floats_exp_rest(x, n), n);
+#else
+    const floats shift = floats_set(0x1.8p23f + 127); /* the sum's low bits are the exponent of 2^n */
+    floats biased = floats_fma(x, floats_set(0x1.715476p0f), shift);
+    floats p = floats_exp_rest(x, floats_subtract(biased, shift));
+    return floats_unless_less(x, floats_set(least), floats_multiply(p, floats_exponent(biased)));
+#endif
 }
 
 /* softcap * tanh(x / softcap), with tanh(u) = 1 - 2 / (exp(2u) + 1): off by at most 4e-7 softcap. */

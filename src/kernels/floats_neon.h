@@ -72,6 +72,20 @@ FLOATS_INLINE float32x4_t floats4_power2(float32x4_t n) {
 FLOATS_INLINE floats floats_power2(floats n) {
     return (floats){floats4_power2(n.low), floats4_power2(n.high)};
 }
+FLOATS_INLINE float32x4_t floats4_exponent(float32x4_t x) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(x), 23));
+}
+/* The float whose exponent are the low bits of x. */
+FLOATS_INLINE floats floats_exponent(floats x) {
+    return (floats){floats4_exponent(x.low), floats4_exponent(x.high)};
+}
+FLOATS_INLINE float32x4_t floats4_unless_less(float32x4_t x, float32x4_t y, float32x4_t a) {
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, y)));
+}
+/* where x < y: 0, elsewhere (and where x or y is NaN): a */
+FLOATS_INLINE floats floats_unless_less(floats x, floats y, floats a) {
+    return (floats){floats4_unless_less(x.low, y.low, a.low), floats4_unless_less(x.high, y.high, a.high)};
+}
 FLOATS_INLINE float floats_first(floats x) { return vgetq_lane_f32(x.low, 0); }
 FLOATS_INLINE float floats_sum(floats x) { return vaddvq_f32(vaddq_f32(x.low, x.high)); }
 /* The larger; where one of a pair is NaN, the later. */

@@ -22,6 +22,7 @@
 
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
+#include "kernels/attention/leaves.h"
 #include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
 #include "tensor/half.h"
@@ -64,6 +65,71 @@ FLOATS_INLINE floats decode_load(const enum kv_type type, const uint8_t *row, si
     return floats_multiply(floats_load_int8(row + d), scale);
 }
 
+#if defined(FLOATS_512)
+/* Elements d .. d + 15 of two rows: in key[0] the first 8 of both, in key[1] the others.  With 8 elements of two rows
+ * in a register instead of 16 of one, half as much is added across registers, and prefill has half as many sums that
+ * wait for others (leaves.h). */
+FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const uint8_t *other, size_t d,
+                              floats scale, floats key[2]) {
+    if (type == KV_F16) {
+        floats_load_halves_of_two(row + d * sizeof(uint16_t), other + d * sizeof(uint16_t), key);
+        return;
+    }
+    floats_load_int8_of_two(row + d, other + d, key);
+    key[0] = floats_multiply(key[0], scale);
+    key[1] = floats_multiply(key[1], scale);
+}
+
+/* scores[head][0 .. 8) = q . k over the rows of a block, the first one at `base`; register i of a head's four has rows
+ * i and i + 4. */
+FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const struct decode_rows *k,
+                              const uint8_t *base, const float *scales, const float *q, size_t q_stride,
+                              float *scores) {
+    floats sum[16];
+    const size_t scale_count = k->dimension / KV_SCALE_GROUP;
+    const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
+    FLOATS_UNROLL
+    for (size_t i = 0; i < heads * 4; i++) sum[i] = floats_set(0);
+    for (size_t part = 0; part < k->dimension; part += width) {
+        floats scale[4];
+        FLOATS_UNROLL
+        for (size_t r = 0; r < 4; r++) {
+            const float *own = scales + r * scale_count + part / KV_SCALE_GROUP;
+            scale[r] = type == KV_Q8 ? floats_set_two(own[0], own[4 * scale_count]) : floats_set(1);
+        }
+        FLOATS_UNROLL
+        for (size_t d = part; d < part + width; d += FLOATS) {
+            floats key[4][2];
+            FLOATS_UNROLL
+            for (size_t r = 0; r < 4; r++)
+                score_load(type, base + r * k->row_bytes, base + (r + 4) * k->row_bytes, d, scale[r], key[r]);
+            FLOATS_UNROLL
+            for (size_t n = 0; n < 2; n++) FLOATS_UNROLL
+            for (size_t head = 0; head < heads; head++) {
+                floats query = floats_keep(floats_load_twice(q + head * q_stride + d + n * SCORE_LANES));
+                FLOATS_UNROLL
+                for (size_t r = 0; r < 4; r++)
+                    sum[head * 4 + r] = floats_fma(query, key[r][n], sum[head * 4 + r]);
+            }
+        }
+    }
+    FLOATS_UNROLL
+    for (size_t head = 0; head < heads; head += 2) {
+        const size_t next = head + 1 < heads ? head + 1 : head;
+        floats sums = floats_sums_of_two(sum + head * 4, sum + next * 4);
+        floats8_store(scores + head * k->step_rows, _mm512_castps512_ps256(sums));
+        if (next > head) floats8_store(scores + next * k->step_rows, _mm512_extractf32x8_ps(sums, 1));
+    }
+}
+
+/* The 8 rows of a block, from `row` on. */
+FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k,
+                               size_t row, const float *q, size_t q_stride, float *scores) {
+    decode_ask(k->next, row * k->row_bytes, KV_BLOCK_TOKENS * k->row_bytes);
+    score_tile(type, heads, k, decode_row(k, row), k->scales + row * (k->dimension / KV_SCALE_GROUP), q,
+               q_stride, scores + row);
+}
+#else
 /* scores[head][0 .. row_count) = q . k over consecutive rows of a block, the first one at `base` */
 FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
                               const struct decode_rows *k, const uint8_t *base, const float *scales,
@@ -98,9 +164,9 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
 }
 
 /* The 8 rows of a block, from `row` on. */
-FLOATS_INLINE void score_heads(const enum kv_type type, const size_t row_count, const size_t heads,
-                               const struct decode_rows *k, size_t row, const float *q, size_t q_stride,
-                               float *scores) {
+FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k,
+                               size_t row, const float *q, size_t q_stride, float *scores) {
+    const size_t row_count = heads == 4 ? 2 : heads == 1 ? 8 : 4;
     const uint8_t *base = decode_row(k, row);
     const float *scales = k->scales + row * (k->dimension / KV_SCALE_GROUP);
     for (size_t r = 0; r < KV_BLOCK_TOKENS; r += row_count) {
@@ -111,16 +177,17 @@ FLOATS_INLINE void score_heads(const enum kv_type type, const size_t row_count, 
     }
 }
 
+#endif
+
 FLOATS_INLINE void score_group(const enum kv_type type, size_t group, const struct decode_rows *k, size_t row,
                                const float *q, size_t q_stride, float *scores) {
     size_t head = 0;
-#define SCORE_HEADS(heads, row_count) \
-    score_heads(type, row_count, heads, k, row, q + head * q_stride, q_stride, scores + head * k->step_rows)
-    for (; head + 4 <= group && head + 5 != group; head += 4) /* 5 is 3 + 2 */
-        SCORE_HEADS(4, DECODE_WIDE ? 4 : 2);
-    for (; head + 3 <= group; head += 3) SCORE_HEADS(3, 4);
-    for (; head + 2 <= group; head += 2) SCORE_HEADS(2, DECODE_WIDE ? 8 : 4);
-    for (; head < group; head++) SCORE_HEADS(1, 8);
+#define SCORE_HEADS(heads) \
+    score_heads(type, heads, k, row, q + head * q_stride, q_stride, scores + head * k->step_rows)
+    for (; head + 4 <= group && head + 5 != group; head += 4) SCORE_HEADS(4); /* 5 is 3 + 2 */
+    for (; head + 3 <= group; head += 3) SCORE_HEADS(3);
+    for (; head + 2 <= group; head += 2) SCORE_HEADS(2);
+    for (; head < group; head++) SCORE_HEADS(1);
 #undef SCORE_HEADS
 }
 

@@ -7,8 +7,10 @@
  * with the online softmax between.  Only tiles on the diagonal and at the window's edge are masked, and
  * work outside them is cut at tile edges.  Rows go head by head, so that those of a tile are neighbours.
  *
- * Every row is computed as decode computes it, to the bit: scores in the lanes and the tree of a register
- * (scores_multiply), the maximum by steps of softmax_step_rows, ranges (attention_range_rows) merged in their order.
+ * Every row is computed as decode computes it, to the bit: scores in eight lanes and their tree (scores_multiply), the
+ * maximum by steps of softmax_step_rows, ranges (attention_range_rows) merged in their order.  A range begins without a
+ * maximum, so that maxima rise often: they are raised for a tile of rows at once, and the output shrinks where the next
+ * values are added to it.
  *
  * What does not count is not computed: where the weights of a tile of rows for a register of tokens are all zero
  * (softmax_floats.h), exp and P V leave these tokens out.  A NaN among the scores is never left out; one in the V of a
@@ -26,7 +28,7 @@
 
 #include "base/checked.h"
 #include "kernels/attention/attention_internal.h"
-#include "kernels/attention/kv_pack.h"
+#include "kernels/attention/keys_turn.h"
 #include "kernels/attention/leaves.h"
 #include "kernels/attention/softmax_floats.h"
 #include "kernels/floats.h"
@@ -54,7 +56,9 @@ struct prefill_block {
     float *o;                        /* [rows][v_padded] */
     float *m;                        /* [rows] */
     float *s;                        /* [rows][FLOATS], to be summed */
+    float *shrink;                   /* [rows]: of the step, what o shrinks by where the tile's maxima rise */
     uint32_t *parts;                 /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
+    int *rises;                      /* [row tiles] */
     uint64_t range_rows;
     float *merged_o;            /* [rows][v_padded]: of the ranges before this one */
     float *merged_m, *merged_s; /* [rows] */
@@ -73,8 +77,8 @@ static size_t block_rows(size_t group) { return align_up(queries_per_block(group
 
 static size_t prefill_scratch_bytes(size_t group, const struct kv_layout *layout) {
     size_t rows = block_rows(group), v_padded = align_up(layout->v_dimension, PANEL);
-    size_t count = rows * (layout->k_dimension + TOKENS + 2 * v_padded + 3 + FLOATS) +
-                   TOKENS * (layout->k_dimension + v_padded) + rows / TILE_ROWS;
+    size_t count = rows * (layout->k_dimension + TOKENS + 2 * v_padded + 4 + FLOATS) +
+                   TOKENS * (layout->k_dimension + v_padded) + 2 * (rows / TILE_ROWS);
     return count * sizeof(float) + 64;
 }
 
@@ -92,7 +96,9 @@ static struct prefill_block block_in(const struct attention_prefill_args *args) 
     block.merged_o = block.m + rows;
     block.merged_m = block.merged_o + rows * block.v_padded;
     block.merged_s = block.merged_m + rows;
-    block.parts = (uint32_t *)(void *)(block.merged_s + rows);
+    block.shrink = block.merged_s + rows;
+    block.parts = (uint32_t *)(void *)(block.shrink + rows);
+    block.rises = (int *)(void *)(block.parts + rows / TILE_ROWS);
     return block;
 }
 
@@ -110,33 +116,45 @@ static void queries_pack(const struct prefill_block *block) {
 
 /* K of a chunk as columns: k[token / PANEL][d][token % PANEL]. */
 static void keys_pack(const struct kv_layout *layout, const void *chunk, float *k) {
-    for (size_t token = 0; token < TOKENS; token += 8) {
+    for (size_t token = 0; token < TOKENS; token += FLOATS) {
         float *panel = k + token / PANEL * PANEL * layout->k_dimension + token % PANEL;
-        for (size_t d = 0; d < layout->k_dimension; d += 8) {
-            floats8 x[8];
-            FLOATS_UNROLL
-            for (size_t i = 0; i < 8; i++)
-                x[i] = element_load8(layout->k_type, kv_k_row(layout, chunk, token + i),
-                                     kv_k_scales(layout, chunk, token + i), d);
-            floats8_transpose(x);
-            FLOATS_UNROLL
-            for (size_t i = 0; i < 8; i++) floats8_store(panel + (d + i) * PANEL, x[i]);
+        if (layout->k_type == KV_F16) {
+            keys_turn_f16(layout, kv_block(layout, chunk, token), panel, PANEL);
+            continue;
         }
+        for (size_t i = 0; i < FLOATS; i += KV_BLOCK_TOKENS)
+            keys_turn_q8(layout, chunk, token + i, panel + i, PANEL);
     }
 }
 
 /* V of a chunk in panels: v[d / PANEL][token][d % PANEL]; tokens outside [begin, end) and the padding are
  * zeros, because a weight of zero does not silence what was never written there. */
-static void values_pack(const struct prefill_block *block, const void *chunk, size_t begin, size_t end) {
+FLOATS_INLINE void values_pack_typed(const enum kv_type type, const struct prefill_block *block,
+                                     const void *chunk, size_t begin, size_t end) {
     const struct kv_layout *layout = block->args->layout;
-    for (size_t token = 0; token < TOKENS; token++)
-        for (size_t d = 0; d < block->v_padded; d += 8) {
-            floats8 x = floats8_zero();
-            if (d < layout->v_dimension && token >= begin && token < end)
-                x = element_load8(layout->v_type, kv_v_row(layout, chunk, token),
-                                  kv_v_scales(layout, chunk, token), d);
-            floats8_store(block->v + d / PANEL * PANEL * TOKENS + token * PANEL + d % PANEL, x);
+    for (size_t token = 0; token < TOKENS; token++) {
+        const size_t dimension = token >= begin && token < end ? layout->v_dimension : 0;
+        const uint8_t *row = kv_v_row(layout, chunk, token);
+        const uint16_t *scales = kv_v_scales(layout, chunk, token);
+        float *target = block->v + token * PANEL;
+        size_t d = 0;
+        for (; d < dimension; d += FLOATS) {
+            floats x = type == KV_F16
+                           ? floats_load_half(row + d * sizeof(uint16_t))
+                           : floats_multiply(floats_load_int8(row + d),
+                                             floats_set(half_to_float(scales[d / KV_SCALE_GROUP])));
+            floats_store(target + d / PANEL * PANEL * TOKENS + d % PANEL, x);
         }
+        for (; d < block->v_padded; d += FLOATS)
+            floats_store(target + d / PANEL * PANEL * TOKENS + d % PANEL, floats_set(0));
+    }
+}
+
+static void values_pack(const struct prefill_block *block, const void *chunk, size_t begin, size_t end) {
+    if (block->args->layout->v_type == KV_F16)
+        values_pack_typed(KV_F16, block, chunk, begin, end);
+    else
+        values_pack_typed(KV_Q8, block, chunk, begin, end);
 }
 
 /* A tile of c: [TILE_ROWS][PANEL]. */
@@ -194,13 +212,13 @@ static struct seen tile_sees(const struct prefill_block *block, size_t tile_row,
 }
 
 /* A tile of scaled scores, [TILE_ROWS][PANEL], of queries q [dimension][TILE_ROWS] and keys k [dimension][PANEL]:
- * elements d and d + FLOATS add to one lane, and the lanes in the order of floats_leaves; sums of 1, 2, 4 and 8 lanes
+ * elements d and d + SCORE_LANES add to one lane, and the lanes in the order of score_leaves; sums of 1, 2 and 4 lanes
  * wait for their neighbours. */
 FLOATS_INLINE void scores_multiply(size_t dimension, float scale, const float *q, const float *k, float *c) {
-    struct tile_sum waiting[FLOATS == 16 ? 4 : 3];
-    for (size_t leaf = 0; leaf < FLOATS; leaf++) {
+    struct tile_sum waiting[3];
+    for (size_t leaf = 0; leaf < SCORE_LANES; leaf++) {
         struct tile_sum sum;
-        size_t d = floats_leaves[leaf];
+        size_t d = score_leaves[leaf];
         const floats first0 = floats_load(k + d * PANEL), first1 = floats_load(k + d * PANEL + FLOATS);
         FLOATS_UNROLL
         for (size_t row = 0; row < TILE_ROWS; row++) {
@@ -208,7 +226,7 @@ FLOATS_INLINE void scores_multiply(size_t dimension, float scale, const float *q
             sum.of[row][0] = floats_multiply(x, first0);
             sum.of[row][1] = floats_multiply(x, first1);
         }
-        for (d += FLOATS; d < dimension; d += FLOATS) {
+        for (d += SCORE_LANES; d < dimension; d += SCORE_LANES) {
             floats k0 = floats_load(k + d * PANEL), k1 = floats_load(k + d * PANEL + FLOATS);
             FLOATS_UNROLL
             for (size_t row = 0; row < TILE_ROWS; row++) {
@@ -225,7 +243,7 @@ FLOATS_INLINE void scores_multiply(size_t dimension, float scale, const float *q
                 sum.of[i][1] = floats_add(waiting[level].of[i][1], sum.of[i][1]);
             }
         }
-        if (leaf + 1 < FLOATS) {
+        if (leaf + 1 < SCORE_LANES) {
             waiting[level] = sum;
             continue;
         }
@@ -266,16 +284,31 @@ FLOATS_INLINE void row_mask(const struct prefill_block *block, size_t row, struc
     }
 }
 
-/* The maximum so far, to which s and o shrink, with the parts [begin, end) of the row's scores. */
-FLOATS_INLINE void row_raise(const struct prefill_block *block, size_t row, size_t begin, size_t end) {
-    const float *scores = block->scores + row * TOKENS;
-    float *s = block->s + row * FLOATS;
-    floats top = floats_set(-INFINITY);
-    for (size_t i = begin; i < end; i++) top = floats_max(floats_load(scores + i * FLOATS), top);
-    if (!floats_any_greater(top, floats_set(block->m[row]))) return;
-    floats shrink = softmax_raise(floats_greatest(top), &block->m[row], block->o + row * block->v_padded,
-                                  block->v_padded);
-    floats_store(s, floats_multiply(floats_load(s), shrink));
+/* The maxima so far of `rows` rows, of parts [begin, end) of their scores too, and s shrunk to them; o follows when it
+ * is loaded next (values_add).  Where no maximum rises, nothing shrinks. */
+FLOATS_INLINE void tile_raise(const struct prefill_block *block, size_t tile_row, size_t rows, size_t begin,
+                              size_t end) {
+    const float *scores = block->scores + tile_row * TOKENS;
+    float *m = block->m + tile_row, *s = block->s + tile_row * FLOATS, *shrink = block->shrink + tile_row;
+    float before[FLOATS] = {0}, after[FLOATS] = {0}, by[FLOATS];
+    int rises = 0;
+    for (size_t row = 0; row < rows; row++) {
+        floats top = floats_set(-INFINITY);
+        for (size_t i = begin; i < end; i++)
+            top = floats_max(floats_load(scores + row * TOKENS + i * FLOATS), top);
+        const float greatest = floats_greatest(top);
+        before[row] = m[row];
+        after[row] = greatest > m[row] ? greatest : m[row];
+        rises |= greatest > m[row];
+    }
+    block->rises[tile_row / TILE_ROWS] = rises;
+    if (!rises) return;
+    floats_store(by, softmax_shrink(floats_load(before), floats_load(after)));
+    for (size_t row = 0; row < rows; row++) {
+        m[row] = after[row];
+        shrink[row] = by[row];
+        floats_store(s + row * FLOATS, floats_multiply(floats_load(s + row * FLOATS), floats_set(by[row])));
+    }
 }
 
 /* Of the parts [begin, end) of the chunk those that count for `rows` rows of scores; bases: their maxima. */
@@ -299,20 +332,22 @@ FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float 
 static void tile_soften(const struct prefill_block *block, size_t tile_row, size_t begin, size_t end) {
     const size_t rows = min_size(TILE_ROWS, block->row_count - tile_row);
     float *scores = block->scores + tile_row * TOKENS, *s = block->s + tile_row * FLOATS, bases[TILE_ROWS];
+    tile_raise(block, tile_row, rows, begin, end);
     for (size_t row = 0; row < rows; row++) {
-        row_raise(block, tile_row + row, begin, end);
-        float m = block->m[tile_row + row];
+        const float m = block->m[tile_row + row];
         bases[row] = m == -INFINITY ? 0 : m; /* -inf - -inf is NaN; exp(-inf - 0) is 0 */
     }
     const uint32_t parts = block->parts[tile_row / TILE_ROWS] = tile_parts(scores, rows, bases, begin, end);
-    for (uint32_t left = parts; left != 0; left &= left - 1) {
-        float *part = scores + (size_t)__builtin_ctz(left) * FLOATS;
-        for (size_t row = 0; row < rows; row++) {
-            floats weight =
-                softmax_weight(floats_subtract(floats_load(part + row * TOKENS), floats_set(bases[row])));
-            floats_store(part + row * TOKENS, weight);
-            floats_store(s + row * FLOATS, floats_add(floats_load(s + row * FLOATS), weight));
+    for (size_t row = 0; row < rows; row++) {
+        const floats base = floats_set(bases[row]);
+        floats sum = floats_load(s + row * FLOATS);
+        for (uint32_t left = parts; left != 0; left &= left - 1) {
+            float *part = scores + row * TOKENS + (size_t)__builtin_ctz(left) * FLOATS;
+            floats weight = softmax_weight(floats_subtract(floats_load(part), base));
+            floats_store(part, weight);
+            sum = floats_add(sum, weight);
         }
+        floats_store(s + row * FLOATS, sum);
     }
 }
 
@@ -326,6 +361,14 @@ static void values_add(const struct prefill_block *block) {
             FLOATS_UNROLL
             for (size_t i = 0; i < TILE_ROWS; i++) FLOATS_UNROLL
             for (size_t n = 0; n < 2; n++) sum.of[i][n] = floats_load(o + i * block->v_padded + n * FLOATS);
+            if (block->rises[row / TILE_ROWS]) {
+                FLOATS_UNROLL
+                for (size_t i = 0; i < TILE_ROWS; i++) {
+                    const floats shrink = floats_set(block->shrink[row + i]);
+                    sum.of[i][0] = floats_multiply(sum.of[i][0], shrink);
+                    sum.of[i][1] = floats_multiply(sum.of[i][1], shrink);
+                }
+            }
             for (; left != 0; left &= left - 1) {
                 const size_t token = (size_t)__builtin_ctz(left) * FLOATS;
                 tile_multiply(&sum, FLOATS, block->scores + row * TOKENS + token, TOKENS, 1,
@@ -372,6 +415,7 @@ static void range_start(const struct prefill_block *block) {
 
 static void block_start(struct prefill_block *block) {
     queries_pack(block);
+    memset(block->shrink, 0, block_rows(block->args->group) * sizeof(float)); /* also of rows past the end */
     const size_t rows = block_rows(block->args->group);
     for (size_t row = 0; row < rows; row++) block->merged_m[row] = -INFINITY, block->merged_s[row] = 0;
     memset(block->merged_o, 0, block->row_count * block->v_padded * sizeof(float));

@@ -27,14 +27,21 @@ FLOATS_INLINE size_t softmax_step_rows(const size_t row_bytes) {
 
 FLOATS_INLINE floats softmax_weight(floats x) { return floats_exp_below(x, WEIGHT_MIN); }
 
+/* What s and o shrink by where the maxima rise from `before` to `after`. */
+FLOATS_INLINE floats softmax_shrink(floats before, floats after) {
+    const floats shrink = floats_exp(floats_subtract(before, after));
+    return floats_if_less(floats_set(-INFINITY), before, shrink, floats_set(0));
+}
+
 /* *m rises to `greatest`, unless that is lower or NaN (the sum will say it), and o [dimension, a multiple of FLOATS]
  * shrinks to it.  Returns what s has to shrink by, in every place. */
 static __attribute__((noinline)) floats softmax_raise(float greatest, float *m, float *o, size_t dimension) {
     float before = *m, after = greatest > before ? greatest : before;
-    floats shrink = before == -INFINITY ? floats_set(0) : floats_exp(floats_set(before - after));
+    *m = after;
+    if (before == -INFINITY) return floats_set(0); /* s and o are zeros */
+    floats shrink = floats_exp(floats_set(before - after));
     for (size_t d = 0; d < dimension; d += FLOATS)
         floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
-    *m = after;
     return shrink;
 }
 
