@@ -100,20 +100,22 @@ static bool takes_rows(const struct plan *plan) {
     return plan->mixes_pages && (!plan->fixes_fractions || plan->quantized_of_16 == 0);
 }
 
-enum status documents_open(struct documents **result, const struct plan *plan,
-                           const struct engine_options *options, const struct model *model,
-                           const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
+enum status documents_open(struct documents **result, const struct documents_options *options,
                            struct error *error) {
+    const struct plan *plan = options->plan;
+    const struct model *model = options->model;
+    const struct kv_layout *layout = options->layout;
+    struct select *select = options->select;
     struct documents *documents = calloc(1, sizeof *documents);
     *result = documents;
     if (documents == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
     struct store_options store_options = {.directory = plan->disk_directory,
                                           .limit_bytes = plan->disk_bytes,
-                                          .staging_bytes = (size_t)buffer_bytes,
-                                          .faults = options->io_faults,
-                                          .sqlite_vfs = options->sqlite_vfs};
+                                          .staging_bytes = (size_t)options->buffer_bytes,
+                                          .faults = options->engine->io_faults,
+                                          .sqlite_vfs = options->engine->sqlite_vfs};
     TRY(open_store(documents, &store_options, error));
-    documents->ignores = documents->is_read_only && options->found_damage;
+    documents->ignores = documents->is_read_only && options->engine->found_damage;
     struct kv_backing *backing = &documents->backing;
     documents->name = strdup(plan->document_name != NULL ? plan->document_name : "");
     if (documents->name == NULL) return error_set(error, STATUS_MEMORY, "documents: out of memory");
@@ -247,36 +249,38 @@ static void only_read(struct documents *documents, struct kv_sequence *sequence,
     documents->is_told = true;
 }
 
-/* token_count: of the whole prompt.  *reused stays 0 when it fails, and when the document has grown since it was found
+/* outcome->reused stays 0 when it fails, and when the document has grown since it was found
  * (another process went on with it): what may be taken of it, and how, is then another question. */
 static enum status use(struct documents *documents, struct kv_sequence *sequence,
-                       const struct store_match *match, uint64_t token_count, uint64_t token_capacity,
-                       uint64_t *reused, struct error *notice, struct error *error) {
+                       const struct store_match *match, const struct documents_prompt *prompt,
+                       struct documents_outcome *outcome, struct error *error) {
+    const uint64_t whole = prompt->token_count + 1; /* tokens of the prompt */
     struct document *document;
     bool writable;
     struct error full = {.message = ""};
-    TRY(open_match(documents, match, token_capacity, &document, &writable, &full, error));
+    TRY(open_match(documents, match, prompt->token_capacity, &document, &writable, &full, error));
     if (document_token_count(document) != match->token_count) {
         document_close(document);
         return STATUS_OK;
     }
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
-    *reused = match->prefix_tokens;
+    outcome->reused = match->prefix_tokens;
     if (documents->is_read_only || full.message[0] != '\0') {
-        only_read(documents, sequence, documents->is_read_only ? &documents->unwritable : &full, notice);
+        only_read(documents, sequence, documents->is_read_only ? &documents->unwritable : &full,
+                  &outcome->notice);
         return STATUS_OK;
     }
     bool departs = match->prefix_tokens < match->token_count ||
                    !same_key_index(&match->layout, &documents->backing.layout);
-    if (writable || !departs || match->prefix_tokens / COPIES_MAX > token_count - match->prefix_tokens)
+    if (writable || !departs || match->prefix_tokens / COPIES_MAX > whole - match->prefix_tokens)
         return STATUS_OK;
-    enum status status = kv_sequence_copy_document(sequence, token_capacity, error);
+    enum status status = kv_sequence_copy_document(sequence, prompt->token_capacity, error);
     if (status == STATUS_OK) return STATUS_OK;
     if (kv_sequence_length(sequence) == 0) {
-        *reused = 0;
+        outcome->reused = 0;
         return status;
     }
-    (void)error_set(notice, status, "not saved: %s", error->message);
+    (void)error_set(&outcome->notice, status, "not saved: %s", error->message);
     return STATUS_OK;
 }
 
@@ -295,22 +299,23 @@ static enum status create(struct documents *documents, struct kv_sequence *seque
     return kv_sequence_create_document(sequence, token_capacity, error);
 }
 
-enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
-                             uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
-                             struct error *notice, struct error *error) {
-    *reused = 0;
+enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
+                             const struct documents_prompt *prompt, struct documents_outcome *outcome,
+                             struct error *error) {
+    struct error *notice = &outcome->notice;
+    outcome->reused = 0;
     notice->message[0] = '\0';
     kv_sequence_set_backing(sequence, &documents->backing);
     size_t refusals = 0;
     for (; refusals < REFUSALS_MAX && !documents->ignores; refusals++) {
         struct store_match match;
-        enum status status = find(documents, tokens, token_count, &match, error);
+        enum status status = find(documents, prompt->tokens, prompt->token_count, &match, error);
         if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
-            status = use(documents, sequence, &match, token_count + 1, token_capacity, reused, notice, error);
+            status = use(documents, sequence, &match, prompt, outcome, error);
         else if (status == STATUS_DOCUMENT) /* the catalog */
             return status;
-        if (status == STATUS_OK && *reused > 0) return STATUS_OK;
+        if (status == STATUS_OK && outcome->reused > 0) return STATUS_OK;
         if (status == STATUS_OK) continue; /* it has grown */
         if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
         (void)error_set(notice, status, "%s; computed anew", error->message);
@@ -321,7 +326,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         return error_set(error, STATUS_IO,
                          "%s; and of what is saved there nothing begins like the prompt, by the same model",
                          documents->unwritable.message);
-    enum status status = create(documents, sequence, token_count, token_capacity, error);
+    enum status status = create(documents, sequence, prompt->token_count, prompt->token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
     /* An answer is worth more than a saved document: RAM may hold it all. */
     const struct error damage = *notice;

@@ -26,10 +26,15 @@
 
 struct documents;
 
-/* select NULL: no key index. */
-enum status documents_open(struct documents **documents, const struct plan *plan,
-                           const struct engine_options *options, const struct model *model,
-                           const struct kv_layout *layout, struct select *select, uint64_t buffer_bytes,
+struct documents_options {
+    const struct plan *plan;
+    const struct engine_options *engine;
+    const struct model *model;
+    const struct kv_layout *layout;
+    struct select *select; /* NULL: no key index */
+    uint64_t buffer_bytes;
+};
+enum status documents_open(struct documents **documents, const struct documents_options *options,
                            struct error *error) STATUS_CHECKED;
 /* Sets the function that builds the key index (kv_backing.build_key_index).  Call before the first sequence. */
 void documents_build_with(struct documents *documents,
@@ -49,13 +54,21 @@ void documents_choose_with(struct documents *documents, documents_choose *choose
 const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */
 
-/* Attaches an empty sequence to the longest saved prefix.  *reused: tokens whose KV it now has.
- * A document that is damaged, or being written by another process, costs time and is no error.  A folder without space
- * for a new document is no error either: the KV is not saved and must fit in RAM.  *notice says which of these
- * happened; empty: none.  STATUS_IO: the folder is read-only and holds no usable prefix. */
-enum status documents_attach(struct documents *documents, struct kv_sequence *sequence, const int32_t *tokens,
-                             uint64_t token_count, uint64_t token_capacity, uint64_t *reused,
-                             struct error *notice, struct error *error) STATUS_CHECKED;
+struct documents_prompt {
+    const int32_t *tokens; /* [token_count]: those whose KV may be taken */
+    uint64_t token_count;
+    uint64_t token_capacity; /* of a new document */
+};
+struct documents_outcome {
+    uint64_t reused;     /* tokens whose KV the sequence now has */
+    struct error notice; /* what cost time or is not saved; empty: nothing */
+};
+/* Attaches an empty sequence to the longest saved prefix.  A document that is damaged, or being written by another
+ * process, costs time and is no error.  A folder without space for a new document is no error either: the KV is not
+ * saved and must fit in RAM.  STATUS_IO: the folder is read-only and holds no usable prefix. */
+enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
+                             const struct documents_prompt *prompt, struct documents_outcome *outcome,
+                             struct error *error) STATUS_CHECKED;
 /* For a sequence whose KV is not computed from tokens.  It may spill to disk, and no search finds it.  STATUS_IO: the
  * folder is read-only. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

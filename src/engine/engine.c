@@ -225,8 +225,14 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
 static enum status open_documents(struct engine *engine, const struct plan *plan,
                                   const struct engine_options *options, struct error *error) {
     if (plan->disk_directory == NULL) return STATUS_OK;
-    TRY(documents_open(&engine->documents, plan, options, engine->model, kv_cache_layout(engine->cache),
-                       engine->select, engine->kv.buffer_bytes, error));
+    TRY(documents_open(&engine->documents,
+                       &(struct documents_options){.plan = plan,
+                                                   .engine = options,
+                                                   .model = engine->model,
+                                                   .layout = kv_cache_layout(engine->cache),
+                                                   .select = engine->select,
+                                                   .buffer_bytes = engine->kv.buffer_bytes},
+                       error));
     documents_build_with(engine->documents, build_rows, engine);
     engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
     if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
@@ -441,9 +447,12 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
     sequence->attached = true;
     if (request->each != NULL || request->selects) /* every row must be computed: no prefix is reused */
         return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
-    TRY(documents_attach(engine->documents, sequence->kv, request->tokens, request->token_count - 1,
-                         engine->context_size, &sequence->reused, &sequence->notice, error));
-    sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->reused);
+    const struct documents_prompt prompt = {.tokens = request->tokens,
+                                            .token_count =
+                                                request->token_count - 1, /* the last gives logits */
+                                            .token_capacity = engine->context_size};
+    TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
+    sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->saved.reused);
     return build_tail_key_index(engine, sequence, error);
 }
 
@@ -482,8 +491,8 @@ static bool suffix_selects(const struct engine *engine, const struct sequence *s
 }
 
 uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
-uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->reused; }
-const char *sequence_notice(const struct sequence *sequence) { return sequence->notice.message; }
+uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->saved.reused; }
+const char *sequence_notice(const struct sequence *sequence) { return sequence->saved.notice.message; }
 const struct page_fractions *sequence_fractions(const struct sequence *sequence) {
     return kv_sequence_fractions(sequence->kv);
 }
@@ -567,13 +576,13 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                              request->tokens[i], engine->model->config.vocabulary_size - 1);
     bool fresh = sequence_length(sequence) == 0;
     TRY(attach(engine, sequence, request, error));
-    size_t reused = fresh ? (size_t)sequence->reused : 0;
+    size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
     uint64_t after = sequence_length(sequence) + request->token_count - reused;
     if (engine->wanted_tokens > after)
         after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
     enum status holds = kv_sequence_holds(sequence->kv, after, error);
-    if (holds != STATUS_OK) sequence->notice.message[0] = '\0'; /* the error says it */
+    if (holds != STATUS_OK) sequence->saved.notice.message[0] = '\0'; /* the error says it */
     TRY(holds);
     struct prefill_request selecting = *request;
     if (reused > 0 && suffix_selects(engine, sequence, request->token_count - reused)) {

@@ -2,6 +2,7 @@
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
 
+#include "engine/documents.h"
 #include "engine/engine.h"
 #include "engine/recording.h"
 #include "plan/quantized_pages.h"
@@ -13,8 +14,8 @@ struct sequence {
     struct sequence *next, *previous; /* of the engine's list */
     int32_t *tokens;                  /* owned; [context_size]: the stored tokens; NULL: nothing is saved */
     bool attached;                    /* the first prefill has begun, with or without a document */
-    uint64_t reused, selected;        /* of the first prefill */
-    struct error notice;
+    uint64_t selected;                /* tokens of the first prefill that selected */
+    struct documents_outcome saved;   /* what the first prefill found */
 };
 
 struct engine {
