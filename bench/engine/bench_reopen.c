@@ -3,10 +3,10 @@
  * with its first token.
  *
  *     bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list] [-r rounds]
- *                            [-c remainder] [-t threads] [-o 0|1] [-p 0|1] [-x codec]
+ *                            [-c suffix] [-t threads] [-o 0|1] [-p 0|1] [-x codec]
  *
  * DIR is made, and is to be removed afterwards; -o 1 opens what is there.  q: tokens behind the document, by comma;
- * remainder as of --remainder; x: f16, q4 or dynamic, of pages, the last as leoam has it.  Before each opening DIR's
+ * suffix as of --suffix; x: f16, q4 or dynamic, of pages, the last as leoam has it.  Before each opening DIR's
  * files leave the page cache; the model file stays in it.
  *
  * The prefill: -p 1 computes the document and prints the seconds that took (prefill_basis "measured").  Else it is
@@ -35,7 +35,7 @@ enum { QUESTIONS_MAX = 16, TAIL_MAX = 512, POINTS = 3, POINT_TOKENS = 256, POINT
 struct request {
     const char *model, *folder, *select, *codec;
     size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MAX], question_count;
-    enum plan_suffix remainder;
+    enum plan_suffix suffix;
     bool only_open, computes;
 };
 
@@ -57,7 +57,7 @@ static void usage(void) {
     exit(2);
 }
 
-static enum plan_suffix remainder_of(const char *word) {
+static enum plan_suffix suffix_of(const char *word) {
     if (strcmp(word, "dense") == 0) return SUFFIX_DENSE;
     return strcmp(word, "select") == 0 ? SUFFIX_SELECTS : SUFFIX_CHEAPER;
 }
@@ -70,7 +70,7 @@ static struct request request_read(int argc, char **argv) {
                               .keep = 2048,
                               .leaf = 64,
                               .rounds = 3,
-                              .remainder = SUFFIX_CHEAPER,
+                              .suffix = SUFFIX_CHEAPER,
                               .questions = {1},
                               .question_count = 1};
     if (argc < 3) usage();
@@ -87,7 +87,7 @@ static struct request request_read(int argc, char **argv) {
         case 'r': request.rounds = number; break;
         case 't': request.threads = number; break;
         case 's': request.select = value; break;
-        case 'c': request.remainder = remainder_of(value); break;
+        case 'c': request.suffix = suffix_of(value); break;
         case 'o': request.only_open = number != 0; break;
         case 'p': request.computes = number != 0; break;
         case 'x': request.codec = value; break;
@@ -137,7 +137,7 @@ static void open_all(struct opened *opened, const struct request *request) {
                            .document_name = request->computes ? "random tokens" : "made up",
                            .quantized_pages = strcmp(request->codec, "f16") != 0,
                            .mixes_pages = strcmp(request->codec, "dynamic") == 0,
-                           .suffix = request->remainder};
+                           .suffix = request->suffix};
     options.select.method = select_method_find(request->select);
     if (options.select.method == NULL) usage();
     options.select.keep = (struct select_keep){.tokens = request->keep};
@@ -281,7 +281,7 @@ static void measure(const struct request *request, const struct prefill *prefill
     struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);
     static const char *const words[] = {"dense", "select", "auto"};
     printf("%zu,%zu,%zu,%s,%zu,%s,%s,%llu,%.3f,%.3f,%.3f,%.3f,%llu,%llu,%.1f,%s\n", request->depth, question,
-           request->host_mib, request->select, request->keep, words[request->remainder], request->codec,
+           request->host_mib, request->select, request->keep, words[request->suffix], request->codec,
            (unsigned long long)sequence_reused_tokens(opened.sequence), opened.model_seconds,
            opened.engine_seconds, answer, opened.model_seconds + opened.engine_seconds + answer,
            (unsigned long long)tier.read_bytes, (unsigned long long)tier.host_bytes, prefill->seconds,

@@ -57,11 +57,11 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
 }
 
 /* Plain: for every head of every layer the chunk that grows and the one before it, which is being written; for one
- * layer what a block appends; and one head's whole context, which attention over everything needs at once.
- * With 4-bit pages the chunk before is quantized already, and what a block appends of that head is part of its context
- * (a block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
- * choose: by then what the block filled has been written, or is on its way.
- * Where pages are mixed any of these may be of either kind, so that the least is the same whatever the fractions are. */
+ * layer what a block appends; and one head's whole context, which attention over everything needs at once. With
+ * 4-bit pages the chunk before is quantized already, and what a block appends of that head is part of its context (a
+ * block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
+ * choose: by then what the block filled has been written, or is on its way. Where pages are mixed any of these may
+ * be of either kind, so that the least is the same whatever the fractions are. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;

@@ -223,13 +223,13 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     uint64_t column, bytes;
     if (!column_key_index_bytes(&config, &column) ||
         !checked_multiply(column, key_index_columns(cache), &bytes))
-        return error_set(error, STATUS_MEMORY, "metadata of %llu tokens do not fit any memory",
+        return error_set(error, STATUS_MEMORY, "key index of %llu tokens does not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
     void *slab;
     enum status status =
         cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)bytes, &slab, error);
     if (status != STATUS_OK) {
-        if (error != NULL) error_prefix(error, "metadata");
+        if (error != NULL) error_prefix(error, "key index");
         return status;
     }
     cache->key_index = slab;
@@ -240,7 +240,7 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     release_key_index(cache);
     (void)key_index_tables(cache);
     TRY(status);
-    return error_set(error, STATUS_MEMORY, "metadata: no memory for the tables of addresses");
+    return error_set(error, STATUS_MEMORY, "key index: no memory for the tables of addresses");
 }
 
 enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cache, uint64_t token_capacity,

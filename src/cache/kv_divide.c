@@ -82,7 +82,7 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
     if (config->host_bytes < least)
         return error_set(error, STATUS_MEMORY,
                          "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
-                         " for metadata, tables and buffers, %" PRIu64 " for chunks",
+                         " for key index, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, least, fixed, least - fixed);
     TRY(divide(tier, error));
     free(tier->key_index_run);

@@ -108,7 +108,7 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
     struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
-    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
@@ -136,7 +136,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     const struct device_operations *operations = sequence->cache->device->operations;
     struct stream *stream = sequence->cache->tier->stream;
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
-    if (run == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += TIER_RUN_CHUNKS) {

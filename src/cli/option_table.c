@@ -305,7 +305,7 @@ const struct option_spec option_table[] = {
      .commands = GENERATE, .group = GROUP_CACHE,
      .help = "tokens of a prompt that are computed, and with --kv-disk become durable, together; whole "
              "prefill blocks; 0: up to 8K"},
-    {.id = OPTION_REMAINDER, .name = "remainder",
+    {.id = OPTION_SUFFIX, .name = "suffix",
      .kind = ARGUMENT_WORD, .argument = "HOW", .default_text = "auto", .choices = "dense|select|auto",
      .commands = GENERATE, .group = GROUP_CACHE,
      .help = "how a prompt's tokens behind a saved document attend: to all of it, or as answers do; auto: "

@@ -34,7 +34,7 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
 void plan_read_sizes(struct plan *plan, const struct options *options) {
     plan->batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
     plan->segment_size = option_count(options, OPTION_SEGMENT);
-    plan->suffix = (enum plan_suffix)option_count(options, OPTION_REMAINDER);
+    plan->suffix = (enum plan_suffix)option_count(options, OPTION_SUFFIX);
 }
 
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) {

@@ -15,7 +15,7 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
 /* --kv-disk alone. */
 enum status plan_read_disk(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* -b, -ub, --segment, --remainder. */
+/* -b, -ub, --segment, --suffix. */
 void plan_read_sizes(struct plan *plan, const struct options *options);
 
 /* Axes and methods, for --json. */

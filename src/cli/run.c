@@ -141,7 +141,7 @@ static enum status complete_plan(struct run *run, struct error *error) {
     TRY(plan_check_memory(plan, config, wanted * run->answer_count, error));
     if (plan->disk_directory != NULL && option_count(run->options, OPTION_CONTEXT) == 0 &&
         run->generation.token_max >= 0)
-        plan->context_size = wanted; /* metadata of what is never used would take the budget */
+        plan->context_size = wanted; /* key index of what is never used would take the budget */
     plan->wanted_tokens = wanted;
     if (plan->context_size > config->context_length && !run->listener.quiet)
         fprintf(stderr, "loam: note: a context of %llu tokens, the model was trained for %llu\n",

@@ -697,7 +697,7 @@ static void write_amplification(bool shared) {
     assert_ok(sample_save(&sample, store, commits, 9, &id, &error), error);
     double page = shared ? (32768 + 12288) / 2 : 16384, saved = (double)(4096 / 64 * 16) * (page + 512);
     double ratio = (double)(plan.written_bytes - before) / saved;
-    printf("4,100 tokens in 9 commits%s: %.3f bytes written per byte of KV and metadata\n",
+    printf("4,100 tokens in 9 commits%s: %.3f bytes written per byte of KV and key index\n",
            shared ? ", half of the pages in 4 bits" : "", ratio);
     assert_true(ratio >= 1 && ratio <= 1.05);
     store_close(store);

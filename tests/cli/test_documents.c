@@ -329,9 +329,9 @@ static void the_budget_holds(void **state) {
     assert_int_equal(refused.token_count, 0);
 }
 
-/* The same where chunks are in 4 bits and chosen by metadata, which is of the budget, too: with the answer that there
+/* The same where chunks are in 4 bits and chosen by key index, which is of the budget, too: with the answer that there
  * is with room for everything; then as loam run does it unasked, where a share of the pages stays exact. */
-static void the_budget_holds_with_metadata(void **state) {
+static void the_budget_holds_with_a_key_index(void **state) {
     (void)state;
     struct outcome all = RUN(wide_path, text_path, "--preset", "leoam", "--set", "codec=q4", "--kv-disk",
                              folder("ample"), "-c", "4K");
@@ -482,7 +482,7 @@ static void damage_file(const char *path, enum damage damage) {
 static void damage_costs_time_only(void **state) {
     (void)state;
     static const char *const presets[] = {"full", "quest"};
-    static const char *const settings[] = {"sinks=4", "dense=0"}; /* pages; and metadata of every layer */
+    static const char *const settings[] = {"sinks=4", "dense=0"}; /* pages; and key index of every layer */
     for (size_t p = 0; p < 2; p++) {
         struct outcome plain = RUN(model_path, text_path, "--preset", presets[p], "--set", settings[p]);
         for (enum damage damage = 0; damage < DAMAGES; damage++)
@@ -639,7 +639,7 @@ static void damage_in_a_conversation(void **state) {
 #undef TALK
 }
 
-/* A model all of whose layers read everything keeps no metadata, whatever is asked for. */
+/* A model all of whose layers read everything keeps no key index, whatever is asked for. */
 static void dense_layers_only(void **state) {
     (void)state;
     const char *store = folder("dense");
@@ -789,7 +789,7 @@ int main(void) {
         cmocka_unit_test(a_fixed_fraction_is_the_same_for_any_budget),
         cmocka_unit_test(another_question_reuses_the_document),
         cmocka_unit_test(the_budget_holds),
-        cmocka_unit_test(the_budget_holds_with_metadata),
+        cmocka_unit_test(the_budget_holds_with_a_key_index),
         cmocka_unit_test(dense_layers_stay_in_ram),
         cmocka_unit_test(a_killed_prefill_goes_on),
         cmocka_unit_test(two_at_once_answer_both),

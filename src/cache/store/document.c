@@ -447,7 +447,7 @@ enum status document_read_key_index(struct document *document, size_t layer, uin
     ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS == 0 && end <= stored);
     if (entry == 0 || chunk_count == 0) return STATUS_OK;
     uint8_t *segment = malloc(geometry->kv_head_count * run);
-    if (segment == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (uint64_t first = chunk_first; status == STATUS_OK && first < end; first += SEGMENT_CHUNKS) {
         size_t there = stored - first < SEGMENT_CHUNKS ? (size_t)(stored - first) : SEGMENT_CHUNKS;

@@ -58,14 +58,14 @@ static enum status fractions_check(const struct store_layout *layout, struct err
 
 enum status layout_check(const struct store_layout *layout, struct error *error) {
     if (!word_good(layout->codec) || !word_good(layout->key_index_kind))
-        return error_set(error, STATUS_USAGE, "layout: a codec's or metadata kind's name that is no word");
+        return error_set(error, STATUS_USAGE, "layout: a name of a codec or of a key index that is no word");
     const struct {
         const char *name;
         uint32_t value, least, most;
     } fields[] = {{"layers", layout->layer_count, 1, STORE_LAYERS_MAX},
                   {"KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX},
                   {"bytes of a chunk", layout->chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MAX},
-                  {"bytes of metadata", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX}};
+                  {"bytes of key index", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
             return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", fields[i].value,

@@ -50,9 +50,9 @@ static enum status verify_key_index(struct document *document, struct error *err
     uint64_t chunks = chunks_full(document_token_count(document)), bytes;
     if (!checked_multiply(chunks * geometry->kv_head_count, geometry->key_index_bytes, &bytes) ||
         bytes > SIZE_MAX)
-        return error_set(error, STATUS_MEMORY, "metadata: does not fit any memory");
+        return error_set(error, STATUS_MEMORY, "key index: does not fit any memory");
     uint8_t *memory = malloc(bytes > 0 ? (size_t)bytes : 1);
-    if (memory == NULL) return error_set(error, STATUS_MEMORY, "metadata: out of memory");
+    if (memory == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < geometry->layer_count; layer++)
         status = document_read_key_index(document, layer, 0, chunks, memory, error);
