@@ -41,6 +41,13 @@
 struct kv_cache;
 struct kv_sequence;
 
+/* Which chunk goes when a slot is wanted, of those that were fetched for choices: of a few that may go the one that */
+enum kv_eviction {
+    KV_EVICT_FREQUENCY_ADMITTED, /* was used least; and what was fetched goes first unless it was used more (TinyLFU) */
+    KV_EVICT_LFU,                /* was used least (PQCache) */
+    KV_EVICT_LRU,                /* was used longest ago (RetroInfer) */
+};
+
 struct kv_cache_config {
     size_t layer_count;
     size_t kv_head_count; /* of every layer */
@@ -63,6 +70,7 @@ struct kv_cache_config {
     bool quantized_pages;
     /* With quantized_pages: only a fraction of them is quantized, the others stay rows (kv_sequence_set_fractions). */
     bool mixes_pages;
+    enum kv_eviction eviction; /* with host_bytes */
     enum io_backend backend;
 };
 

@@ -122,7 +122,9 @@ uint8_t *tier_uses_at(struct kv_sequence *sequence, size_t lane, uint64_t chunk)
     return &sequence->pages->uses[lane * sequence->column_capacity + chunk];
 }
 
-static uint8_t uses_of(const struct slot *slot) {
+/* The chunk of the lowest goes. */
+static uint32_t worth_of(const struct kv_tier *tier, const struct slot *slot) {
+    if (tier->cache->config.eviction == KV_EVICT_LRU) return UINT32_MAX - (tier->use_clock - slot->used_at);
     return *tier_uses_at(slot->sequence, slot->lane, slot->chunk);
 }
 
@@ -134,10 +136,11 @@ static void age_uses(struct kv_tier *tier, struct tier_pool *pool) {
     pool->use_count = 0;
 }
 
-void tier_count_use(struct kv_tier *tier, const struct slot *slot) {
+void tier_count_use(struct kv_tier *tier, struct slot *slot) {
     struct tier_pool *pool = tier_pool_of(tier, slot);
     uint8_t *uses = tier_uses_at(slot->sequence, slot->lane, slot->chunk);
     if (*uses < UINT8_MAX) ++*uses;
+    slot->used_at = ++tier->use_clock;
     if (++pool->use_count > pool->count * AGE_USES) age_uses(tier, pool);
 }
 
@@ -170,7 +173,7 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
         pool->hand = (pool->hand + 1) % pool->count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
         seen++;
-        if (least == NULL || uses_of(slot) < uses_of(least)) least = slot;
+        if (least == NULL || worth_of(tier, slot) < worth_of(tier, least)) least = slot;
     }
     return least;
 }
@@ -179,8 +182,10 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
  * is wanted now and then does not drive out what is wanted often (LeoAM's table of access frequencies; the
  * admission is that of TinyLFU, Einziger et al. 2017). */
 void tier_admit(struct kv_tier *tier, struct slot *slot) {
+    if (tier->cache->config.eviction != KV_EVICT_FREQUENCY_ADMITTED) return;
     struct slot *other = least_used(tier, tier_pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
-    tier_make_victim(tier, other != NULL && other != slot && uses_of(other) < uses_of(slot) ? other : slot);
+    tier_make_victim(
+        tier, other != NULL && other != slot && worth_of(tier, other) < worth_of(tier, slot) ? other : slot);
 }
 
 /* A slot of nobody; NULL: all are pinned or not on disk yet.  A scan takes what comes next, without comparing. */
@@ -199,6 +204,7 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .lane = (uint32_t)lane,
                           .chunk = (uint32_t)chunk,
                           .state = (uint8_t)state,
+                          .used_at = tier->use_clock,
                           .is_victim = slot->is_victim};
     *slot_entry(tier, slot) = tier_slot_memory(tier, slot);
 }

@@ -42,6 +42,7 @@ struct slot {
     bool reads_quantized; /* being read as a 4-bit page */
     bool prefetched;      /* read by a prefetch, and not released since */
     bool is_held;         /* residency.h: one of the pins is that, */
+    uint32_t used_at;     /* struct kv_tier, use_clock, when it was used last; wraps */
     uint32_t next_held;   /* and this the next slot of its head; TIER_NO_SLOT: none */
 };
 
@@ -87,6 +88,7 @@ struct kv_tier {
     uint8_t *slab;          /* owned MEMORY_HOST; 4-bit pages being read, plain slots, quantized ones */
     size_t slab_bytes;
     struct tier_slots slots;
+    uint32_t use_clock; /* uses so far */
     struct tier_reads reads;
     struct codec_kernels codec;
     size_t quantized_bytes;          /* of a 4-bit chunk; 0: there are none */
@@ -170,7 +172,7 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                     uint64_t chunk, enum slot_state state);
 void tier_slot_free(struct kv_tier *tier, struct slot *slot);
 uint8_t *tier_uses_at(struct kv_sequence *sequence, size_t lane, uint64_t chunk);
-void tier_count_use(struct kv_tier *tier, const struct slot *slot);
+void tier_count_use(struct kv_tier *tier, struct slot *slot);
 /* What was fetched is released: it goes before others; or it, or another that is used less. */
 void tier_make_victim(struct kv_tier *tier, struct slot *slot);
 void tier_admit(struct kv_tier *tier, struct slot *slot);

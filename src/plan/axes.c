@@ -156,6 +156,13 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     const bool reuses = is_word(plan->methods[AXIS_REUSE], "similarity");
     plan->select.reuse.kind = reuses ? REUSE_SIMILARITY : REUSE_NONE;
     if (!plan->prefetches) plan->select.reuse.labels = REUSE_EXACT;
+    const bool lru = is_word(plan->methods[AXIS_REUSE], "lru"),
+               lfu = is_word(plan->methods[AXIS_REUSE], "lfu");
+    plan->eviction = lru ? KV_EVICT_LRU : lfu ? KV_EVICT_LFU : KV_EVICT_FREQUENCY_ADMITTED;
+    if ((lru || lfu) && !on_disk)
+        return error_set(error, STATUS_USAGE,
+                         "--set reuse=%s: what goes when RAM is full is a question with --kv-disk only",
+                         plan_method(plan, AXIS_REUSE, name, sizeof name));
     if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
     TRY(select_keep_parse(&plan->select.keep, keep, error));
     if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */

@@ -57,6 +57,7 @@ struct plan {
     uint8_t quantized_of_16;
     /* With KV on disk: this many first layers stay in RAM if host_bytes holds them. */
     size_t resident_layers;
+    enum kv_eviction eviction; /* with KV on disk */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;
 

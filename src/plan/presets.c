@@ -5,7 +5,7 @@
 
 const struct axis_info axis_table[AXIS_COUNT] = {
     [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|exact", "pq|cluster"},
-    [AXIS_REUSE] = {"reuse", "none|similarity", "lru|lfu"},
+    [AXIS_REUSE] = {"reuse", "none|similarity|lru|lfu", ""},
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even", "persistent|hot"},
     [AXIS_MOVE] = {"move", "direct", "staged"},

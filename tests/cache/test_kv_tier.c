@@ -50,6 +50,7 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                .key_index_layer_first = 1,
                                                .buffer_bytes = 1 << 20,
                                                .backend = setting->backend,
+                                               .eviction = setting->config.eviction,
                                                .block_tokens = BLOCK};
     setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_min(&setting->config);
     assert_ok(store_open(&setting->store,
@@ -163,6 +164,8 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
         assert_true(begun > i); /* the least budget is enough for any one head */
         assert_ok(kv_fetch_wait(&fetchs[i], &error), error);
         check_fetch(setting, model, &fetchs[i]);
+        if (!fetchs[i].scan && random_below(random, 3) == 0)
+            kv_fetch_hold(&fetchs[i], random_below(random, 2) == 0);
         kv_fetch_release(&fetchs[i]);
     }
 }
@@ -286,12 +289,83 @@ static void test_against_a_model(void **state) {
         scratch_create(&scratch, random_below(&random, 4) == 0 ? SCRATCH_DISK : SCRATCH_MEMORY);
         struct setting setting = {.device = device, .random = &random};
         setting.backend = round % 2 == 0 ? IO_BACKEND_AUTOMATIC : IO_BACKEND_THREADS;
+        setting.config.eviction = (enum kv_eviction)(round % 3);
         setting_open(&setting, scratch.path, 0, random_below(&random, 2) * KEY_INDEX);
         misses += run(&setting, 300);
         setting_close(&setting);
         scratch_destroy(&scratch);
     }
     assert_true(misses > 0); /* or nothing was tested */
+    device_destroy(device);
+}
+
+/* Reads chunks [first, first + count) of layer 0, head 0, one by one; how many were not in memory. */
+static uint64_t read_one_by_one(struct model_sequence *model, uint32_t first, uint32_t count) {
+    uint64_t missed = 0;
+    for (uint32_t chunk = first; chunk < first + count; chunk++) {
+        struct error error;
+        struct kv_fetch fetch = {.sequence = model->sequence, .chunks = &chunk, .chunk_count = 1};
+        assert_true(kv_fetch_begin(&fetch));
+        assert_ok(kv_fetch_wait(&fetch, &error), error);
+        missed += fetch.missed;
+        kv_fetch_release(&fetch);
+    }
+    return missed;
+}
+
+/* A few chunks are read often, then others once each, many times what RAM holds, so that of the latter only the policy
+ * that goes by recency has the last ones, and only it has lost the first ones. */
+static void what_goes_is_the_policys(void **state) {
+    (void)state;
+    enum { OFTEN = 8, LAST = 4, TIMES = 20 };
+    static const struct {
+        enum kv_eviction eviction;
+        bool keeps_often, keeps_last;
+    } policies[] = {
+        {KV_EVICT_FREQUENCY_ADMITTED, true, false}, {KV_EVICT_LFU, true, true}, {KV_EVICT_LRU, false, true}};
+    struct device *device = make_device();
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        static struct model_sequence model;
+        struct random random;
+        struct scratch scratch;
+        struct error error;
+        random_init(&random, 5);
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct setting setting = {.device = device, .random = &random};
+        setting.config.eviction = policies[i].eviction;
+        setting_open(&setting, scratch.path, 0, 0);
+        memset(&model, 0, sizeof model);
+        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
+        kv_sequence_set_backing(model.sequence, &setting.backing);
+        assert_ok(kv_sequence_create_document(model.sequence, CONTEXT, &error), error);
+        while (model.length < CONTEXT - BLOCK) append(&setting, &model);
+        save(&model);
+        assert_ok(kv_sequence_flush(model.sequence, &error), error);
+        const uint32_t chunks = (uint32_t)(model.length / KV_CHUNK_TOKENS);
+        for (int time = 0; time < TIMES; time++) (void)read_one_by_one(&model, 0, OFTEN);
+        for (size_t layer = 1; layer < LAYERS; layer++) /* all other heads, too */
+            for (size_t head = 0; head < HEADS; head++) {
+                struct kv_fetch fetch = {.sequence = model.sequence, .layer_index = layer, .kv_head = head};
+                uint32_t all[CONTEXT / KV_CHUNK_TOKENS];
+                for (uint32_t chunk = 0; chunk < chunks; chunk++) all[chunk] = chunk;
+                fetch.chunks = all;
+                fetch.chunk_count = chunks;
+                assert_true(kv_fetch_begin(&fetch));
+                assert_ok(kv_fetch_wait(&fetch, &error), error);
+                kv_fetch_release(&fetch);
+            }
+        (void)read_one_by_one(&model, OFTEN, chunks - OFTEN);
+        const uint64_t last = read_one_by_one(&model, chunks - LAST, LAST);
+        const uint64_t often = read_one_by_one(&model, 0, OFTEN);
+        print_message("policy %d: of %d read last %llu gone, of %d read often %llu\n",
+                      (int)policies[i].eviction, LAST, (unsigned long long)last, OFTEN,
+                      (unsigned long long)often);
+        assert_true(policies[i].keeps_often ? often == 0 : often == OFTEN);
+        assert_true(policies[i].keeps_last ? last == 0 : last == LAST);
+        kv_sequence_destroy(model.sequence);
+        setting_close(&setting);
+        scratch_destroy(&scratch);
+    }
     device_destroy(device);
 }
 
@@ -345,6 +419,7 @@ static void an_eighth_is_enough(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
+        cmocka_unit_test(what_goes_is_the_policys),
         cmocka_unit_test(test_too_small_a_budget_is_refused),
         cmocka_unit_test(an_eighth_is_enough),
     };
