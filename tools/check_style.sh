@@ -1,29 +1,27 @@
 #!/bin/sh
 # check_style.sh SOURCE_DIR: files of at most 1,000 lines, no tabs, no trailing blanks, lines of at most
 # 120 characters in C; no folder or file named utils, common, misc or helpers; no file above 1 MiB but the bundled
-# model; no test draws from the clock (tests/seed.h).  docs/style_exceptions.txt may list `rule path` pairs; it may only shrink.
+# model; no test draws from the clock (tests/seed.h).
 set -eu
 cd "$1"
-exceptions=docs/style_exceptions.txt
 failed=0
-complain() { # rule path message
-  if [ -f "$exceptions" ] && grep -qxF "$1 $2" "$exceptions"; then return 0; fi
-  echo "$2: $3"; failed=1
+complain() { # path message
+  echo "$1: $2"; failed=1
 }
 files=$(find $(ls -d src include examples tests bench 2>/dev/null) -name '*.[ch]' -o -name '*.cu')
 for f in $files; do
   lines=$(wc -l < "$f")
-  [ "$lines" -le 1000 ] || complain length "$f" "$lines lines, at most 1000"
-  case "$f" in *utils*|*common*|*misc*|*helpers*) complain name "$f" "names no noun" ;; esac
-  grep -qP '\t' "$f" && complain tab "$f" "has a tab"
-  grep -qP ' +$' "$f" && complain blank "$f" "has trailing blanks"
+  [ "$lines" -le 1000 ] || complain "$f" "$lines lines, at most 1000"
+  case "$f" in *utils*|*common*|*misc*|*helpers*) complain "$f" "names no noun" ;; esac
+  grep -qP '\t' "$f" && complain "$f" "has a tab"
+  grep -qP ' +$' "$f" && complain "$f" "has trailing blanks"
   long=$(awk 'length($0) > 120 { print NR; exit }' "$f")
-  [ -z "$long" ] || complain width "$f:$long" "longer than 120 characters"
+  [ -z "$long" ] || complain "$f:$long" "longer than 120 characters"
 done
 for f in $(find $(ls -d src include tests bench docs tools models cmake 2>/dev/null) -type f -size +1024k); do
-  [ "$f" = models/loam-nano.gguf ] || git check-ignore -q "$f" 2>/dev/null || complain size "$f" "more than 1 MiB; only the bundled model may be"
+  [ "$f" = models/loam-nano.gguf ] || git check-ignore -q "$f" 2>/dev/null || complain "$f" "more than 1 MiB; only the bundled model may be"
 done
 for f in $(grep -rlE 'LOAM_TEST_SEED"|[^_]time\(NULL\)|[^_]time\(0\)|urandom' tests --include='*.[ch]'); do
-  [ "$f" = tests/seed.h ] || complain seed "$f" "draws a seed of its own; tests/seed.h has them"
+  [ "$f" = tests/seed.h ] || complain "$f" "draws a seed of its own; tests/seed.h has them"
 done
 exit $failed

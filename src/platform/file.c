@@ -265,7 +265,8 @@ enum status file_writer_open(struct file_writer *writer, const char *path, struc
 enum status file_writer_check(const char *path, struct error *error) {
     struct stat info;
     struct file_writer writer;
-    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) return STATUS_OK; /* opening waits for who reads it */
+    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode))
+        return STATUS_OK; /* opening waits for who reads it */
     TRY(file_writer_open(&writer, path, error));
     file_writer_abort(&writer);
     return STATUS_OK;
@@ -277,7 +278,8 @@ enum status file_writer_commit(struct file_writer *writer, struct error *error) 
     int failed = 0;
     if (fflush(stream) != 0 || (writer->temporary != NULL && fsync(fileno(stream)) != 0)) failed = errno;
     if (fclose(stream) != 0 && failed == 0) failed = errno;
-    if (failed == 0 && writer->temporary != NULL && rename(writer->temporary, writer->target) != 0) failed = errno;
+    if (failed == 0 && writer->temporary != NULL && rename(writer->temporary, writer->target) != 0)
+        failed = errno;
     if (failed != 0) {
         enum status status = error_set_os(error, STATUS_IO, failed, "%s", writer->path);
         file_writer_abort(writer);

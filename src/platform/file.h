@@ -40,9 +40,9 @@ enum status file_read_all(const char *path, size_t limit_bytes, char **text, siz
  * and a file that is replaced keeps its rights.  What is there and is no regular file (a device, a pipe), and the
  * process's own output by whatever name, is written to directly. */
 struct file_writer {
-    FILE *stream;         /* write here */
-    char *path, *target;  /* owned: as it was given, and where it leads */
-    char *temporary;      /* owned; NULL: written to directly */
+    FILE *stream;        /* write here */
+    char *path, *target; /* owned: as it was given, and where it leads */
+    char *temporary;     /* owned; NULL: written to directly */
 };
 enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error)
     STATUS_CHECKED;

@@ -200,8 +200,8 @@ static void figures_follow_the_answer(void **state) {
     struct error error;
     runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "4", "--ignore-eos", "--temp", "0", NULL},
          "answer");
-    runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "4", "--ignore-eos", "--temp", "0", "--json",
-                          "standard", NULL},
+    runs((const char *[]){"run", "-m", "m.gguf", "-p", "x", "-n", "4", "--ignore-eos", "--temp", "0",
+                          "--json", "standard", NULL},
          "both");
     assert_ok(file_read_all("answer", 1 << 20, &bytes, &count, &error), error);
     char *answer = bytes;
