@@ -614,7 +614,7 @@ static void prefill_tail_counts(void **state) {
     }
 }
 
-/* f16: half an ulp of the half.  q8: half a step of scale = largest / 127, and the scale's own rounding to
+/* The bytes of the reference on every level, NaN and infinity among them.  f16: half an ulp of the half.  q8: half a step of scale = largest / 127, and the scale's own rounding to
  * f16 (2^-11, and 2^-25 where it is subnormal) that clips the largest element, 127 steps. */
 static void rows_come_back(void **state) {
     (void)state;
@@ -634,7 +634,18 @@ static void rows_come_back(void **state) {
             fill_normal(&random, k, dimension, spread);
             fill_normal(&random, v, dimension, spread);
             if (round % 10 == 9) memset(v, 0, sizeof v);
+            struct guarded same = guarded_create(layout.chunk_bytes);
+            if (round % 10 == 8) k[7] = NAN, k[8] = -INFINITY;
+            memset(chunk.data, 0, layout.chunk_bytes);
+            memset(same.data, 0, layout.chunk_bytes);
             levels[i].kernels.store(&layout, chunk.data, token, k, v);
+            levels[0].kernels.store(&layout, same.data, token, k, v);
+            assert_memory_equal(chunk.data, same.data, layout.chunk_bytes);
+            guarded_destroy(&same);
+            if (round % 10 == 8) {
+                guarded_destroy(&chunk);
+                continue;
+            }
             fill_nan(k2, 128);
             fill_nan(v2, 128);
             levels[i].kernels.load(&layout, chunk.data, token, k2, v2);

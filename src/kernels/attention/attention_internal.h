@@ -11,6 +11,8 @@ void attention_prefill_avx2_install(struct attention_kernels *kernels);
 void attention_decode_avx512_install(struct attention_kernels *kernels);
 void attention_prefill_avx512_install(struct attention_kernels *kernels);
 void attention_prefill_amx_install(struct attention_kernels *kernels);
+void attention_store_avx2_install(struct attention_kernels *kernels);
+void attention_store_neon_install(struct attention_kernels *kernels);
 void attention_decode_neon_install(struct attention_kernels *kernels);
 void attention_prefill_neon_install(struct attention_kernels *kernels);
 void attention_gather_neon_install(struct attention_kernels *kernels);
@@ -19,6 +21,10 @@ void attention_gather_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_neon_install(struct attention_kernels *kernels);
+
+/* What a faster store falls back on for rows that are not halves. */
+void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
+                         const float *v);
 
 /* What the wider decode, prefill and gather fall back on where rows are no multiple of their registers. */
 void attention_prefill_avx2(const struct attention_prefill_args *args);

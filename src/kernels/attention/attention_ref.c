@@ -37,7 +37,8 @@ static void row_load(enum kv_type type, const uint8_t *row, const uint16_t *scal
             x[i] = half_to_float(scales[i / KV_SCALE_GROUP]) * (float)((const int8_t *)row)[i];
 }
 
-static void store(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v) {
+void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
+                         const float *v) {
     row_store(layout->k_type, (uint8_t *)kv_k_row(layout, chunk, token),
               (uint16_t *)kv_k_scales(layout, chunk, token), layout->k_dimension, k);
     row_store(layout->v_type, (uint8_t *)kv_v_row(layout, chunk, token),
@@ -228,7 +229,7 @@ void attention_ref_install(struct attention_kernels *kernels) {
         .prefill = prefill,
         .prefill_scratch_bytes = scratch_bytes,
         .prefill_query_block = 1,
-        .store = store,
+        .store = attention_store_ref,
         .load = load,
     };
 }
