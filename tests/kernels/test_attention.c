@@ -614,8 +614,9 @@ static void prefill_tail_counts(void **state) {
     }
 }
 
-/* The bytes of the reference on every level, NaN and infinity among them.  f16: half an ulp of the half.  q8: half a step of scale = largest / 127, and the scale's own rounding to
- * f16 (2^-11, and 2^-25 where it is subnormal) that clips the largest element, 127 steps. */
+/* On every level the bytes of the reference, NaN and infinity among them.  f16: half an ulp of the half.  q8: half a
+ * step of scale = largest / 127, and the scale's own rounding to f16 (2^-11, and 2^-25 where it is subnormal) that
+ * clips the largest element, 127 steps. */
 static void rows_come_back(void **state) {
     (void)state;
     struct level levels[8];
