@@ -6,6 +6,7 @@ void kernels_init(struct kernels *kernels, cpu_mask mask) {
     attention_kernels_init(&kernels->attention, mask);
     codec_kernels_init(&kernels->codec, mask);
     convert_kernels_init(&kernels->convert, mask);
+    group_kernels_init(&kernels->group, mask);
     hash_kernels_init(&kernels->hash, mask);
     mass_kernels_init(&kernels->mass, mask);
     matmul_kernels_init(&kernels->matmul, mask);

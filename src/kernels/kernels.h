@@ -7,6 +7,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/codec/codec.h"
 #include "kernels/convert/convert.h"
+#include "kernels/group/group.h"
 #include "kernels/hash/hash.h"
 #include "kernels/mass/mass.h"
 #include "kernels/matmul/matmul.h"
@@ -23,6 +24,7 @@ struct kernels {
     struct attention_kernels attention;
     struct codec_kernels codec;
     struct convert_kernels convert;
+    struct group_kernels group;
     struct hash_kernels hash;
     struct mass_kernels mass;
     struct matmul_kernels matmul;

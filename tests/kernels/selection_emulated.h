@@ -5,6 +5,7 @@
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/attention.h"
 #include "kernels/codec/codec.h"
+#include "kernels/group/group.h"
 #include "kernels/hash/hash.h"
 #include "kernels/mass/mass.h"
 #include "kernels/project/project.h"
@@ -15,6 +16,7 @@ void emulated_abstract_avx512_install(struct abstract_kernels *kernels);
 void emulated_codec_avx512_install(struct codec_kernels *kernels);
 void emulated_gather_avx512_install(struct attention_kernels *kernels);
 void emulated_gather_q4_avx512_install(struct attention_kernels *kernels);
+void emulated_group_avx512_install(struct group_kernels *kernels);
 void emulated_hash_avx512_install(struct hash_kernels *kernels);
 void emulated_hash_avx512popcnt_install(struct hash_kernels *kernels);
 void emulated_mass_avx512_install(struct mass_kernels *kernels);

@@ -1,0 +1,29 @@
+/* group: the scores of a group's query heads become one score per unit.
+ *
+ *   out[i] = sum over heads h of  e_h[i] / sum over j of e_h[j],   e_h[i] = exp(scales[h] (scores[h][i] - m_h))
+ *
+ * with m_h the greatest score of the head.  Each head's scores become shares that sum to 1, so a head whose queries
+ * are long does not outvote the others, as it does in a sum or a maximum of raw scores.
+ * A NaN makes its own unit NaN and no other: it does not count in the sums.  A head without a number adds NaN to all.
+ */
+#ifndef LOAM_KERNELS_GROUP_H
+#define LOAM_KERNELS_GROUP_H
+
+#include <stddef.h>
+
+#include "platform/cpu.h"
+
+struct group_softmax_args {
+    float *scores;       /* [heads][stride], count each; overwritten: the result is in the first row */
+    size_t stride;       /* floats */
+    size_t heads, count; /* heads 1..64 */
+    const float *scales; /* [heads], at least 0 */
+};
+
+struct group_kernels {
+    void (*softmax)(const struct group_softmax_args *args);
+};
+
+void group_kernels_init(struct group_kernels *kernels, cpu_mask mask);
+
+#endif

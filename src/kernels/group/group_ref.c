@@ -1,0 +1,29 @@
+/* The definition: sums in double. */
+#include <math.h>
+
+#include "kernels/group/group_internal.h"
+
+/* The share that a score has of its head. */
+static double share_of(float score, float greatest, float scale, double sum) {
+    return exp((double)scale * ((double)score - (double)greatest)) / sum;
+}
+
+static void softmax(const struct group_softmax_args *args) {
+    for (size_t head = 0; head < args->heads; head++) {
+        const float *scores = args->scores + head * args->stride;
+        float greatest = -INFINITY;
+        double sum = 0;
+        for (size_t i = 0; i < args->count; i++)
+            if (scores[i] > greatest) greatest = scores[i];
+        for (size_t i = 0; i < args->count; i++) {
+            double share = share_of(scores[i], greatest, args->scales[head], 1);
+            if (!isnan(share)) sum += share;
+        }
+        for (size_t i = 0; i < args->count; i++) {
+            double share = share_of(scores[i], greatest, args->scales[head], sum);
+            args->scores[i] = head == 0 ? (float)share : (float)((double)args->scores[i] + share);
+        }
+    }
+}
+
+void group_ref_install(struct group_kernels *kernels) { kernels->softmax = softmax; }
