@@ -156,7 +156,7 @@ static void attention_run_head(const struct selection_run *run, const void **chu
 static void score_run_head(const struct selection_run *run, const void **chunks,
                            struct selection_output *out) {
     const struct selection_case *c = run->c;
-    struct hash_score_args hash = {&run->hash, chunks, 0,           run->tokens,  run->codes,
+    struct hash_score_args hash = {&run->hash, chunks, 0,           run->tokens,  run->codes, NULL,
                                    c->group,   true,   out->scores, out->scratch, NULL};
     struct abstract_score_args pages = {.layout = &run->abstract,
                                         .kind =

@@ -42,8 +42,7 @@ static enum status load_weights(struct select *select, const struct select_calib
                                 struct error *error) {
     const struct select_method *method = select->options.method;
     size_t first = select->options.dense_layers, layers = select->shape.layer_count;
-    size_t columns =
-        select->layout.kind == KEY_INDEX_HASH ? select->layout.hash.bits : select->layout.columns;
+    const size_t columns = key_index_weight_columns(&select->layout, select->shape.k_dimension);
     if (method->weights == NULL || first >= layers) return STATUS_OK;
     const struct device_operations *operations = select->device->operations;
     select->layer_weights = select->shape.kv_head_count * select->shape.k_dimension * columns;
@@ -182,9 +181,10 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     if (select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
-    snprintf(kind, SELECT_KIND_BYTES, "%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
-             spreads ? "-meanstd" : "", select->layout.bounds_apart ? "-bounds" : "", parameter,
-             options->dense_layers, select->weights_digest);
+    snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
+             spreads ? "-meanstd" : "", select->layout.by_level ? "-level" : "",
+             select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
+             select->weights_digest);
 }
 
 size_t select_tree_layers(const struct select *select) {
@@ -354,6 +354,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .q_stride = operation->q_stride,
                                       .head_count = operation->head_count,
                                       .kv_head_count = heads,
+                                      .scale = operation->scale,
                                       .layout = &select->layout,
                                       .weights = weights_of(select, query->layer_index),
                                       .items = choice->candidates,
@@ -371,6 +372,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     struct tree_density *density = &choice->densities[query->layer_index];
     const enum tree_level leaf = select->layout.tree.leaf;
     choose.tree_start = tree_density_start(density, leaf, query->layer_index);
+    if (select->layout.aggregate == SCORE_SOFTMAX) choose.tree_start = leaf;
     choose.tree_counts = &counts;
     select->device->operations->choose(stream, &choose);
     TRY(select->device->operations->stream_synchronize(stream, error));

@@ -83,6 +83,13 @@ const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffe
 /* How keep is divided among the KV heads of all layers that choose: head_budgets.h. */
 enum select_heads { SELECT_HEADS_EVEN, SELECT_HEADS_IMPORTANCE };
 
+/* How the scores of a group's query heads, who share one choice, become one: score.h. */
+enum select_group { SELECT_GROUP_OWN, SELECT_GROUP_MAX, SELECT_GROUP_SUM, SELECT_GROUP_SOFTMAX };
+
+/* Codes of keys: signs of learned or random projections, against those of queries (HATA), or levels of the coordinates
+ * of a rotated key, against the rotated query: hash.h. */
+enum select_code { SELECT_CODE_OWN, SELECT_CODE_SIGN, SELECT_CODE_LEVEL };
+
 /* Defaults: select_options_default.  On the command line all but method and keep are --set NAME=NUMBER. */
 struct select_options {
     const struct select_method *method;
@@ -95,7 +102,9 @@ struct select_options {
     size_t leaf;          /* tree: tokens of a leaf */
     enum tree_rank rank;  /* tree: what leaves are ranked by */
     enum select_heads heads;
-    bool norms; /* hash: scores times |k| */
+    enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation.md) */
+    enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */
+    bool norms;            /* hash: scores times |k| */
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
      * caught, by minima and maxima of the keys, which are then kept whatever ranks.  What is chosen is the same. */
     bool mass_bound;

@@ -7,7 +7,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
                           const struct select_options *options, struct error *error) {
     (void)shape;
     layout->kind = KEY_INDEX_KEYS;
-    layout->aggregate = SCORE_MAX;
+    layout->aggregate = select_aggregate(options, SCORE_SOFTMAX);
     return select_layout_tokens(layout, options, error);
 }
 

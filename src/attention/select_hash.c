@@ -1,7 +1,13 @@
-/* hash: tokens ranked by the Hamming distance of learned sign codes, times |k| (Gong et al. 2025, HATA; what CLO
- * selects by).  Without a calibration: random hyperplanes from a fixed seed, orthonormal in blocks of k_dimension,
- * the same for all layers; with more bits than dimensions W W^T = (bits / dimension) I then holds exactly,
- * which is the corrected form of HATA's decorrelation target. */
+/* hash: tokens ranked by codes of their keys (kernels/hash), of two kinds.
+ *
+ *   level  the coordinates of a rotated key, rounded to bits / dimension bits each, and a factor, against the query as
+ *          it is: an estimate of q . k.  The rotation is random, orthonormal, the same for all layers: no calibration.
+ *   sign   signs of projections, against those of the query, times |k| (Gong et al. 2025, HATA; what CLO selects by).
+ *          The projections are learned; without a calibration they are random hyperplanes, orthonormal in blocks of
+ *          k_dimension; with more bits than dimensions W W^T = (bits / dimension) I then holds exactly, which is the
+ *          corrected form of HATA's decorrelation target.
+ *
+ * Of as many bits levels lose half of what signs lose, learned or random (docs/decisions/0029-codes-by-level.md). */
 #include <math.h>
 
 #include "attention/select_internal.h"
@@ -13,16 +19,46 @@ static const uint64_t RANDOM_SEED =
 
 enum { DIMENSION_MAX = 1024 };
 
-static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
-                          const struct select_options *options, struct error *error) {
-    (void)shape;
+static bool fits_levels(const struct select_options *options, const struct select_shape *shape) {
+    return options->bits % shape->k_dimension == 0 && options->bits <= HASH_PLANES_MAX * shape->k_dimension;
+}
+
+static bool uses_levels(const struct select_options *options, const struct select_shape *shape) {
+    switch (options->code) {
+    case SELECT_CODE_SIGN: return false;
+    case SELECT_CODE_LEVEL: return true;
+    case SELECT_CODE_OWN: break;
+    }
+    return options->norms && fits_levels(options, shape);
+}
+
+static enum status check_options(const struct select_options *options, const struct select_shape *shape,
+                                 struct error *error) {
     if (options->bits == 0 || options->bits % 32 != 0 || options->bits > HASH_BITS_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: bits=%zu, expected a multiple of 32 up to %d",
                          options->bits, HASH_BITS_MAX);
+    if (options->group == SELECT_GROUP_MAX)
+        return error_set(error, STATUS_USAGE, "select=hash: group=max, expected sum or softmax");
+    if (!options->norms && (options->group == SELECT_GROUP_SOFTMAX || options->code == SELECT_CODE_LEVEL))
+        return error_set(error, STATUS_USAGE, "select=hash: group=softmax and code=level need norms=1");
+    if (options->code == SELECT_CODE_LEVEL && !fits_levels(options, shape))
+        return error_set(
+            error, STATUS_USAGE,
+            "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
+            "with code=level",
+            options->bits, shape->k_dimension, HASH_PLANES_MAX);
+    return STATUS_OK;
+}
+
+static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
+                          const struct select_options *options, struct error *error) {
+    TRY(check_options(options, shape, error));
     layout->kind = KEY_INDEX_HASH;
     hash_layout_init(&layout->hash, options->bits);
     layout->bytes = layout->hash.bytes;
     layout->use_norms = options->norms;
+    layout->by_level = uses_levels(options, shape);
+    layout->aggregate = select_aggregate(options, layout->by_level ? SCORE_SOFTMAX : SCORE_SUM);
     return select_layout_tokens(layout, options, error);
 }
 
@@ -65,10 +101,21 @@ static enum status random_weights(uint16_t *weights, const struct select_shape *
     return STATUS_OK;
 }
 
+/* Rotations for codes by level, the same for every layer. */
+static enum status rotations(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
+                             const struct select_options *options, struct error *error) {
+    const size_t layer_size = shape->kv_head_count * shape->k_dimension * shape->k_dimension;
+    if (layer_index == options->dense_layers)
+        return random_weights(weights, shape, shape->k_dimension, error);
+    memcpy(weights, weights - layer_size, layer_size * sizeof *weights);
+    return STATUS_OK;
+}
+
 static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error) {
     size_t bits = options->bits, first_layer = options->dense_layers;
+    if (uses_levels(options, shape)) return rotations(weights, layer_index, shape, options, error);
     size_t layer_size = shape->kv_head_count * shape->k_dimension * bits;
     bool has_codes = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
     const uint16_t *learned = select_calibration_find(calibration, "hash", layer_index, &bits);
@@ -86,4 +133,4 @@ static enum status weights(uint16_t *weights, size_t layer_index, const struct s
 }
 
 const struct select_method select_hash = {
-    .name = "hash", .summary = "tokens by hash codes (HATA)", .layout = layout, .weights = weights};
+    .name = "hash", .summary = "tokens by codes of their keys (HATA)", .layout = layout, .weights = weights};

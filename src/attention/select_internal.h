@@ -17,6 +17,17 @@ enum status select_layout_none(struct key_index_layout *layout, const struct sel
 /* A score per token, of which `page` are picked together if that is given. */
 enum status select_layout_tokens(struct key_index_layout *layout, const struct select_options *options,
                                  struct error *error) STATUS_CHECKED;
+/* How scores are combined over a group: what the options say, or else the method's own. */
+static inline enum score_aggregate select_aggregate(const struct select_options *options,
+                                                    enum score_aggregate own) {
+    switch (options->group) {
+    case SELECT_GROUP_OWN: break;
+    case SELECT_GROUP_MAX: return SCORE_MAX;
+    case SELECT_GROUP_SUM: return SCORE_SUM;
+    case SELECT_GROUP_SOFTMAX: return SCORE_SOFTMAX;
+    }
+    return own;
+}
 /* An abstract of one kind per page. */
 enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,

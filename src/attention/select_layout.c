@@ -28,7 +28,7 @@ enum status select_layout_pages(struct key_index_layout *layout, const struct se
     TRY(check_page(options, page, error));
     layout->kind = KEY_INDEX_ABSTRACT;
     layout->abstract_kind = kind;
-    layout->aggregate = SCORE_MAX;
+    layout->aggregate = select_aggregate(options, SCORE_MAX);
     layout->unit_tokens = page;
     layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->mass_bound;
     layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;

@@ -20,7 +20,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
                          options->columns, shape->k_dimension);
     layout->kind = KEY_INDEX_PARTIAL;
     layout->bytes = KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t);
-    layout->aggregate = SCORE_MAX;
+    layout->aggregate = select_aggregate(options, SCORE_MAX);
     return select_layout_tokens(layout, options, error);
 }
 

@@ -53,6 +53,8 @@ static const struct setting {
     {"rank", "bound or meanstd", 0, false},
     {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"heads", "even or importance", 0, false},
+    {"group", "max, sum or softmax", 0, false},
+    {"code", "sign or level", 0, false},
     {"scan", NULL, offsetof(struct select_options, scan), true},
     {"age", NULL, offsetof(struct select_options, reuse.age), false},
     {"similarity", "harmonic or minimum", 0, false},
@@ -116,29 +118,33 @@ bool select_option_set_real(struct select_options *options, const char *name, do
 
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words) {
+    static const struct {
+        const char *name, *word;
+        size_t offset;
+        unsigned value;
+    } table[] = {
+        {"rank", "bound", offsetof(struct select_options, rank), TREE_BOUND},
+        {"rank", "meanstd", offsetof(struct select_options, rank), TREE_MEAN_DEVIATION},
+        {"heads", "even", offsetof(struct select_options, heads), SELECT_HEADS_EVEN},
+        {"heads", "importance", offsetof(struct select_options, heads), SELECT_HEADS_IMPORTANCE},
+        {"group", "max", offsetof(struct select_options, group), SELECT_GROUP_MAX},
+        {"group", "sum", offsetof(struct select_options, group), SELECT_GROUP_SUM},
+        {"group", "softmax", offsetof(struct select_options, group), SELECT_GROUP_SOFTMAX},
+        {"code", "sign", offsetof(struct select_options, code), SELECT_CODE_SIGN},
+        {"code", "level", offsetof(struct select_options, code), SELECT_CODE_LEVEL},
+        {"similarity", "harmonic", offsetof(struct select_options, reuse.aggregate), REUSE_HARMONIC},
+        {"similarity", "minimum", offsetof(struct select_options, reuse.aggregate), REUSE_MINIMUM},
+        {"labels", "speculated", offsetof(struct select_options, reuse.labels), REUSE_SPECULATED},
+        {"labels", "exact", offsetof(struct select_options, reuse.labels), REUSE_EXACT},
+    };
     const struct setting *setting = setting_find(name);
-    bool rank = strcmp(name, "rank") == 0, heads = strcmp(name, "heads") == 0;
-    bool similarity = strcmp(name, "similarity") == 0, labels = strcmp(name, "labels") == 0;
     *words = setting != NULL ? setting->words : NULL;
-    if (rank && strcmp(word, "bound") == 0)
-        options->rank = TREE_BOUND;
-    else if (rank && strcmp(word, "meanstd") == 0)
-        options->rank = TREE_MEAN_DEVIATION;
-    else if (heads && strcmp(word, "even") == 0)
-        options->heads = SELECT_HEADS_EVEN;
-    else if (heads && strcmp(word, "importance") == 0)
-        options->heads = SELECT_HEADS_IMPORTANCE;
-    else if (similarity && strcmp(word, "harmonic") == 0)
-        options->reuse.aggregate = REUSE_HARMONIC;
-    else if (similarity && strcmp(word, "minimum") == 0)
-        options->reuse.aggregate = REUSE_MINIMUM;
-    else if (labels && strcmp(word, "speculated") == 0)
-        options->reuse.labels = REUSE_SPECULATED;
-    else if (labels && strcmp(word, "exact") == 0)
-        options->reuse.labels = REUSE_EXACT;
-    else
-        return false;
-    return true;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(table[i].name, name) == 0 && strcmp(table[i].word, word) == 0) {
+            memcpy((unsigned char *)options + table[i].offset, &table[i].value, sizeof table[i].value);
+            return true;
+        }
+    return false;
 }
 
 enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) {

@@ -12,6 +12,8 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     layout->kind = KEY_INDEX_TREE;
     layout->unit_tokens = options->leaf;
     tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->mass_bound);
+    layout->aggregate = select_aggregate(options, SCORE_MAX);
+    layout->tree.aggregate = layout->aggregate == SCORE_SUM ? SCORE_SUM : SCORE_MAX;
     layout->has_bounds = layout->tree.has_bounds;
     layout->bounds_apart = layout->has_bounds && options->rank != TREE_BOUND;
     layout->bounds_offset = layout->tree.bounds_offset;

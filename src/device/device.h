@@ -175,9 +175,11 @@ struct key_index_layout {
      * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
-    bool use_norms;                 /* KEY_INDEX_HASH */
-    size_t columns;                 /* KEY_INDEX_PARTIAL, a multiple of 8 */
-    enum score_aggregate aggregate; /* KEY_INDEX_ABSTRACT, _PARTIAL and _KEYS: over the heads of a group */
+    bool use_norms; /* KEY_INDEX_HASH */
+    bool by_level;  /* KEY_INDEX_HASH: hash_levels; factors lie in place of norms, weights are rotations */
+    size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    /* Over the heads of a group.  KEY_INDEX_HASH: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
+    enum score_aggregate aggregate;
 };
 
 /* Whether scores are of single tokens, whatever is picked together. */
@@ -186,12 +188,18 @@ static inline bool key_index_scores_tokens(const struct key_index_layout *layout
            layout->kind == KEY_INDEX_MASS || layout->kind == KEY_INDEX_KEYS;
 }
 
+/* Columns of a KV head's weights; 0: it has none. */
+static inline size_t key_index_weight_columns(const struct key_index_layout *layout, size_t k_dimension) {
+    if (layout->kind == KEY_INDEX_HASH) return layout->by_level ? k_dimension : layout->hash.bits;
+    return layout->kind == KEY_INDEX_PARTIAL ? layout->columns : 0;
+}
+
 /* Builds the key index of each item's rows [position_first, position_first + row_count) from the keys as they
  * are stored, so that building again gives the same; KEY_INDEX_MASS starts at 0.  KEY_INDEX_TREE: a run's node is built
  * with its last token, from the blocks of its other chunks. */
 struct key_index_operation {
     const struct key_index_layout *layout;
-    /* [kv_head_count][k_dimension][bits or columns] halves, device memory; KEY_INDEX_HASH, KEY_INDEX_PARTIAL */
+    /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _PARTIAL */
     const uint16_t *weights;
     size_t kv_head_count;
     const struct attend_item *items; /* row_first is not used */
@@ -245,10 +253,11 @@ struct choose_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
     size_t head_count, kv_head_count;
+    float scale; /* of a query times a key, as attention has it: for SCORE_SOFTMAX */
     const struct key_index_layout *layout;
     const uint16_t *weights; /* as in key_index_operation */
     /* KEY_INDEX_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
-     * it.  tree_counts: host memory, added to; or NULL. */
+     * it.  With SCORE_SOFTMAX every leaf is scored, whatever it says.  tree_counts: host memory, added to; or NULL. */
     enum tree_level tree_start;
     struct tree_counts *tree_counts;
     const struct select_item *items;

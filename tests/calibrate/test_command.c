@@ -202,8 +202,9 @@ static void the_committed_one_serves(void **state) {
 /* What `loam eval recall` finds of the true top tokens by codes of 128 bits, mean over layers and heads that choose. */
 static double measured_recall(const char *model) {
     struct process_result r = process_run(&(struct process_request){
-        .arguments = (const char *const[]){"eval", "recall", "-m", model, "-f", TEXT, "--lengths", "1024",
-                                           "--preset", "hata:128:bits=128", "-q", "-o", "json", NULL}});
+        .arguments =
+            (const char *const[]){"eval", "recall", "-m", model, "-f", TEXT, "--lengths", "1024", "--preset",
+                                  "hata:128:bits=128:code=sign", "-q", "-o", "json", NULL}});
     if (r.code != 0) fail_msg("%s", r.complaints);
     json_error_t error;
     json_t *root = json_loads(r.output, 0, &error), *row;

@@ -348,7 +348,7 @@ static void selection_is_reported(void **state) {
     json_decref(root);
     /* a line, unless -q */
     struct process_result told =
-        LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "hata", "--set", "dense=0");
+        LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "hata", "--set", "dense=0,code=sign");
     assert_int_equal(told.code, 0);
     assert_non_null(strstr(told.complaints, "random hyperplanes"));
     process_deinit(&told);

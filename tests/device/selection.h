@@ -44,6 +44,7 @@ static inline uint32_t *selection_choose(const struct selection *s, struct devic
                                                                   .q_stride = s->q_stride,
                                                                   .head_count = s->head_count,
                                                                   .kv_head_count = s->kv_head_count,
+                                                                  .scale = s->scale,
                                                                   .layout = s->layout,
                                                                   .weights = s->weights,
                                                                   .tree_start = s->tree_start,

@@ -81,6 +81,13 @@ static void layout_init(struct select_case *c, enum key_index_kind kind) {
     } else if (kind == KEY_INDEX_HASH) {
         hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
         layout->use_norms = random_below(&c->random, 2);
+        layout->by_level = c->seed % 3 == 0;
+        if (layout->by_level) {
+            layout->use_norms = true;
+            c->columns = c->kv.k_dimension;
+            hash_layout_init(&layout->hash,
+                             c->columns < 32 || c->seed / 3 % 2 == 1 ? 2 * c->columns : c->columns);
+        }
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
         layout->bytes = layout->hash.bytes;
     } else if (kind == KEY_INDEX_PARTIAL) {
@@ -97,6 +104,11 @@ static void layout_init(struct select_case *c, enum key_index_kind kind) {
         tree_layout_init(&layout->tree, layout->unit_tokens, c->kv.k_dimension,
                          random_below(&c->random, 2) ? TREE_BOUND : TREE_MEAN_DEVIATION, false);
         layout->bytes = layout->tree.bytes;
+        layout->tree.aggregate = c->seed % 5 == 1 ? SCORE_SUM : SCORE_MAX;
+    }
+    if (c->seed % 5 >= 3 && kind != KEY_INDEX_MASS && kind != KEY_INDEX_NONE) {
+        layout->aggregate = SCORE_SOFTMAX;
+        layout->use_norms = true;
     }
 }
 
@@ -261,10 +273,28 @@ static void run(const struct select_case *c, const struct fixture *fixture, size
 
 /* ---- checking ---- */
 
-/* Scores of all candidates in one call of the kernel. */
+/* Estimates of the sum over queries of q . k. */
+static void score_levels(const struct select_case *c, const struct kernels *kernels, const uint16_t *weights,
+                         const float *q, size_t group, const void *const *blocks, uint64_t begin,
+                         uint64_t end, float *scores) {
+    const size_t dimension = c->kv.k_dimension, bits = c->layout.hash.bits;
+    _Alignas(64) static uint8_t scratch[1 << 20];
+    float sum[HASH_BITS_MAX] = {0}, values[HASH_BITS_MAX];
+    for (size_t head = 0; head < group; head++) {
+        kernels->project.rows(&(struct project_args){weights, dimension, dimension, q + head * dimension,
+                                                     dimension, 1, values, NULL, dimension});
+        hash_level_values(values, dimension, bits, values);
+        for (size_t j = 0; j < bits; j++) sum[j] = head == 0 ? values[j] : sum[j] + values[j];
+    }
+    kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, NULL, sum, 1, true,
+                                                  scores, scratch, NULL});
+}
+
+/* Scores of all candidates by `group` query heads from `first` on, in one call of the kernel. */
 static void score_all(const struct select_case *c, const struct kernels *kernels,
-                      const struct select_item *item, size_t head, float *scores) {
-    const float *q = c->q + (item->row * c->kv_heads + head) * c->group * c->kv.k_dimension;
+                      const struct select_item *item, size_t head, size_t first, size_t group,
+                      float *scores) {
+    const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + first) * c->kv.k_dimension;
     const void *const *blocks = (const void *const *)(item->view.key_index + head * CHUNKS_MAX);
     const uint16_t *weights = c->weights + head * c->kv.k_dimension * c->columns;
     uint64_t begin = item->candidate_begin, end = item->candidate_end;
@@ -277,28 +307,31 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     case KEY_INDEX_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
             &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks, begin / unit,
-            end / unit, q, c->kv.k_dimension, c->group, scores, scratch, NULL});
+            end / unit, q, c->kv.k_dimension, group, scores, scratch, NULL});
         break;
     case KEY_INDEX_HASH:
+        if (c->layout.by_level) {
+            score_levels(c, kernels, weights, q, group, blocks, begin, end, scores);
+            break;
+        }
         kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
-                                                        c->kv.k_dimension, c->group, codes, NULL});
-        kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, c->group,
+                                                        c->kv.k_dimension, group, codes, NULL});
+        kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, NULL, group,
                                                       c->layout.use_norms, scores, scratch, NULL});
         break;
     case KEY_INDEX_PARTIAL:
         kernels->project.rows(&(struct project_args){weights, c->kv.k_dimension, c->columns, q,
-                                                     c->kv.k_dimension, c->group, projected, NULL,
-                                                     c->columns});
+                                                     c->kv.k_dimension, group, projected, NULL, c->columns});
         kernels->score.rows(&(struct score_args){blocks, 0, KV_CHUNK_TOKENS, c->columns, begin, end,
-                                                 projected, c->columns, c->group, c->layout.aggregate, scores,
+                                                 projected, c->columns, group, c->layout.aggregate, scores,
                                                  scratch, NULL});
         break;
     case KEY_INDEX_TREE: { /* every leaf */
         float query[2 * 8 * 2 * 128];
-        tree_query(&c->layout.tree, q, c->kv.k_dimension, c->group, query);
+        tree_query(&c->layout.tree, q, c->kv.k_dimension, group, query);
         tree_score(&kernels->score,
                    &(struct tree_score_args){&c->layout.tree, c->layout.tree.leaf, blocks, begin / unit,
-                                             end / unit, query, c->group, scores, scratch});
+                                             end / unit, query, group, scores, scratch});
         break;
     }
     case KEY_INDEX_KEYS: /* one by one: the sum of a row does not depend on what else is scored */
@@ -306,7 +339,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
             const void *chunk = item->view.chunks[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
             const void *key = kv_k_row(&c->kv, chunk, t % KV_CHUNK_TOKENS);
             kernels->score.rows(&(struct score_args){&key, 0, 1, c->kv.k_dimension, 0, 1, q,
-                                                     c->kv.k_dimension, c->group, c->layout.aggregate,
+                                                     c->kv.k_dimension, group, c->layout.aggregate,
                                                      &scores[t - begin], scratch, NULL});
         }
         break;
@@ -331,19 +364,37 @@ static int by_index(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* What a score of a query head lacks to be q . k. */
+static float logit_scale(const struct select_case *c, const struct select_item *item, size_t head,
+                         size_t query) {
+    const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + query) * c->kv.k_dimension;
+    double squares = 0;
+    for (size_t d = 0; d < c->kv.k_dimension; d++) squares += (double)q[d] * (double)q[d];
+    return c->layout.kind == KEY_INDEX_HASH && !c->layout.by_level ? (float)sqrt(squares) : 1;
+}
+
 static size_t expected_rows(const struct select_case *c, const struct kernels *kernels,
                             const struct select_item *item, size_t head, uint32_t *rows) {
     size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
            count = 0;
     size_t scored = key_index_scores_tokens(&c->layout) ? unit : 1; /* scores of a unit */
-    float *scores = calloc(units * scored + 1, sizeof *scores);
+    const size_t queries = c->layout.aggregate == SCORE_SOFTMAX ? c->group : 1;
+    float *scores = calloc(units * scored + 1, sizeof *scores), scales[8];
+    float *of_units = calloc(queries * units + 1, sizeof *of_units);
     struct ranked *ranked = calloc(units + 1, sizeof *ranked);
-    if (select_item_picks(item, head) > 0 && c->layout.kind != KEY_INDEX_NONE)
-        score_all(c, kernels, item, head, scores);
-    for (size_t i = 0; i < units; i++) {
-        ranked[i] = (struct ranked){scores[i * scored], (uint32_t)i};
-        for (size_t t = 1; t < scored; t++) ranked[i].score = fmaxf(ranked[i].score, scores[i * scored + t]);
+    for (size_t query = 0; query < queries; query++) {
+        if (select_item_picks(item, head) > 0 && c->layout.kind != KEY_INDEX_NONE)
+            score_all(c, kernels, item, head, query, c->group / queries, scores);
+        for (size_t i = 0; i < units; i++) {
+            float *best = &of_units[query * units + i];
+            *best = scores[i * scored];
+            for (size_t t = 1; t < scored; t++) *best = fmaxf(*best, scores[i * scored + t]);
+        }
+        scales[query] = c->scale * logit_scale(c, item, head, query);
     }
+    if (queries > 1 || c->layout.aggregate == SCORE_SOFTMAX)
+        kernels->group.softmax(&(struct group_softmax_args){of_units, units, queries, units, scales});
+    for (size_t i = 0; i < units; i++) ranked[i] = (struct ranked){of_units[i], (uint32_t)i};
     qsort(ranked, units, sizeof *ranked, by_rank);
     for (uint64_t t = 0; t < item->candidate_begin; t++) rows[count++] = (uint32_t)t;
     for (size_t i = 0; i < select_item_picks(item, head) / unit; i++)
@@ -351,7 +402,7 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
             rows[count++] = (uint32_t)(item->candidate_begin + ranked[i].index * unit + t);
     for (uint64_t t = item->candidate_end; t <= item->position; t++) rows[count++] = (uint32_t)t;
     qsort(rows, count, sizeof *rows, by_index);
-    free(scores), free(ranked);
+    free(scores), free(ranked), free(of_units);
     return count;
 }
 

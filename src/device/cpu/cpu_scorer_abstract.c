@@ -22,9 +22,9 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
                                       .abstracts = range->blocks,
                                       .page_begin = range->begin / layout->unit_tokens,
                                       .page_end = range->end / layout->unit_tokens,
-                                      .q = head_query(run, &run->rows[range->row], range->kv_head),
+                                      .q = range_query(range),
                                       .q_stride = run->kv->k_dimension,
-                                      .group = run->group,
+                                      .group = range->head_count,
                                       .then = range->then,
                                       .scores = scores,
                                       .scratch = scratch});

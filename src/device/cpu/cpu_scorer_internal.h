@@ -23,6 +23,8 @@ struct build_scratch {
 struct score_range {
     const struct select_run *run;
     size_t row, kv_head;
+    size_t head_first,
+        head_count; /* query heads of its group: all, or one where they are scored one by one */
     uint64_t begin, end;
     const void *const *blocks; /* of the KV head, by chunk */
     const void *const *then;   /* chunks that are attended to next; NULL: none is asked for */
@@ -35,7 +37,7 @@ struct cpu_search {
     size_t (*score_count)(const struct choose_operation *operation, const struct select_item *item);
     size_t (*part_count)(const struct choose_operation *operation, const struct select_item *item);
     void (*score_part)(const struct select_run *run, size_t row, size_t kv_head, size_t part,
-                       uint8_t *scratch);
+                       uint8_t *scratch); /* of all query heads: [score_heads][score_stride] */
     /* The best units, picks / unit_tokens of them, ascending, as indices from the sequence's start.  False: the nodes
      * are the units, and their scores say which are the best. */
     bool (*find)(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
@@ -57,8 +59,16 @@ struct cpu_scorer {
     /* One score per unit, or per token where key_index_scores_tokens. */
     void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
     size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */
-    const struct cpu_search *search;                       /* NULL: every candidate is scored */
+    /* What a query head's scores lack to be products of query and key; NULL: nothing.  For SCORE_SOFTMAX. */
+    float (*head_scale)(const struct select_run *run, const float *q);
+    const struct cpu_search *search; /* NULL: every candidate is scored */
 };
+
+/* The query of the range's first head. */
+static inline const float *range_query(const struct score_range *range) {
+    return head_query(range->run, &range->run->rows[range->row], range->kv_head) +
+           range->head_first * range->run->kv->k_dimension;
+}
 
 extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_partial, cpu_scorer_mass,
     cpu_scorer_tree, cpu_scorer_keys;

@@ -34,18 +34,17 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
     for (uint64_t token = first; token < range->end; token += KV_BLOCK_TOKENS)
         blocks[(token - first) / KV_BLOCK_TOKENS] =
             kv_block(run->kv, chunks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS);
-    run->device->kernels.score.rows(
-        &(struct score_args){.blocks = blocks,
-                             .block_rows = KV_BLOCK_TOKENS,
-                             .columns = run->kv->k_dimension,
-                             .row_begin = range->begin - first,
-                             .row_end = range->end - first,
-                             .q = head_query(run, &run->rows[range->row], range->kv_head),
-                             .q_stride = run->kv->k_dimension,
-                             .heads = run->group,
-                             .aggregate = run->operation->layout->aggregate,
-                             .scores = scores,
-                             .scratch = scratch});
+    run->device->kernels.score.rows(&(struct score_args){.blocks = blocks,
+                                                         .block_rows = KV_BLOCK_TOKENS,
+                                                         .columns = run->kv->k_dimension,
+                                                         .row_begin = range->begin - first,
+                                                         .row_end = range->end - first,
+                                                         .q = range_query(range),
+                                                         .q_stride = run->kv->k_dimension,
+                                                         .heads = range->head_count,
+                                                         .aggregate = run->operation->layout->aggregate,
+                                                         .scores = scores,
+                                                         .scratch = scratch});
 }
 
 const struct cpu_scorer cpu_scorer_keys = {.score = score, .scratch_bytes = scratch_bytes};

@@ -38,15 +38,15 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
     const struct key_index_layout *layout = run->operation->layout;
-    const void *query = prepared_query(run, range->row, range->kv_head);
+    const float *queries = (const float *)(const void *)prepared_query(run, range->row, range->kv_head);
     run->device->kernels.score.rows(&(struct score_args){.blocks = range->blocks,
                                                          .block_rows = KV_CHUNK_TOKENS,
                                                          .columns = layout->columns,
                                                          .row_begin = range->begin,
                                                          .row_end = range->end,
-                                                         .q = query,
+                                                         .q = queries + range->head_first * layout->columns,
                                                          .q_stride = layout->columns,
-                                                         .heads = run->group,
+                                                         .heads = range->head_count,
                                                          .aggregate = layout->aggregate,
                                                          .then = range->then,
                                                          .scores = scores,

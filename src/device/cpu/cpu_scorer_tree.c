@@ -30,19 +30,25 @@ static const struct tree_layout *layout_of(const struct select_run *run) {
     return &run->operation->layout->tree;
 }
 
+/* The level whose nodes are scored.  Shares of a softmax over the leaves are no bounds of each other, so there is
+ * nothing to search by. */
+static enum tree_level start_of(const struct choose_operation *operation) {
+    return scores_by_head(operation) ? operation->layout->tree.leaf : operation->tree_start;
+}
+
 /* Whether the nodes that are scored are to be searched below, or are the leaves. */
 static bool is_searched(const struct choose_operation *operation) {
-    return operation->tree_start > operation->layout->tree.leaf;
+    return start_of(operation) > operation->layout->tree.leaf;
 }
 
 static size_t score_count(const struct choose_operation *operation, const struct select_item *item) {
     uint64_t begin, end;
-    tree_start_range(operation->tree_start, item->candidate_begin, item->candidate_end, &begin, &end);
+    tree_start_range(start_of(operation), item->candidate_begin, item->candidate_end, &begin, &end);
     return (size_t)(end - begin);
 }
 
 static size_t unit_nodes(const struct choose_operation *operation) {
-    return (size_t)(SCORE_TOKENS / tree_tokens(operation->tree_start));
+    return (size_t)(SCORE_TOKENS / tree_tokens(start_of(operation)));
 }
 
 static size_t part_count(const struct choose_operation *operation, const struct select_item *item) {
@@ -52,10 +58,6 @@ static size_t part_count(const struct choose_operation *operation, const struct 
 
 static size_t query_bytes(const struct select_run *run) {
     return align_up(tree_query_floats(layout_of(run), run->group) * sizeof(float), 64);
-}
-
-static float *scores_of(const struct select_run *run, size_t row, size_t kv_head) {
-    return run->scores + (row * run->operation->kv_head_count + kv_head) * run->score_stride;
 }
 
 /* The query for boxes, in the first bytes of scratch, which it moves on.  Every unit makes its own, in less than a
@@ -71,7 +73,7 @@ static const float *query_in(const struct select_run *run, size_t row, size_t kv
 static void score_part(const struct select_run *run, size_t row, size_t kv_head, size_t part,
                        uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
-    enum tree_level level = run->operation->tree_start;
+    enum tree_level level = start_of(run->operation);
     uint64_t begin, end, first;
     ASSERT(level >= layout_of(run)->leaf);
     tree_start_range(level, item->candidate_begin, item->candidate_end, &begin, &end);
@@ -79,16 +81,18 @@ static void score_part(const struct select_run *run, size_t row, size_t kv_head,
     if (first >= end) return;
     if (end > first + unit_nodes(run->operation)) end = first + unit_nodes(run->operation);
     const float *query = query_in(run, row, kv_head, &scratch);
-    tree_score(&run->device->kernels.score,
-               &(struct tree_score_args){.layout = layout_of(run),
-                                         .level = level,
-                                         .blocks = head_key_index(item, kv_head),
-                                         .node_begin = first,
-                                         .node_end = end,
-                                         .query = query,
-                                         .group = run->group,
-                                         .scores = scores_of(run, row, kv_head) + (first - begin),
-                                         .scratch = scratch});
+    for (size_t head = 0; head < run->score_heads; head++)
+        tree_score(&run->device->kernels.score,
+                   &(struct tree_score_args){.layout = layout_of(run),
+                                             .level = level,
+                                             .blocks = head_key_index(item, kv_head),
+                                             .node_begin = first,
+                                             .node_end = end,
+                                             .query = query + head * tree_query_floats(layout_of(run), 1) / 2,
+                                             .group = run->group / run->score_heads,
+                                             .scores = head_scores(run, row, kv_head) +
+                                                       head * run->score_stride + (first - begin),
+                                             .scratch = scratch});
 }
 
 static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
@@ -106,7 +110,7 @@ static bool find(const struct select_run *run, size_t row, size_t kv_head, uint3
                     .query = query,
                     .group = run->group,
                     .start = run->operation->tree_start,
-                    .start_scores = scores_of(run, row, kv_head),
+                    .start_scores = head_scores(run, row, kv_head),
                     .indices = indices,
                     .counts = &run->tree_counts[row * run->operation->kv_head_count + kv_head],
                     .scratch = scratch});

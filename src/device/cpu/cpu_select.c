@@ -59,6 +59,18 @@ static void best_of_units(const float *scores, size_t count, size_t tokens, floa
     }
 }
 
+static void score_heads(const struct score_range *range, float *scores, uint8_t *scratch) {
+    const struct select_run *run = range->run;
+    const size_t unit_tokens = run->operation->layout->unit_tokens;
+    if (!scores_by_best_token(run->operation->layout)) {
+        run->scorer->score(range, scores, scratch);
+        return;
+    }
+    float *of_tokens = (float *)(void *)scratch;
+    run->scorer->score(range, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
+    best_of_units(of_tokens, (size_t)(range->end - range->begin) / unit_tokens, unit_tokens, scores);
+}
+
 static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t row = 0;
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
@@ -73,6 +85,7 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         .run = run,
         .row = row,
         .kv_head = head,
+        .head_count = run->group / run->score_heads,
         .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS,
         .blocks = r->item->view.key_index != NULL ? head_key_index(r->item, head) : NULL,
         .then = asks_for_pages(run, r->item, head)
@@ -81,15 +94,26 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     range.end = range.begin + SCORE_TOKENS;
     if (range.end > r->item->candidate_end) range.end = r->item->candidate_end;
     const size_t unit_tokens = run->operation->layout->unit_tokens;
-    float *scores = run->scores + (row * run->operation->kv_head_count + head) * run->score_stride +
-                    part * (SCORE_TOKENS / unit_tokens);
-    if (!scores_by_best_token(run->operation->layout)) {
-        run->scorer->score(&range, scores, scratch);
-        return;
+    float *scores = head_scores(run, row, head) + part * (SCORE_TOKENS / unit_tokens);
+    for (; range.head_first < run->group; range.head_first += range.head_count, range.then = NULL) {
+        score_heads(&range, scores, scratch);
+        scores += run->score_stride;
     }
-    float *of_tokens = (float *)(void *)scratch;
-    run->scorer->score(&range, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
-    best_of_units(of_tokens, (size_t)(range.end - range.begin) / unit_tokens, unit_tokens, scores);
+}
+
+/* The scores of each query head of an entry become one per unit. */
+static void combine_heads(const struct select_run *run, size_t row, size_t kv_head, size_t units) {
+    float scales[GROUP_MAX];
+    for (size_t head = 0; head < run->group; head++) {
+        const float *q = head_query(run, &run->rows[row], kv_head) + head * run->kv->k_dimension;
+        scales[head] = run->operation->scale;
+        if (run->scorer->head_scale != NULL) scales[head] *= run->scorer->head_scale(run, q);
+    }
+    run->device->kernels.group.softmax(&(struct group_softmax_args){.scores = head_scores(run, row, kv_head),
+                                                                    .stride = run->score_stride,
+                                                                    .heads = run->group,
+                                                                    .count = units,
+                                                                    .scales = scales});
 }
 
 static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
@@ -106,11 +130,13 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
         size_t picks = pick_count / page;
+        size_t units = (size_t)(item->candidate_end - item->candidate_begin) / page;
+        if (scores_by_head(run->operation)) combine_heads(run, unit / heads, unit % heads, units);
         const struct cpu_search *search = run->scorer->search;
         if (search == NULL || !search->find(run, unit / heads, unit % heads, list + count, scratch))
             run->device->kernels.top_k.select(
-                &(struct top_k_args){.scores = run->scores + unit * run->score_stride,
-                                     .count = (item->candidate_end - item->candidate_begin) / page,
+                &(struct top_k_args){.scores = head_scores(run, unit / heads, unit % heads),
+                                     .count = units,
                                      .k = picks,
                                      .index_first = (uint32_t)(item->candidate_begin / page),
                                      .indices = list + count,
@@ -215,7 +241,8 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     run->thread_bytes = unit_scratch(run);
     size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
     size_t queries = cpu_scratch_add(&used, entries * run->query_bytes);
-    size_t scores = cpu_scratch_add(&used, entries * run->score_stride * sizeof *run->scores);
+    size_t scores =
+        cpu_scratch_add(&used, entries * run->score_heads * run->score_stride * sizeof *run->scores);
     bool counts = run->scorer->search != NULL;
     size_t tree_counts = cpu_scratch_add(&used, counts ? entries * sizeof *run->tree_counts : 0);
     size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
@@ -235,7 +262,8 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
 static size_t item_bytes(const struct choose_operation *operation, const struct select_item *item) {
     if (!is_scored(operation, item)) return 0;
     uint64_t scores = (item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens;
-    return (size_t)scores * operation->kv_head_count * sizeof(float);
+    return (size_t)scores * (scores_by_head(operation) ? operation->head_count : operation->kv_head_count) *
+           sizeof(float);
 }
 
 enum { ROWS_MAX = 64, LIST_ROWS_ALONE = 16384 };
@@ -281,6 +309,7 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
         run.kv = operation->items[first].view.layout;
         run.group = operation->head_count / operation->kv_head_count;
         ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
+        run.score_heads = scores_by_head(operation) ? run.group : 1;
         size_t end = batch_end(operation, first);
         for (; first < end; first++) plan_row(&run, &operation->items[first]);
         run.units[PHASE_CHOOSE] = run.row_count * operation->kv_head_count;

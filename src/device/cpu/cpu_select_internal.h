@@ -24,7 +24,8 @@ struct select_run {
     size_t row_count, group;
     uint8_t *queries; /* [row][kv_head][query_bytes] */
     size_t query_bytes;
-    float *scores; /* [row][kv_head][score_stride] */
+    size_t score_heads; /* scores of a KV head: 1, or those of each of its query heads apart */
+    float *scores;      /* [row][kv_head][score_heads][score_stride] */
     size_t score_stride;
     struct tree_counts *tree_counts; /* [row][kv_head]; NULL: no search */
     uint8_t *threads;
@@ -43,6 +44,7 @@ static inline const void *const *head_key_index(const struct select_item *item, 
     return (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
 }
 
+/* Of a KV head's first query head. */
 static inline const float *head_query(const struct select_run *run, const struct select_row *row,
                                       size_t kv_head) {
     const struct choose_operation *operation = run->operation;
@@ -51,6 +53,16 @@ static inline const float *head_query(const struct select_run *run, const struct
 
 static inline uint8_t *prepared_query(const struct select_run *run, size_t row, size_t kv_head) {
     return run->queries + (row * run->operation->kv_head_count + kv_head) * run->query_bytes;
+}
+
+static inline float *head_scores(const struct select_run *run, size_t row, size_t kv_head) {
+    return run->scores +
+           (row * run->operation->kv_head_count + kv_head) * run->score_heads * run->score_stride;
+}
+
+/* Whether the query heads of a group are scored one by one. */
+static inline bool scores_by_head(const struct choose_operation *operation) {
+    return operation->layout->aggregate == SCORE_SOFTMAX;
 }
 
 #endif

@@ -48,8 +48,9 @@ FLOATS_INLINE void scores_store(const struct hash_score_args *args, __m128i dist
         floats_store(scores, floats_subtract(floats_set(0), h));
         return;
     }
-    floats agreement = floats_fnma(floats_set(2), h, floats_set((float)(args->group * args->layout->bits)));
-    agreement = floats_multiply(agreement, floats_set(1.0f / (float)args->layout->bits));
+    const struct hash_line *line = hash_line_of(args);
+    floats agreement = floats_fma(floats_set(line->slope), h, floats_set(line->offset));
+    agreement = floats_multiply(agreement, floats_set(line->scale));
     floats_store(scores, floats_multiply(agreement, floats_load_half(norms)));
 }
 
@@ -65,7 +66,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
         _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
-                      hash_set_heads(args->group, set), distance);
+                      hash_table_heads(args, set), distance);
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++) {
         size_t token = n / 2 * 32 + n % 2 * 8;

@@ -52,13 +52,15 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
         distances_count(code_bytes, 1, block, ahead, args->scratch, distance);
     else
         distances_count(code_bytes, HASH_COUNTED_GROUP, block, ahead, args->scratch, distance);
-    chunk_finish(code_bytes, args, block, ahead, distance, scores);
+    const float bits = (float)args->layout->bits;
+    chunk_finish(code_bytes, args, block, ahead, distance,
+                 &(struct hash_line){(float)args->group * bits, -2, 1.0f / bits}, scores);
 }
 
 #include "kernels/hash/hash_score.h"
 
 static void hash_score_counted(const struct hash_score_args *args) {
-    if (args->group <= HASH_COUNTED_GROUP)
+    if (args->group <= HASH_COUNTED_GROUP && args->values == NULL)
         hash_score(args);
     else
         hash_avx512_score(args);

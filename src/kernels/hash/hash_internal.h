@@ -4,6 +4,11 @@
 
 #include "kernels/hash/hash.h"
 
+/* A token's score is (offset + slope times what its code's bytes add up to) * scale * norm. */
+struct hash_line {
+    float offset, slope, scale;
+};
+
 /* Each overwrites the entries that it does better. */
 void hash_ref_install(struct hash_kernels *kernels);
 void hash_avx2_install(struct hash_kernels *kernels);

@@ -46,9 +46,10 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
     for (size_t n = 0; n < 2 * HASH_PARTS; n++) distance[n] = vdupq_n_u16(0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
-                      hash_set_heads(args->group, set), distance);
-    const floats scale = floats_set(1.0f / (float)args->layout->bits);
-    const floats all = floats_set((float)(args->group * args->layout->bits));
+                      hash_table_heads(args, set), distance);
+    const struct hash_line *line = hash_line_of(args);
+    const floats scale = floats_set(line->scale), all = floats_set(line->offset);
+    const floats slope = floats_set(line->slope);
     FLOATS_UNROLL
     for (size_t n = 0; n < 2 * HASH_PARTS; n++) {
         floats h = {vcvtq_f32_u32(vmovl_u16(vget_low_u16(distance[n]))),
@@ -57,7 +58,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
             floats_store(scores + n * FLOATS, floats_subtract(floats_set(0), h));
             continue;
         }
-        floats agreement = floats_multiply(floats_fnma(floats_set(2), h, all), scale);
+        floats agreement = floats_multiply(floats_fma(slope, h, all), scale);
         floats_store(scores + n * FLOATS,
                      floats_multiply(agreement, floats_load_half(norms + n * FLOATS * sizeof(uint16_t))));
     }

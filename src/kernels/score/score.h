@@ -13,9 +13,12 @@
 
 #include "platform/cpu.h"
 
-/* How the scores of a group's query heads become one.  SCORE_MAX: a row that one head wants is kept for it;
- * the default of page abstracts.  SCORE_SUM: the score of the summed query, one dot product per row. */
-enum score_aggregate { SCORE_MAX, SCORE_SUM };
+/* How the scores of a group's query heads become one.
+ *   SCORE_MAX      a row that one head wants is kept for it
+ *   SCORE_SUM      the score of the summed query, one dot product per row
+ *   SCORE_SOFTMAX  the sum of each head's softmax over all units (kernels/group), which needs all scores of a head:
+ *                  kernels that score are then given one head at a time */
+enum score_aggregate { SCORE_MAX, SCORE_SUM, SCORE_SOFTMAX };
 
 struct score_args {
     const void *const *blocks; /* row r is row r % block_rows of blocks[r / block_rows] */

@@ -14,8 +14,7 @@
  * Hence a node whose importance is below that of k leaves need not be opened, and the search is exact.
  *
  * The aggregate over a group is the maximum, of bounds as of products: max over h and t of q_h . k_t <= max over h of
- * the bound of h, and with lower bounds the same way round.  A sum would be a bound of a sum; why not that,
- * says abstract.h.
+ * the bound of h, and with lower bounds the same way round.  A sum over h is a bound of a sum in the same way.
  *
  * A chunk's block: [node of 64][run, in the block of its last chunk only][2 of 32][4 of 16][8 of 8], as fine as the
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
@@ -55,8 +54,10 @@ static inline enum tree_level tree_top(enum tree_level leaf) { return leaf == TR
 struct tree_layout {
     enum tree_level leaf;
     enum tree_rank rank;
-    size_t dimension;                /* of a key; a multiple of 8 */
-    size_t node_bytes;               /* of a box */
+    enum score_aggregate
+        aggregate;     /* SCORE_MAX as it is initialised; SCORE_SUM: importances are sums over a group */
+    size_t dimension;  /* of a key; a multiple of 8 */
+    size_t node_bytes; /* of a box */
     size_t offset[TREE_LEVEL_COUNT]; /* bytes from the start of a block to the level's first box */
     bool has_bounds;                 /* minima and maxima of the leaves' keys: */
     size_t bounds_offset; /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */

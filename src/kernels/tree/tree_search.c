@@ -127,7 +127,7 @@ void tree_score(const struct score_kernels *score, const struct tree_score_args 
         .q = args->query,
         .q_stride = 2 * layout->dimension,
         .heads = args->group,
-        .aggregate = SCORE_MAX,
+        .aggregate = layout->aggregate,
         .scratch = runs + ROWS_MAX};
     for (uint64_t node = args->node_begin; node < args->node_end; node = rows.row_end) {
         rows.row_begin = node;
@@ -167,7 +167,7 @@ static void score_rows(struct search *search, size_t count, size_t siblings, boo
                                              .q = args->query + (upper ? 0 : args->group * columns),
                                              .q_stride = columns,
                                              .heads = args->group,
-                                             .aggregate = SCORE_MAX,
+                                             .aggregate = args->layout->aggregate,
                                              .scores = search->scores,
                                              .scratch = search->kernel_scratch});
 }
@@ -481,7 +481,7 @@ static struct search *search_begin(const struct score_kernels *score, const stru
     for (size_t head = 0; head < args->group; head++) {
         float sum = 0;
         for (size_t i = 0; i < columns; i++) sum += fabsf(args->query[head * columns + i]);
-        norm = fmaxf(norm, sum);
+        norm = layout->aggregate == SCORE_SUM ? norm + sum : fmaxf(norm, sum);
     }
     search->slack = 2 * 1.01F * (float)(columns + 2) * 0x1p-24F * norm;
     return search;
