@@ -354,6 +354,31 @@ static void selection_is_reported(void **state) {
     process_deinit(&told);
 }
 
+/* --preset clo: every query alike, so that only age and the first step choose; above 1 nothing is reused. */
+static void reuse_is_reported(void **state) {
+    (void)state;
+    free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "60", "--ignore-eos", "--temp",
+                "0", "--preset", "clo", "--keep", "16", "--set",
+                "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,age=9"));
+    json_t *root = load_json();
+    const double hits = number_at(root, "reuse", "hits"), misses = number_at(root, "reuse", "misses");
+    assert_true(misses > 0 && hits > 5 * misses && hits <= 9 * misses); /* of ten steps one chooses */
+    assert_true(fabs(number_at(root, "reuse", "hit_ratio") - hits / (hits + misses)) < 1e-9);
+    assert_int_equal(number_at(root, "reuse", "age_max"), 9);
+    assert_true(number_at(root, "reuse", "bytes_kept") > 0);
+    json_decref(root);
+    free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "60", "--ignore-eos", "--temp",
+                "0", "--preset", "clo", "--keep", "16", "--set", "bits=32,dense=0,recent=4,sinks=2,eta=1.5"));
+    root = load_json();
+    assert_true(number_at(root, "reuse", "hit_ratio") == 0 && number_at(root, "reuse", "misses") > 0);
+    json_decref(root);
+    struct process_result refused =
+        LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "clo", "--set", "eta=3");
+    assert_int_equal(refused.code, 2);
+    assert_non_null(strstr(refused.complaints, "--set eta: found '3', expected a number from -1 to 2"));
+    process_deinit(&refused);
+}
+
 static void budgets_cut_the_context(void **state) {
     (void)state;
     /* 64K at 512 bytes a token: 128 tokens */
@@ -418,6 +443,7 @@ int main(void) {
         cmocka_unit_test(a_full_context_is_said),
         cmocka_unit_test(failures_have_their_codes),
         cmocka_unit_test(selection_is_reported),
+        cmocka_unit_test(reuse_is_reported),
         cmocka_unit_test(budgets_cut_the_context),
         cmocka_unit_test(unwritable_output_stops_the_run),
         cmocka_unit_test(ctrl_c_ends_the_answer_cleanly),
