@@ -38,7 +38,7 @@ const struct command command_table[COMMAND_COUNT] = {
          .description =
              "As llama-perplexity: windows of -c tokens, the second half of each scored.  With "
              "--kl-divergence-base FILE the distributions are saved as well; with --kl-divergence they are "
-             "compared with those in FILE, over the text that is in there: mean KL divergence, how often the "
+             "compared with those in FILE, over the text that FILE holds: mean KL divergence, how often the "
              "likeliest token is the same, and by how much the right token's probability differs.",
          .run = perplexity_command},
     [COMMAND_EVAL] =
@@ -62,8 +62,8 @@ const struct command command_table[COMMAND_COUNT] = {
          .usage = "[FILE] [--json]",
          .summary = "what a model file holds, and the memory that running it takes",
          .description =
-             "Prints the metadata and the tensors of a GGUF file (a vocabulary alone will do), the bytes of "
-             "KV cache per token, and what 8K, 32K, 128K and 1M tokens of context need.",
+             "Prints the metadata and the tensors of a GGUF file (one with only a vocabulary works too), the "
+             "bytes of KV cache per token, and the memory that 8K, 32K, 128K and 1M tokens of context need.",
          .positionals_max = 1,
          .run = inspect_command},
     [COMMAND_TOKENIZE] = {.id = COMMAND_TOKENIZE,
@@ -78,8 +78,8 @@ const struct command command_table[COMMAND_COUNT] = {
                             .usage = "[-m MODEL] [--ids LIST | -f FILE]",
                             .summary = "token ids to text",
                             .description =
-                                "Prints the text of the ids, byte for byte.  A file may hold numbers between "
-                                "anything, such as the output of `loam tokenize --json`.",
+                                "Prints the text of the ids, byte for byte.  Of a file every number is read "
+                                "and the rest skipped, so that the output of `loam tokenize --json` will do.",
                             .run = detokenize_command},
     [COMMAND_IMPORT] =
         {.id = COMMAND_IMPORT,
@@ -87,8 +87,9 @@ const struct command command_table[COMMAND_COUNT] = {
          .usage = "HF_DIR OUT.gguf [--type TYPE]",
          .summary = "a Hugging Face folder as a GGUF file",
          .description = "Reads config.json, the safetensors and tokenizer.json of a llama, mistral, qwen2, "
-                        "qwen3 or OPT model and writes one GGUF file; no Python needed.  What loam could not "
-                        "compute is refused by its name.  OUT appears whole or not at all.",
+                        "qwen3 or OPT model and writes one GGUF file; no Python needed.  A model that loam "
+                        "cannot compute is rejected, and the message names the reason.  OUT appears whole or "
+                        "not at all.",
          .positionals_min = 2,
          .positionals_max = 2,
          .run = import_command},
@@ -151,7 +152,8 @@ const struct command command_table[COMMAND_COUNT] = {
          .usage = "ID... --kv-disk DIR",
          .summary = "remove saved documents",
          .description =
-             "Removes the documents of these numbers, pages and all, unless somebody has one open.",
+             "Removes the documents with these numbers and their files. A document that another process has "
+             "open stays.",
          .positionals_min = 1,
          .positionals_max = 64,
          .run = rm_command},

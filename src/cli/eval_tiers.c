@@ -26,7 +26,7 @@ enum status eval_budget_parse(struct eval_budget *budget, const char *text, stru
             budget->divisor <= 1 << 20)
             return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "--kv-host: found '%.40s', expected bytes or a share such as 1/8",
+    return error_set(error, STATUS_USAGE, "--kv-host: found '%.40s', expected bytes or a fraction such as 1/8",
                      text);
 }
 
@@ -52,7 +52,7 @@ static enum status budget_of(const struct evaluation *evaluation, const struct p
     uint64_t all;
     if (!checked_multiply(kv_cache_bytes_per_token(&cache), plan->context_size, &all) ||
         !checked_multiply(all, budget->numerator, &all))
-        return error_set(error, STATUS_MEMORY, "--kv-host: a share of more KV than fits any memory");
+        return error_set(error, STATUS_MEMORY, "--kv-host: a fraction of more KV than fits any memory");
     return plan_host_bytes_around(plan, &model->config, all / budget->divisor, bytes, error);
 }
 

@@ -13,10 +13,10 @@
 
 struct evaluation;
 
-/* --kv-host: bytes, or the share of a sample's chunks that may be in RAM.  A share does not include key index, tables
+/* --kv-host: bytes, or the fraction of a sample's chunks that may be in RAM.  A fraction does not include key index, tables
  * and buffers. */
 struct eval_budget {
-    uint64_t bytes;              /* 0: a share */
+    uint64_t bytes;              /* 0: a fraction */
     uint64_t numerator, divisor; /* divisor 0: not given */
 };
 enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error)

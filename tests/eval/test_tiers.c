@@ -186,7 +186,7 @@ static void what_cannot_be_is_said(void **state) {
     } cases[] = {
         {(const char *const[])RULER("--kv-host", "1/8"), 2, "belong together"},
         {(const char *const[])RULER("--kv-host", "9/8", "--kv-disk", "/nonexistent"), 2,
-         "a share such as 1/8"},
+         "a fraction such as 1/8"},
         {(const char *const[])RULER("--kv-host", "1/8", "--kv-disk", "/nonexistent", "--preset", "h2o"), 2,
          "watches prompts"},
         {(const char *const[])RULER("--kv-host", "100K", "--kv-disk", folder), 5, "at least"},
