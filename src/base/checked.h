@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each returns false, and leaves *result alone in meaning, when the true result does not fit. */
+/* Each returns false, and *result is not to be used, when the true result does not fit. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *result) {
     return !__builtin_add_overflow(a, b, result);
 }

@@ -1,4 +1,4 @@
-/* status: how every function of loam says that something went wrong.
+/* status: how a function of loam reports a failure.
  *
  * A function that can fail for an outside reason (a file, a flag, memory, the
  * disk) returns `enum status` and, where a person needs the reason, fills a
@@ -12,14 +12,14 @@
 
 enum status {
     STATUS_OK = 0,
-    STATUS_FAILED,      /* anything that has no word of its own; exit code 1 */
+    STATUS_FAILED,      /* no other status fits; exit code 1 */
     STATUS_USAGE,       /* a flag or a request is wrong; exit code 2 */
     STATUS_MODEL,       /* the model file or its contents; exit code 3 */
     STATUS_DOCUMENT,    /* a saved document; exit code 4 */
     STATUS_MEMORY,      /* does not fit, or the system refused memory; exit code 5 */
     STATUS_IO,          /* reading or writing failed; exit code 6 */
     STATUS_INTERRUPTED, /* the user stopped it; exit code 130 */
-    STATUS_FULL,        /* a slab or queue has no room now: an answer, not an accident */
+    STATUS_FULL,        /* a slab or queue is full now: an ordinary answer, not a failure */
     STATUS_UNSUPPORTED, /* well-formed, but this build or device cannot do it; exit code 1 */
 };
 

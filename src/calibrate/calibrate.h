@@ -24,8 +24,8 @@
 enum { CALIBRATE_BITS_MAX = 4, CALIBRATE_QUANTILES = 5 };
 extern const double calibrate_quantiles[CALIBRATE_QUANTILES]; /* 0.01 0.1 0.5 0.9 0.99 */
 
-/* share of the work that is done, 0..1; true: stop. */
-typedef bool calibrate_progress(void *context, const char *stage, double share);
+/* done: the fraction of the work that is done, 0 to 1.  Return true to stop. */
+typedef bool calibrate_progress(void *context, const char *stage, double done);
 
 struct calibrate_options {
     size_t window_size; /* tokens */
@@ -35,7 +35,7 @@ struct calibrate_options {
     size_t epochs, steps; /* of hash training */
     /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
     size_t batch_queries, batch_keys;
-    double keep; /* the share of tokens that recall is measured at */
+    double keep; /* the fraction of tokens that recall is measured at */
     size_t sinks, recent;
     double lambda; /* of head importance */
     uint64_t seed;
@@ -45,8 +45,8 @@ struct calibrate_options {
     void *progress_context;
 };
 struct calibrate_options calibrate_options_default(void);
-/* Smallest text: window_count * window_size tokens; fewer windows where there is less. STATUS_USAGE: too little even
- * for 4 windows of 512.  Shortens options to what the text and the model's context hold. */
+/* Reduces options to what the text and the model's context hold: window_count * window_size tokens are wanted, a
+ * shorter text has fewer or shorter windows.  STATUS_USAGE: too short for 4 windows of 512. */
 enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model,
                                   size_t token_count, struct error *error) STATUS_CHECKED;
 
@@ -69,7 +69,7 @@ struct calibration_result {
 
 enum status calibrate_run(struct calibration_result *result, struct model *model, const int32_t *tokens,
                           const struct calibrate_options *options, struct error *error) STATUS_CHECKED;
-/* A KV head all of whose query heads are idle; its skew_kept is 0. */
+/* Whether all query heads of the KV head are idle; its skew_kept is then 0. */
 bool calibration_kv_head_is_idle(const struct calibration_result *result, size_t layer, size_t kv_head);
 void calibration_result_deinit(struct calibration_result *result); /* safe on a zeroed one */
 

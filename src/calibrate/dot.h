@@ -1,4 +1,4 @@
-/* dot: a product whose sum is taken in the same order everywhere, and in eight lanes so that compilers find them. */
+/* dot: a dot product that sums in the same order on every machine, in eight lanes so that compilers vectorise it. */
 #ifndef LOAM_CALIBRATE_DOT_H
 #define LOAM_CALIBRATE_DOT_H
 

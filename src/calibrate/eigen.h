@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /* matrix [count][count] is overwritten.  values [count] descend; vectors [count][count]: column j belongs to
- * values[j].  Equal values: the order is that of the diagonal.  Cyclic sweeps until what is off the diagonal is below
- * 1e-15 of the whole (30 sweeps at most; 6 to 10 are usual). */
+ * values[j].  Equal values: the order is that of the diagonal.  Cyclic sweeps until the off-diagonal part is below
+ * 1e-15 of the matrix's norm (30 sweeps at most; 6 to 10 are usual). */
 void eigen_symmetric(double *matrix, size_t count, double *values, double *vectors);
 
 #endif

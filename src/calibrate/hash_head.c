@@ -311,7 +311,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     top(run, true_scores, count, k, true_indices, scratch + run->score_bytes);
     top(run, found, count, k, indices, scratch + run->score_bytes);
     struct hash_caught caught = {.recall = (double)overlap(true_indices, indices, k) / (double)k};
-    size_t few = max_size(k / HASH_MASS_SHARE, 1);
+    size_t few = max_size(k / HASH_MASS_DIVISOR, 1);
     top(run, found, count, few, indices, scratch + run->score_bytes);
     caught.mass = mass_of(run, q, keys, position, indices, few, run->weighed + thread * size);
     return caught;

@@ -12,7 +12,7 @@
 #include "calibrate/samples.h"
 #include "kernels/kernels.h"
 
-/* A KV head's keys of several windows, as floats, and a memory for drawn pairs. */
+/* A KV head's keys of several windows, as floats, and workspace for drawn pairs. */
 struct hash_head {
     const struct samples *samples; /* borrowed */
     const struct kernels *kernels; /* borrowed */
@@ -48,16 +48,17 @@ void hash_head_unshape(const struct hash_head *head, float *weights_across, size
  * sqrt(dimension), which changes no sign of x W but how far the relaxed codes are from it. */
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
 
-/* What the best by codes hold, of the tokens before the query's window of `recent` and behind `sinks`; means over the
- * loaded windows' sampled queries. */
+/* What selection by hash codes catches among the tokens between `sinks` and the query's `recent` ones; means over the
+ * sampled queries of the loaded windows. */
 struct hash_caught {
     /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group. */
     double recall;
-    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean over
-     * the group.  Answers follow the few tokens that have the mass; of the k of recall most have next to none. */
+    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean
+     * over the group.  Answers depend on the few tokens that have most of the mass; of the k tokens of recall most
+     * have almost none. */
     double mass;
 };
-enum { HASH_MASS_SHARE = 4 };
+enum { HASH_MASS_DIVISOR = 4 };
 /* weights: [dimension][bits]. */
 enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
                              size_t sinks, size_t recent, struct hash_caught *caught, struct error *error)

@@ -32,7 +32,7 @@ struct hash_learn_options {
     size_t train_windows;
     double keep;
     size_t sinks, recent;
-    bool (*progress)(void *context, double share); /* of this head; true: stop */
+    bool (*progress)(void *context, double done); /* 0 to 1, of this head; return true to stop */
     void *progress_context;
 };
 
@@ -44,7 +44,7 @@ struct hash_learned {
     double power;
 };
 
-/* weights: out, [dimension][bits] halves.  STATUS_INTERRUPTED when progress says so. */
+/* weights: out, [dimension][bits] halves.  STATUS_INTERRUPTED: progress returned true. */
 enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
                        const struct hash_learn_options *options, struct random *random, uint16_t *weights,
                        struct hash_learned *learned, struct error *error) STATUS_CHECKED;

@@ -41,7 +41,7 @@ struct hash_pairs {
     const float *labels;      /* [query_count][keys_per_query] */
 };
 
-/* Work is cut into so many parts whatever the number of threads, so that results do not depend on it. */
+/* Work is always cut into this many parts, so that results do not depend on the number of threads. */
 enum { HASH_PAIR_SLOTS = 16 };
 
 /* The label of the key with this rank (0: largest q.k) among count earlier keys: 20 falling to 1 over the top
@@ -53,11 +53,11 @@ enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool
                                 const struct matmul_kernels *kernels, const struct hash_training *training,
                                 size_t dimension, size_t pair_max, struct error *error) STATUS_CHECKED;
 void hash_trainer_destroy(struct hash_trainer *trainer); /* NULL allowed */
-/* W normal, momentum zero. */
+/* Draws a new W from the normal distribution and zeroes the momentum. */
 void hash_trainer_reset(struct hash_trainer *trainer, struct random *random);
-/* L at the present W; its gradient is then in hash_trainer_gradient. */
+/* The loss L at the current W.  hash_trainer_gradient has its gradient afterwards. */
 double hash_trainer_loss(struct hash_trainer *trainer, const struct hash_pairs *pairs);
-/* One step down; the loss before it. */
+/* One step of gradient descent.  Returns the loss before it. */
 double hash_trainer_step(struct hash_trainer *trainer, const struct hash_pairs *pairs);
 float *hash_trainer_weights(struct hash_trainer *trainer);              /* [bits][dimension]: W transposed */
 const float *hash_trainer_gradient(const struct hash_trainer *trainer); /* [bits][dimension] */

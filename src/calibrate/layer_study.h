@@ -37,7 +37,7 @@ enum status layer_study_create(struct layer_study **study, const struct samples 
                                double lambda, struct error *error) STATUS_CHECKED;
 void layer_study_destroy(struct layer_study *study); /* NULL allowed */
 
-/* importance, alone: [head_count] each; sensitivity: [STUDY_ROUNDINGS].  The windows from window_first on. */
+/* importance, alone: [head_count] each; sensitivity: [STUDY_ROUNDINGS].  Only windows from window_first on are used. */
 enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first, float *importance,
                             float *alone, float *sensitivity, struct error *error) STATUS_CHECKED;
 

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Coordinate descent from x = 0: each coordinate goes to its best value in turn, until the conditions of Karush,
- * Kuhn and Tucker hold within tolerance (or 10,000 rounds have passed).  Convex, so that is the minimum.  Returns
+/* Coordinate descent from x = 0: each coordinate moves to its optimum in turn, until the Karush-Kuhn-Tucker
+ * conditions hold within tolerance, or for 10,000 rounds.  The problem is convex, so this is the minimum.  Returns
  * the largest violation left: the gradient where 0 < x < 1, its negative part at 0, its positive part at 1. */
 double quadratic_solve(const double *g /* [count][count] */, const double *c /* [count] */, size_t count,
                        double tolerance, double *x /* out [count] */);

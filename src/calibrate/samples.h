@@ -5,8 +5,8 @@
  * window_count * query_count rows of queries per layer; nothing grows with the text beyond.
  *
  * The last `probe_count` tokens of a window are probes: spans of the window, copied from random depths, in random
- * order.  Continuing a copied span needs the place where it stood, which no window of recent tokens holds: that is
- * what DuoAttention's passkeys ask for, here without words of any language or prompt of any model.
+ * order.  To predict the next token of a copy, a head must find the original, which no window of recent tokens holds.
+ * DuoAttention's passkeys test the same, but need a prompt in a language.
  * The other positions lie in the second half of the text before the probes.  The last windows are held out.
  */
 #ifndef LOAM_CALIBRATE_SAMPLES_H
@@ -28,7 +28,7 @@ struct samples_options {
     uint64_t seed;
     int32_t bos;                                           /* first token of each window; -1: none */
     size_t block;                                          /* rows of a forward pass */
-    bool (*progress)(void *context, uint64_t tokens_done); /* true: stop */
+    bool (*progress)(void *context, uint64_t tokens_done); /* return true to stop */
     void *progress_context;
 };
 
@@ -55,7 +55,7 @@ struct samples {
     size_t window, block_first;
 };
 
-/* tokens: at least window_count * window_size of them.  STATUS_INTERRUPTED when progress says so. */
+/* tokens: at least window_count * window_size.  STATUS_INTERRUPTED: progress returned true. */
 enum status samples_collect(struct samples *samples, struct model *model, const int32_t *tokens,
                             const struct samples_options *options, struct error *error) STATUS_CHECKED;
 void samples_deinit(struct samples *samples); /* safe on a zeroed one */

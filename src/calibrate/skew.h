@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Gram matrices Q^T Q and K^T K, [dimension][dimension]; overwritten.  skew: out, [dimension][dimension], column j the
- * j-th most important.  kept: out, the share of sum (sigma_q sigma_k)^2 in the first fifth.  work: [3][dimension]
+ * j-th most important.  kept: out, the fraction of sum (sigma_q sigma_k)^2 in the first fifth.  work: [3][dimension]
  * [dimension]. */
 void skew_find(double *queries, double *keys, size_t dimension, double *work, double *skew, double *kept);
 

@@ -20,11 +20,11 @@ struct answer_request {
     struct sequence *sequence; /* holds the prompt but its last token, and does again afterwards */
     const struct tokenizer *tokenizer;
     token_id last_token;      /* of the prompt */
-    size_t token_budget;      /* most tokens to answer with */
+    size_t token_budget;      /* of the answer, at most */
     bool (*stop_asked)(void); /* may be NULL; true: STATUS_INTERRUPTED */
 };
 /* Greedy, until the budget, an end token, or a token with a line end in it (which is not part of the answer).
- * *text: the answer's bytes; cleared first.  *token_count: decode steps made. */
+ * *text: the answer's bytes; cleared first.  *step_count: decode steps made. */
 enum status answer_greedy(const struct answer_request *request, struct text *text, uint64_t *step_count,
                           struct error *error) STATUS_CHECKED;
 

@@ -1,5 +1,5 @@
-/* heat_map: the needle picture, score by length and depth, one panel per preset, as SVG.
- * Colours as the needle test has them: #F0496E (0) over #EBB839 (0.5) to #0CD79F (1). */
+/* heat_map: the needle-in-a-haystack picture, score by length and depth, one panel per preset, as SVG.
+ * Colours of the usual needle-in-a-haystack picture: #F0496E (0) over #EBB839 (0.5) to #0CD79F (1). */
 #ifndef LOAM_EVAL_HEAT_MAP_H
 #define LOAM_EVAL_HEAT_MAP_H
 

@@ -14,8 +14,8 @@ double match_all(const char *answer, size_t length, const char *const *reference
 double match_part(const char *answer, size_t length, const char *const *references, size_t count);
 
 /* Wilson's score interval for a proportion, 95% (z = 1.959964), clipped to [0, 1].  `sum` may be a sum of
- * fractions (string_match_all with several answers): the interval is then at least as wide as it need be, for a
- * value in [0, 1] varies most when it is 0 or 1. */
+ * fractions (string_match_all with several answers): the interval is then wide enough or wider, because a
+ * value in [0, 1] of a given mean varies most if it is always 0 or 1. */
 struct interval {
     double low, high;
 };

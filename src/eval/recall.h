@@ -2,7 +2,7 @@
  *
  *   mass   sum of the exact softmax weights of the rows that were selected; 1 - mass bounds the change of the output:
  *          |o - o'| <= 2 (1 - mass) max |v|
- *   top    of the n rows with the largest exact scores, n = how many were selected, the share that was selected
+ *   top    of the n rows with the largest exact scores, n = how many were selected, the fraction that was selected
  *   kept   selected rows / visible rows
  *   mass_bound  a lower bound of mass: the least mass that the selection proves it has caught, if it computes one
  *
@@ -44,7 +44,7 @@ struct recall {
     void *scratch; /* owned */
 };
 
-/* row_capacity: most rows that a step sees. */
+/* row_capacity: the largest number of rows that a step sees. */
 enum status recall_create(struct recall *recall, const struct recall_shape *shape, uint64_t row_capacity,
                           struct error *error) STATUS_CHECKED;
 void recall_destroy(struct recall *recall); /* safe after a failed create */

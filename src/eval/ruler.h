@@ -3,7 +3,7 @@
  * The construction is RULER's, the text our own (eval/ruler_text.h says what a prompt looks like), and so are
  * these differences:
  *   - qa_1 and qa_2 ask about made-up people and towns (one document, two documents) instead of SQuAD and HotpotQA;
- *   - no worked example stands before vt and cwe;
+ *   - vt and cwe come without a worked example;
  *   - the asked needle of sample i lies at depth frac(u + i * 0.618...) instead of one of 40 random depths, so that
  *     few samples cover all depths evenly; u depends on seed, task and length;
  *   - cwe below 4096 tokens: 10 times and once instead of 30 and 3.
@@ -58,12 +58,13 @@ struct ruler_options {
 struct ruler_sample {
     char *prompt; /* owned, zero-terminated */
     size_t prompt_bytes;
-    struct token_list tokens; /* of the prompt, with what the vocabulary puts before a text */
+    struct token_list
+        tokens; /* of the prompt, with the special tokens that the vocabulary puts before a text */
     char answers[RULER_ANSWERS_MAX][RULER_ANSWER_BYTES];
     size_t answer_count;
-    char *answer_text;   /* owned: what a perfect model goes on with, " 1234567." */
+    char *answer_text;   /* owned: how a perfect model continues, " 1234567." */
     double depth;        /* of the asked needle or document, 0 (start) to 1; -1: the task has more than one */
-    size_t token_budget; /* of the answer: RULER's, or what answer_text takes and 8 more if that is larger */
+    size_t token_budget; /* of the answer: RULER's, or 8 more than answer_text takes if that is larger */
 };
 
 /* STATUS_USAGE names the length a task needs, or that the word lists are too short for it. */

@@ -1,5 +1,5 @@
-/* text: a string that grows.  A failed allocation is remembered instead of returned at every append; who made
- * the string asks once at the end. */
+/* text: a string that grows.  A failed allocation is remembered in `failed`, which its owner checks once at the
+ * end. */
 #ifndef LOAM_EVAL_TEXT_H
 #define LOAM_EVAL_TEXT_H
 

@@ -37,8 +37,8 @@ enum status file_read_all(const char *path, size_t limit_bytes, char **text, siz
 
 /* Writes to a new temporary file beside path and puts it in place with rename only when
  * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed,
- * and a file that is replaced keeps its rights.  What is there and is no regular file (a device, a pipe), and the
- * process's own output by whatever name, is written to directly. */
+ * and a file that is replaced keeps its permissions.  A path that is no regular file (a device, a pipe), and the
+ * process's own output under any name, is written to directly. */
 struct file_writer {
     FILE *stream;        /* write here */
     char *path, *target; /* owned: as it was given, and where it leads */

@@ -1,4 +1,4 @@
-/* io_file: a file or folder of ours on disk, opened so that nothing else can be mistaken for it.
+/* io_file: a file or folder of ours on disk, opened so that no other file can take its place.
  *
  * Everything is opened relative to a folder's descriptor, never through a symbolic link, and refused when
  * it is not a regular file that belongs to the user.  An io_file is what io_queue.h reads and writes
@@ -35,10 +35,10 @@ enum io_call {
     IO_CALL_SYNC,
     IO_CALL_TRUNCATE,
     IO_CALL_REMOVE,
-    IO_CALL_CLOSE, /* is told of, but what it says is not heard: what must last was flushed before */
+    IO_CALL_CLOSE, /* its result is ignored: what must last was flushed before */
 };
 
-/* What a test wants of the next call: os_error 0 lets it happen, moving at most bytes_max bytes. */
+/* What the next call shall do: with os_error 0 it happens, moving at most bytes_max bytes; else it fails so. */
 struct io_fault {
     int os_error;
     size_t bytes_max;
@@ -51,7 +51,7 @@ struct io_faults {
                               size_t bytes);
 };
 
-/* Whether the error says that there is no room: of the disk, or of the user's quota. */
+/* Whether the error says that the disk, or the user's quota, is full. */
 bool io_is_full(int os_error);
 
 struct io_folder {
@@ -90,7 +90,7 @@ enum io_file_mode {
 };
 
 /* direct asks for O_DIRECT; a file system that has none gives file->direct = false instead.
- * STATUS_IO: the line says why, with "not there", "not a regular file" and "of another user" among it. */
+ * STATUS_IO: the message says why ("not there", "not a regular file", "of another user", ...). */
 enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
                          enum io_file_mode mode, bool direct, struct error *error) STATUS_CHECKED;
 void io_file_close(struct io_file *file); /* safe after a failed open */
@@ -123,11 +123,11 @@ enum {
     IO_RETRIES_MAX = 1000
 }; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
 
-/* What the test wants of this transfer; without faults everything is let through.  bytes_max <= bytes, and
+/* The fault that a test injects into this transfer; without faults there is none.  bytes_max <= bytes, and
  * whole blocks where the file needs that. */
 struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uint64_t offset, size_t bytes);
 
-/* How far a transfer of `moved` bytes fetched one that still lacked `wanted` (moved <= wanted): with
+/* By how many bytes a transfer that moved `moved` bytes advances one that still lacked `wanted` (moved <= wanted): with
  * O_DIRECT a transfer can only go on at a block boundary. */
 size_t io_file_progress(const struct io_file *file, size_t moved, size_t wanted);
 

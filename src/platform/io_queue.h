@@ -1,20 +1,18 @@
 /* io_queue: asynchronous reads, writes and flushes of files.
  *
- * Two back ends behind one contract: io_uring (Linux 5.6 or newer; many submits, one system call; O_DIRECT
- * without a copy) and, where the kernel or a container refuses that, or by option, threads that call pread
- * and pwrite.
+ * Two back ends behind one contract: io_uring (Linux 5.6 or newer; one system call for many submits; O_DIRECT
+ * without a copy), and threads that call pread and pwrite, by option or if the kernel or a container refuses io_uring.
  *
  *   submit   takes a request or says STATUS_FULL.  Never waits and mostly calls nothing: requests gather
  *            until flush, poll or wait hands all of them to the kernel at once.
  *   poll     returns what has finished, without waiting.
- *   wait     returns when at least so many have finished.
+ *   wait     returns when at least count_min have finished.
  *
  * Requests may finish in any order, also those of one file: a flush covers only writes whose completion has
  * been seen before it was submitted.  Short transfers are continued and EINTR and EAGAIN are repeated inside, so a
  * completion is either whole or an error.  A failed flush is final for its file (io_file.h).
  *
- * Beside fio at the same block size and depth, O_DIRECT (bench/results/2026-11-21-zen3-io.csv): io_uring 0.87 to 1.22,
- * threads 0.54 to 0.85 up to 32 KiB and 0.81 to 1.09 at 256 KiB.
+ * Speed as a ratio to fio's: bench/results/2026-11-21-zen3-io.csv.
  *
  * Memory, file and tag belong to the request until its completion has been returned.
  * Thread: one owner at a time; another queue for another thread.
@@ -71,9 +69,9 @@ void io_queue_destroy(struct io_queue *queue);
 enum io_backend io_queue_backend(const struct io_queue *queue); /* never AUTOMATIC */
 const char *io_backend_name(enum io_backend backend);
 
-/* Tells io_uring of memory that many requests will use, so that its pages are looked up once.  At most
- * IO_MEMORIES_MAX regions.  Only an advantage: without it, or after a refusal (memory that may be locked
- * is limited), everything works the same.  Returns whether it was taken.  Nothing may be in flight. */
+/* Registers memory that many requests will use with io_uring, so that its pages are looked up once.  At most
+ * IO_MEMORIES_MAX regions.  Only faster: without it, or after a refusal (lockable memory is limited),
+ * everything works the same.  Returns whether the memory was registered.  Nothing may be in flight. */
 bool io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
 enum { IO_MEMORIES_MAX = 16 };
 
@@ -86,7 +84,7 @@ size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, 
                      size_t count_min);
 
 size_t io_queue_in_flight(const struct io_queue *queue);  /* submitted, completion not yet returned */
-size_t io_queue_free_count(const struct io_queue *queue); /* submits that will not be STATUS_FULL */
+size_t io_queue_free_count(const struct io_queue *queue); /* submits that will not return STATUS_FULL */
 
 /* The one line for a completion that failed: file, operation, offset, bytes, reason.  Returns its status. */
 enum status io_completion_error(const struct io_completion *completion, struct error *error);

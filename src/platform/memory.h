@@ -1,10 +1,10 @@
-/* memory: what the system has to give. */
+/* memory: how much memory the system has available. */
 #ifndef LOAM_PLATFORM_MEMORY_H
 #define LOAM_PLATFORM_MEMORY_H
 
 #include <stdint.h>
 
-/* What new allocations can get without swapping, as the kernel estimates it; UINT64_MAX: it does not say. */
+/* Bytes that new allocations can get without swapping, by the kernel's estimate; UINT64_MAX: unknown. */
 uint64_t memory_available_bytes(void);
 
 #endif

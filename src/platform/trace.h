@@ -3,13 +3,13 @@
  *
  *   engine     steps, in them layers, in them phases (project, attend, output, feed-forward, store)
  *   thread N   what compute thread N was busy with, a span per pool_run, named after the phase
- *   choice     selection by metadata, of the layer and ahead of it
- *   waits      per KV head: nothing could be computed until its chunks were there; and whatever else the engine stood
- *              still for until the disk had done something (room for more requests)
+ *   choice     selection by key index, for this layer and ("choose ahead") for the next
+ *   waits      per KV head: nothing could be computed until its chunks were there; and other waits of
+ *              the engine for the disk (a full queue of requests)
  *   reads      requests of pages, asynchronous: from when they were submitted until the engine saw them arrive
  *
  * All of it is recorded on the engine's thread into a buffer of fixed size, which is written when it is full; the
- * timeline then shows a phase "trace".  Who is given a NULL trace records nothing: no clock is read, nothing is
+ * timeline then shows a phase "trace".  With a NULL trace nothing is recorded: no clock is read, nothing is
  * allocated.  Times are the host's: on a device with a queue a phase is its launches.  Thread: the engine's.
  */
 #ifndef LOAM_PLATFORM_TRACE_H

@@ -30,7 +30,7 @@ struct pre_tokenizer {
     pre_tokenizer_scan *stages[PRE_TOKENIZER_STAGES_MAX]; /* NULL after the last */
 };
 
-/* A value of tokenizer.ggml.pre and what it says besides. */
+/* A value of tokenizer.ggml.pre, the pre-tokenizer it names, and the settings it implies. */
 struct pre_tokenizer_name {
     const char *name;
     const struct pre_tokenizer *pre_tokenizer;

@@ -34,13 +34,13 @@ void token_list_deinit(struct token_list *list);
 enum status token_list_append(struct token_list *list, token_id id, struct error *error) STATUS_CHECKED;
 
 struct tokenize_options {
-    bool add_special;   /* BOS (and EOS) where the vocabulary asks for them */
+    bool add_special;   /* BOS (and EOS) if the vocabulary asks for them */
     bool parse_special; /* the text of control tokens becomes those tokens; off for user text */
 };
 
-/* Appends the ids of text[length] (any bytes, fewer than 4 GiB) to list.  On failure list keeps what it had
- * before and perhaps some of the new ids.  STATUS_MEMORY; STATUS_UNSUPPORTED where the vocabulary has neither
- * a token for a byte of the text nor an unknown token. */
+/* Appends the ids of text[length] (any bytes, fewer than 4 GiB) to list.  On failure the list keeps its old ids and
+ * may have some of the new ones.  STATUS_MEMORY; STATUS_UNSUPPORTED: the vocabulary has neither a token for a byte
+ * of the text nor an unknown token. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                              struct tokenize_options options, struct token_list *list, struct error *error)
     STATUS_CHECKED;
@@ -57,14 +57,14 @@ struct tokenize_part {
 enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
                                    size_t count, struct token_list *list, struct error *error) STATUS_CHECKED;
 
-/* The bytes of one token; control tokens give nothing unless special. Writes at most capacity bytes
- * and returns how many the token has. */
+/* The bytes of one token; of a control token none, unless special is set.  Writes at most capacity bytes and returns
+ * the token's length in bytes. */
 size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
                        size_t capacity);
 
-/* Text of a list, as a newly allocated zero-terminated string (any bytes; *length may be NULL): what encode
- * undoes.  The space that encode puts before a text (SentencePiece) is taken off again. Ids out of range are
- * STATUS_USAGE. */
+/* The text of a list: the inverse of encode.  *text is newly allocated, zero-terminated and may hold any bytes; length
+ * may be NULL.  The space that encode puts before a text (SentencePiece) is removed.  STATUS_USAGE: an id is out of
+ * range. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
                              bool special, char **text, size_t *length, struct error *error) STATUS_CHECKED;
 
@@ -74,7 +74,7 @@ token_id tokenizer_eos(const struct tokenizer *tokenizer);
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
 /* Whether id is a control token (BOS, the marks of a chat template ...): never produced from plain text. */
 bool tokenizer_is_control(const struct tokenizer *tokenizer, token_id id);
-/* Ends an answer: eos, eot, eom and their kin. */
+/* Whether id ends an answer: eos, eot, eom and similar. */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);
 token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text); /* TOKEN_NONE: absent */
 

@@ -1,4 +1,4 @@
-/* The vocabulary as encode and decode use it, and the way to build one from arrays.
+/* The vocabulary as encode and decode use it, and how it is built from arrays.
  *
  * Every token has two texts: the one in the file (`text`: SentencePiece writes a space as U+2581, byte-level
  * BPE writes every byte as a printable character) and the bytes that it stands for (`bytes`).  Encoding
@@ -90,7 +90,7 @@ struct tokenizer {
     const struct pre_tokenizer *pre_tokenizer; /* BPE */
     bool ignore_merges;
     bool splits_at_spaces; /* SPM: no token has a space behind another character */
-    /* [token_count] whether merging a token's own bytes gives that token: 0 not yet known, 1 yes, 2 no.
+    /* [token_count] whether merging a token's own bytes yields that token: 0 not yet known, 1 yes, 2 no.
      * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
     _Atomic uint8_t *whole;
     token_id bos, eos, unknown;
@@ -119,7 +119,7 @@ token_id special_match(const struct tokenizer *t, const struct special_list *lis
 int byte_level_decode(uint32_t code);
 size_t byte_level_encode(uint8_t byte, uint8_t bytes[4]); /* UTF-8 of the character for byte; its length */
 
-/* Memory that the merging of one text uses again for each piece. */
+/* Workspace for merging the pieces of one text; reused from piece to piece. */
 struct merge_symbol {
     token_id id;             /* TOKEN_NONE: no token is exactly this text (SPM) */
     token_id merged;         /* of this with the next */

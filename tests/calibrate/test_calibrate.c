@@ -227,7 +227,7 @@ static struct hash_caught plain_caught(const struct hash_head *head, const uint1
     }
     mark_greatest(summed, SINKS, end, k, best);
     mark_greatest(by_code, SINKS, end, k, found);
-    mark_greatest(by_code, SINKS, end, k / HASH_MASS_SHARE, few);
+    mark_greatest(by_code, SINKS, end, k / HASH_MASS_DIVISOR, few);
     struct hash_caught caught = {0};
     for (size_t i = SINKS; i < end; i++) caught.recall += best[i] && found[i] ? 1.0 / (double)k : 0;
     for (size_t g = 0; g < head->group; g++) {

@@ -1,5 +1,5 @@
 /* The walk over chunks of hash scores; the including source defines hash_prepare and chunk_score first. */
-enum { HASH_CHUNKS_AHEAD = 4 /* prefetched */ };
+enum { HASH_PREFETCH_CHUNKS = 4 /* prefetched */ };
 
 FLOATS_INLINE void hash_prefetch(const struct hash_score_args *args, uint64_t chunk) {
     const char *block = args->blocks[chunk];
@@ -11,13 +11,13 @@ FLOATS_INLINE void hash_score_shaped(const size_t code_bytes, const struct hash_
     const uint64_t last = (args->token_end - 1) / KV_CHUNK_TOKENS;
     uint64_t chunk = args->token_begin / KV_CHUNK_TOKENS;
     hash_prepare(args, args->scratch);
-    for (uint64_t next = chunk; next <= last && next < chunk + HASH_CHUNKS_AHEAD; next++)
+    for (uint64_t next = chunk; next <= last && next < chunk + HASH_PREFETCH_CHUNKS; next++)
         hash_prefetch(args, next);
     for (; chunk <= last; chunk++) {
         uint64_t first = chunk * KV_CHUNK_TOKENS, end = first + KV_CHUNK_TOKENS;
         if (args->then != NULL) floats_prefetch(args->then[chunk]);
         const char *ahead =
-            args->blocks[chunk + HASH_CHUNKS_AHEAD <= last ? chunk + HASH_CHUNKS_AHEAD : last];
+            args->blocks[chunk + HASH_PREFETCH_CHUNKS <= last ? chunk + HASH_PREFETCH_CHUNKS : last];
         if (first >= args->token_begin && end <= args->token_end) {
             chunk_score(code_bytes, args, args->blocks[chunk], ahead,
                         args->scores + (first - args->token_begin));
