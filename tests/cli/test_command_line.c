@@ -76,7 +76,9 @@ static void help_names_what_there_is(void **state) {
             struct error error;
             if (!has_word(set, name)) fail_msg("no %s in: %s", name, set);
             snprintf(text, sizeof text, "%s=%.*s", name, words == NULL ? 1 : (int)strcspn(words, " "),
-                     words == NULL ? "8" : words);
+                     words != NULL              ? words
+                     : strcmp(name, "eta") == 0 ? "1"
+                                                : "8"); /* eta: -1 to 2 */
             assert_ok(plan_set_axes(&plan, "full", text, NULL, &error), error);
         }
         assert_true(has_word(set, "resident") && has_word(set, "heads"));

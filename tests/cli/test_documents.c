@@ -257,7 +257,7 @@ static void a_fixed_fraction_is_the_same_for_any_budget(void **state) {
     assert_int_equal(other.reused, 0);
     assert_int_equal(again.reused, again.prompt - 1);
     struct outcome refused = RUN(deep_path, path, "--kv-disk", store, "--set", "quantized=8");
-    expect_code(&refused, 2, "--set quantized: a share of the pages in 4 bits is of codec=dynamic");
+    expect_code(&refused, 2, "--set quantized: a fraction of the pages in 4 bits is of codec=dynamic");
     refused = FIXED("17", hosts[2], store);
     expect_code(&refused, 2, "expected 0 to 16");
     unlink(path);
