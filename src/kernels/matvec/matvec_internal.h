@@ -2,6 +2,8 @@
 #ifndef LOAM_KERNELS_MATVEC_INTERNAL_H
 #define LOAM_KERNELS_MATVEC_INTERNAL_H
 
+#include <string.h>
+
 #include "kernels/matvec/matvec.h"
 #include "tensor/block.h"
 
@@ -12,7 +14,11 @@ enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last 
  * `turned` holds the same values by columns: bytes 32k + 4p .. + 3 are elements 4k .. 4k + 3 of the block at place p,
  * so that codes turned alike sum each block in a 32-bit lane of its own, with nothing to add across lanes at the end.
  * The numbers of the 8 blocks are in the order 0 2 4 6 1 3 5 7 (input_block_place), as two blocks in the halves of a
- * register become when four such registers are transposed. */
+ * register become when four such registers are transposed.
+ *
+ * What is last is for Q4_0 on AVX-512, whose codes stay as they lie: four blocks a register, the first halves of blocks
+ * and then the second; the sums of products start at -8 · (sum of q) in the first lane of a block's four; folded, they
+ * are blocks 0 0 4 4 1 1 5 5 2 2 6 6 3 3 7 7. */
 struct input_q8_32 {
     int8_t q[INPUT_GROUP];
     int8_t turned[INPUT_GROUP];
@@ -21,10 +27,26 @@ struct input_q8_32 {
     int16_t start[16];
     float sum[8];    /* scale · (sum of q): multiplies minima */
     int32_t sum8[8]; /* 8 · (sum of q) */
+    int8_t halves[2][2][INPUT_GROUP / 4];
+    int32_t starts[2][16];
+    float scales[16];
 };
 
 /* Where block b (0..7) of a group has its numbers. */
 static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
+
+/* Fills what is for Q4_0 on AVX-512 from the rest. */
+static inline void input_halves_fill(struct input_q8_32 *group) {
+    for (size_t b = 0; b < 8; b++) {
+        const size_t place = input_block_place(b);
+        float *scale = group->scales + b % 4 * 4 + b / 4 * 2;
+        memcpy(group->halves[b / 4][0] + b % 4 * 16, group->q + b * 32, 16);
+        memcpy(group->halves[b / 4][1] + b % 4 * 16, group->q + b * 32 + 16, 16);
+        scale[0] = scale[1] = group->scale[place];
+        memset(group->starts[b / 4] + b % 4 * 4, 0, 4 * sizeof(int32_t));
+        group->starts[b / 4][b % 4 * 4] = -group->sum8[place];
+    }
+}
 
 /* MATVEC_FORM_Q8_256: the same values and scales for the weight types of blocks of 256; the numbers of the blocks of 32
  * are in the same order.

@@ -60,6 +60,7 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
         g->sum[place] = g->scale[place] * (float)sum;
         g->sum8[place] = 8 * sum;
     }
+    for (size_t begin = 0; begin < columns; begin += INPUT_GROUP) input_halves_fill(group++);
 }
 
 static void prepare_q8_256(const float *x, size_t columns, void *prepared) {

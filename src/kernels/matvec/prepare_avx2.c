@@ -43,6 +43,7 @@ static void finish_group_32(struct input_q8_32 *group) {
     _mm256_storeu_si256((__m256i *)group->start, start);
     _mm256_storeu_ps(group->sum, _mm256_mul_ps(_mm256_loadu_ps(group->scale), _mm256_cvtepi32_ps(whole)));
     _mm256_storeu_si256((__m256i *)group->sum8, _mm256_slli_epi32(whole, 3));
+    input_halves_fill(group);
 }
 
 static void prepare_q8_32(const float *x, size_t columns, void *prepared) {

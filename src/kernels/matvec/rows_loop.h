@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "kernels/matvec/matvec_internal.h"
 #include "kernels/span.h"
 
@@ -41,14 +42,6 @@ struct row_set {
     size_t input_stride; /* floats of y */
 };
 
-/* Adds the last group of a row, of which only `bytes` are there. */
-INLINE void rest_add(const uint8_t *w, size_t bytes, const void *const *x, size_t n, row_vector *acc,
-                     group_function *group) {
-    uint8_t copy[GROUP_BYTES_MAX] = {0};
-    memcpy(copy, w, bytes);
-    group(copy, x, n, acc);
-}
-
 /* Adds the sums of a span to totals[streams · n]. */
 INLINE void span_add(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size_t n, float *totals) {
     const size_t count = streams * n;
@@ -67,24 +60,19 @@ struct row_stand {
     const void *x[TILE_MAX];
 };
 
-/* Adds the next group, or with `rest` bytes the last one, of which only these are there. */
-INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
+INLINE void row_stand_advance(struct row_stand *stand, size_t n, struct row_kind kind) {
+    stand->w += kind.block_bytes * kind.group_blocks;
+    UNROLL for (size_t i = 0; i < n; i++) {
+        stand->x[i] = (const uint8_t *)stand->x[i] + kind.input_group_bytes;
+    }
+}
+
+/* Adds the next group. */
+INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_t streams,
                           group_function *group, struct row_kind kind,
                           row_vector acc[STREAMS_MAX][TILE_MAX]) {
     const size_t group_bytes = kind.block_bytes * kind.group_blocks;
-    if (rest != 0) {
-        /* The sums of more than 2 inputs do not fit in registers: not unrolled, for the size of the code. */
-        if (n <= 2) {
-            UNROLL for (size_t s = 0; s < streams; s++) {
-                rest_add(stand->w + s * apart, rest, stand->x, n, acc[s], group);
-            }
-        } else {
-            ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
-                rest_add(stand->w + s * apart, rest, stand->x, n, acc[s], group);
-            }
-        }
-        return;
-    }
+    /* The sums of more than 2 inputs do not fit in registers: not unrolled, for the size of the code. */
     if (n <= 2) {
         UNROLL for (size_t s = 0; s < streams; s++) {
             prefetch_lines(stand->w + s * apart, group_bytes);
@@ -96,9 +84,22 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t rest, si
             group(stand->w + s * apart, stand->x, n, acc[s]);
         }
     }
-    stand->w += group_bytes;
-    UNROLL for (size_t i = 0; i < n; i++) {
-        stand->x[i] = (const uint8_t *)stand->x[i] + kind.input_group_bytes;
+    row_stand_advance(stand, n, kind);
+}
+
+/* Adds the last group, of which `rest` bytes are there, near the end of the weights. */
+INLINE void row_rest_add(const struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
+                         group_function *group, row_vector acc[STREAMS_MAX][TILE_MAX]) {
+    ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
+        uint8_t copy[GROUP_BYTES_MAX] = {0};
+        memcpy(copy, stand->w + s * apart, rest);
+        group(copy, stand->x, n, acc[s]);
+    }
+}
+
+INLINE void acc_clear(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size_t n) {
+    UNROLL for (size_t s = 0; s < streams; s++) {
+        UNROLL for (size_t i = 0; i < n; i++) { acc[s][i] = row_zero(); }
     }
 }
 
@@ -106,26 +107,33 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t rest, si
 INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
                           size_t n, size_t streams, group_function *group, struct row_kind kind) {
     const size_t rest = weight->columns % INPUT_GROUP * kind.group_blocks / INPUT_GROUP * kind.block_bytes;
-    const size_t apart = set.row_apart * weight->row_bytes;
+    const size_t apart = set.row_apart * weight->row_bytes, groups = weight->columns / INPUT_GROUP;
     const bool has_rest = kind.group_blocks > 1 && rest != 0;
     struct row_stand stand = {.w = set.w};
     row_vector acc[STREAMS_MAX][TILE_MAX];
-    float totals[STREAMS_MAX * TILE_MAX] = {0};
+    float totals[STREAMS_MAX * TILE_MAX];
+    UNROLL for (size_t j = 0; j < align_up(streams * n, 4); j++) totals[j] =
+        0; /* no call, no string instruction */
     UNROLL for (size_t i = 0; i < n; i++) { stand.x[i] = inputs[i]; }
-    size_t left = weight->columns / INPUT_GROUP;
-    while (left > 0 || has_rest) {
-        UNROLL for (size_t s = 0; s < streams; s++) {
-            UNROLL for (size_t i = 0; i < n; i++) { acc[s][i] = row_zero(); }
+    ONE_BY_ONE for (size_t left = groups / SPAN_GROUPS; left > 0; left--) {
+        acc_clear(acc, streams, n);
+        SPAN_UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) {
+            row_group_add(&stand, apart, n, streams, group, kind, acc);
         }
-        size_t count = left < SPAN_GROUPS ? left : SPAN_GROUPS;
-        const bool is_last = left < SPAN_GROUPS; /* has room for the rest */
-        left -= count;
-        ONE_BY_ONE for (; count > 0; count--) {
-            row_group_add(&stand, apart, 0, n, streams, group, kind, acc);
-        }
-        if (is_last && has_rest) row_group_add(&stand, apart, rest, n, streams, group, kind, acc);
         span_add(acc, streams, n, totals);
-        if (is_last) break;
+    }
+    size_t last = groups % SPAN_GROUPS;
+    if (last > 0 || has_rest) {
+        /* What follows a row is another one, whose weights meet zeros of the input. */
+        const uint8_t *rest_end =
+            set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
+        const uint8_t *end = (const uint8_t *)weight->data + weight->rows * weight->row_bytes;
+        const bool is_within = has_rest && rest_end <= end;
+        acc_clear(acc, streams, n);
+        last += is_within;
+        ONE_BY_ONE for (; last > 0; last--) row_group_add(&stand, apart, n, streams, group, kind, acc);
+        if (has_rest && !is_within) row_rest_add(&stand, apart, rest, n, streams, group, acc);
+        span_add(acc, streams, n, totals);
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
         UNROLL for (size_t i = 0; i < n; i++) {
