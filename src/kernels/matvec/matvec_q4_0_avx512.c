@@ -74,8 +74,8 @@ INLINE void q4_0_group(const uint8_t *w, const void *const *x, size_t n, __m512 
 }
 
 static void run_q4_0(const struct matvec_args *args) {
-    const struct row_kind kind = {sizeof(struct block_q4_0), GROUP_BLOCKS, sizeof(struct input_q8_32),
-                                  TILE_MAX};
+    const struct row_kind kind = {sizeof(struct block_q4_0), GROUP_BLOCKS, sizeof(struct input_q8_32), 4,
+                                  true};
     rows_run(args, q4_0_group, kind);
 }
 

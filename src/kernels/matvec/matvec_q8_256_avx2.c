@@ -308,7 +308,8 @@ INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m25
     }
 }
 
-#define KIND(block, tile) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), tile})
+#define KIND(block, tile) \
+    ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), tile, (tile) == TILE_MAX})
 
 static void run_q2_k(const struct matvec_args *args) { rows_run(args, q2_k_group, KIND(block_q2_k, 4)); }
 static void run_q3_k(const struct matvec_args *args) { rows_run(args, q3_k_group, KIND(block_q3_k, 4)); }

@@ -175,8 +175,9 @@ INLINE void iq4_nl_group(const uint8_t *w, const void *const *inputs, size_t n, 
     signed_group(w, inputs, n, acc, sizeof(struct block_iq4_nl), iq4_nl_unpack);
 }
 
-#define KIND(block, tile) \
-    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), tile})
+#define KIND(block, tile)                                                                    \
+    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), tile, \
+                       (tile) == TILE_MAX})
 
 static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group, KIND(block_q4_0, 8)); }
 static void run_q4_1(const struct matvec_args *args) { rows_run(args, q4_1_group, KIND(block_q4_1, 8)); }

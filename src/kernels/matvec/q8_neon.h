@@ -139,8 +139,9 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
     }
 }
 
-#define KIND_32(block)  ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), 4})
-#define KIND_256(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), 4})
+#define KIND_32(block) \
+    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), 4, false})
+#define KIND_256(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), 4, false})
 
 static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group, KIND_32(block_q4_0)); }
 static void run_q8_0(const struct matvec_args *args) { rows_run(args, q8_0_group, KIND_32(block_q8_0)); }

@@ -15,12 +15,6 @@
 #define ONE_BY_ONE _Pragma("GCC unroll 1")
 #endif
 
-#if defined(LOAM_SIMDE)
-#define SPAN_UNROLL ONE_BY_ONE /* emulated instructions take long to compile */
-#else
-#define SPAN_UNROLL UNROLL
-#endif
-
 enum {
     TILE_MAX = 8, /* inputs that share the unpacked codes of a group in registers */
     STREAMS_MAX = 4,

@@ -21,7 +21,8 @@
 struct row_kind {
     size_t block_bytes, group_blocks; /* of the weight; a group is 256 weights */
     size_t input_group_bytes;
-    size_t tile; /* inputs at a time, at most TILE_MAX */
+    size_t tile;      /* inputs at a time, at most TILE_MAX */
+    bool takes_turns; /* rows do where their inputs do not fit in L1 */
 };
 
 /* What a kernel reads of an input's group, and how much of it stays in L1 (32 KiB) beside the rows: inputs beyond
@@ -33,6 +34,16 @@ enum { INPUT_GROUP_LINES = 320, INPUTS_FIT = 28 << 10 };
 
 /* Adds one group of a row, at w, times n inputs, at x[i], to the lanes of acc[i]. */
 typedef void group_function(const uint8_t *w, const void *const *x, size_t n, row_vector *acc);
+
+INLINE void group_add(group_function *group, const uint8_t *w, const void *const *x, size_t n,
+                      row_vector *acc) {
+#if defined(LOAM_SIMDE) /* emulated instructions take long to compile: once, not in every place */
+    group_function *volatile function = group;
+    function(w, x, n, acc);
+#else
+    group(w, x, n, acc);
+#endif
+}
 
 /* Rows that are computed together, and where their sums go. */
 struct row_set {
@@ -76,12 +87,12 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_
     if (n <= 2) {
         UNROLL for (size_t s = 0; s < streams; s++) {
             prefetch_lines(stand->w + s * apart, group_bytes);
-            group(stand->w + s * apart, stand->x, n, acc[s]);
+            group_add(group, stand->w + s * apart, stand->x, n, acc[s]);
         }
     } else {
         ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
             prefetch_lines(stand->w + s * apart, group_bytes);
-            group(stand->w + s * apart, stand->x, n, acc[s]);
+            group_add(group, stand->w + s * apart, stand->x, n, acc[s]);
         }
     }
     row_stand_advance(stand, n, kind);
@@ -93,7 +104,7 @@ INLINE void row_rest_add(const struct row_stand *stand, size_t apart, size_t res
     ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
         uint8_t copy[GROUP_BYTES_MAX] = {0};
         memcpy(copy, stand->w + s * apart, rest);
-        group(copy, stand->x, n, acc[s]);
+        group_add(group, copy, stand->x, n, acc[s]);
     }
 }
 
@@ -117,7 +128,7 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     UNROLL for (size_t i = 0; i < n; i++) { stand.x[i] = inputs[i]; }
     ONE_BY_ONE for (size_t left = groups / SPAN_GROUPS; left > 0; left--) {
         acc_clear(acc, streams, n);
-        SPAN_UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) {
+        UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) {
             row_group_add(&stand, apart, n, streams, group, kind, acc);
         }
         span_add(acc, streams, n, totals);
@@ -184,7 +195,8 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
     const uint8_t *x[MATVEC_INPUTS_MAX];
     for (size_t i = 0; i < n; i++) x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
     const bool fits = n * groups * INPUT_GROUP_LINES <= INPUTS_FIT;
-    const bool in_turns = !fits && kind.tile == TILE_MAX && (n == 3 || n == 4 || n == TILE_MAX);
+    const bool in_turns =
+        !fits && kind.takes_turns && (n == 3 || n == 4 || (n == TILE_MAX && kind.tile == n));
     const size_t streams = row_streams(n, in_turns ? 4 : 1);
     size_t count = (args->row_end - args->row_begin) / streams;
     if (n == 1)
@@ -197,7 +209,7 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
         rows_times(args, x, args->row_begin, count, 4, 3, group, kind);
     else if (n == 4)
         rows_times(args, x, args->row_begin, count, 4, 4, group, kind);
-    else
+    else if (kind.tile == TILE_MAX)
         rows_times(args, x, args->row_begin, count, 4, TILE_MAX, group, kind);
     const size_t done = args->row_begin + streams * count;
     if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, n, group, kind);
