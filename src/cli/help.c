@@ -52,7 +52,7 @@ static size_t fill_in(const char *help, char *text, size_t text_bytes) {
         const char *name;
         const char *(*names)(char *buffer, size_t buffer_bytes);
     } tables[] = {{"{presets}", preset_names}, {"{settings}", plan_setting_names}};
-    char names[240];
+    char names[480];
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         const char *at = strstr(help, tables[i].name);
         if (at == NULL) continue;
@@ -73,7 +73,7 @@ static void print_option(const struct option_spec *spec) {
         output_text("%s\n%*s", left, HELP_COLUMN, "");
     else
         output_text("%-*s", HELP_COLUMN, left);
-    char right[600];
+    char right[960];
     used = fill_in(spec->help, right, sizeof right);
     if (spec->choices != NULL)
         used += (size_t)snprintf(right + used, sizeof right - used, ": %s", spec->choices);

@@ -26,7 +26,7 @@ static const struct kind {
         difference_max; /* of the peer's eight likeliest: log-probabilities, weighted by the probabilities, nats */
 } kinds[] = {
     {"Q4_1", 0.5, 0.15}, {"F32", 0.01, 0.005}, {"F16", 0.01, 0.005},
-    {"Q8_0", 0.5, 0.15}, {"Q4_K_M", 0.5, 0.2},
+    {"Q8_0", 0.5, 0.15}, {"Q4_K_M", 0.6, 0.2},
 };
 
 static json_t *peer;
