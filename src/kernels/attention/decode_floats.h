@@ -98,7 +98,8 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const
             scale[r] = type == KV_Q8 ? floats_set_two(own[0], own[4 * scale_count]) : floats_set(1);
         }
         FLOATS_UNROLL
-        for (size_t d = part; d < part + width; d += FLOATS) {
+        for (size_t step = 0; step < width / FLOATS; step++) {
+            const size_t d = part + step * FLOATS;
             floats key[4][2];
             FLOATS_UNROLL
             for (size_t r = 0; r < 4; r++)
