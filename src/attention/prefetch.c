@@ -102,7 +102,7 @@ bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct 
 
 static void trace_choice(const struct prefetch *prefetch, size_t layer_index, uint64_t began_ns) {
     if (prefetch->trace == NULL) return;
-    trace_add(prefetch->trace, &(struct trace_span){.name = "choose ahead",
+    trace_add(prefetch->trace, &(struct trace_span){.name = "choose next layer",
                                                     .begin_ns = began_ns,
                                                     .end_ns = clock_ns(),
                                                     .track = TRACE_CHOICE,

@@ -192,17 +192,17 @@ static json_t *rates_json(const struct bench_test *test) {
     return list;
 }
 
-/* Of each repetition; their medians are read_bandwidth and bandwidth_share. */
+/* Of each repetition; their medians are read_bandwidth and bandwidth_fraction. */
 static void add_floor(json_t *row, const struct bench_model *model, const struct bench_test *test) {
     struct floor floor = floor_of(model, test);
     bool measured = floor.bandwidth > 0;
     json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
     json_add(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
-    json_add(row, "bandwidth_share", measured ? json_real(floor.ratio) : json_null());
+    json_add(row, "bandwidth_fraction", measured ? json_real(floor.ratio) : json_null());
     json_t *list = json_array();
     for (size_t i = 0; measured && i < test->sample_count; i++)
         json_array_append_new(list, json_real(sample_ratio(model, test, i)));
-    json_add(row, "samples_share", list);
+    json_add(row, "samples_fraction", list);
 }
 
 /* What is read, and where the time of attention goes (seconds of all repetitions). */
@@ -263,7 +263,7 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks; and hits that are owed to them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
-    if (test->fractions != NULL) json_add_number(row, "kv_share_in_4_bits", fractions_mean(test->fractions));
+    if (test->fractions != NULL) json_add_number(row, "kv_quantized_fraction", fractions_mean(test->fractions));
 }
 
 /* llama-bench's names; what loam adds comes last. */

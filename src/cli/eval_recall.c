@@ -108,7 +108,7 @@ static json_t *head_json(const struct recall_run *run, size_t preset, size_t len
     json_add_uint(object, "tokens", cell->count);
     json_add_number(object, "kept", cell->count > 0 ? cell->kept / count : 1);
     json_add_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
-    json_add_number(object, "mass_least", cell->count > 0 ? cell->mass_min : 1);
+    json_add_number(object, "mass_min", cell->count > 0 ? cell->mass_min : 1);
     json_add_number(object, "top", cell->count > 0 ? cell->top / count : 1);
     if (run->evaluation->plans[preset].select.mass_bound) {
         bool has = cell->mass_bound_count > 0;

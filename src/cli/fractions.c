@@ -53,13 +53,13 @@ json_t *fractions_json(const struct engine *engine, const struct sequence *seque
     const struct page_costs *costs = engine_page_costs(engine);
     if (fractions == NULL) return NULL;
     json_t *object = json_object(), *measured = json_null();
-    json_add_number(object, "share", fractions_mean(fractions));
+    json_add_number(object, "quantized_fraction", fractions_mean(fractions));
     json_add(object, "layers", fractions_layers_json(fractions));
     if (costs != NULL) {
         measured = json_object();
         json_add_number(measured, "page_seconds", costs->disk.tail_seconds);
-        json_add_number(measured, "packed_page_seconds", costs->disk.page_seconds);
-        json_add_number(measured, "packed_page_alone_seconds", costs->disk.alone_seconds);
+        json_add_number(measured, "quantized_page_seconds", costs->disk.page_seconds);
+        json_add_number(measured, "quantized_page_alone_seconds", costs->disk.alone_seconds);
         json_add_number(measured, "attend_seconds", costs->rows_attend);
         json_add_number(measured, "quantized_attend_seconds", costs->quantized_attend);
         json_add_number(measured, "decode_seconds", costs->decode);

@@ -3,7 +3,7 @@
  *
  *   engine     steps, in them layers, in them phases (project, attend, output, feed-forward, store)
  *   thread N   what compute thread N was busy with, a span per pool_run, named after the phase
- *   choice     selection by key index, for this layer and ("choose ahead") for the next
+ *   choice     selection by key index, for this layer and ("choose next layer") for the next
  *   waits      per KV head: nothing could be computed until its chunks were there; and other waits of
  *              the engine for the disk (a full queue of requests)
  *   reads      requests of pages, asynchronous: from when they were submitted until the engine saw them arrive

@@ -86,8 +86,8 @@ static void json_rows_add_up(void **state) {
         double avg = json_number_value(json_object_get(row, "avg_ts"));
         assert_true(avg > 0 && fabs(avg - mean) < 1e-3 * mean);
         json_t *bandwidth = json_object_get(row, "read_bandwidth");
-        json_t *share = json_object_get(row, "bandwidth_share"),
-               *shares = json_object_get(row, "samples_share");
+        json_t *share = json_object_get(row, "bandwidth_fraction"),
+               *shares = json_object_get(row, "samples_fraction");
         assert_int_equal(json_array_size(shares), generates ? 3 : 0);
         if (generates) { /* of each repetition by its own reads; the median of three is one of them */
             assert_true(json_real_value(bandwidth) > 1e7 && json_real_value(bandwidth) < 1e13);

@@ -174,7 +174,7 @@ static double share_of_run(bool *measured) {
     json_t *root = json_load_file(json_path, 0, &why), *compression = json_object_get(root, "compression");
     const json_t *layers = json_object_get(compression, "layers");
     assert_non_null(compression);
-    double share = json_number_value(json_object_get(compression, "share")), sum = 0;
+    double share = json_number_value(json_object_get(compression, "quantized_fraction")), sum = 0;
     assert_int_equal(json_array_size(layers), DEEP_LAYERS);
     for (size_t i = 0; i < DEEP_LAYERS; i++) {
         double layer = json_number_value(json_array_get(layers, i));

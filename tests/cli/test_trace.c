@@ -294,7 +294,7 @@ static void choices_run_ahead(void **state) {
     expect_reads_ahead(&timeline, false);
     assert_int_equal(count_named(&timeline, "choose"), LAYERS * (TOKENS - 1));
     /* Four times of every layer at least; then a gate may close, since a tiny layer is over before its reads are. */
-    assert_in_range(count_named(&timeline, "choose ahead"), 4 * (LAYERS - 1), (LAYERS - 1) * (TOKENS - 1));
+    assert_in_range(count_named(&timeline, "choose next layer"), 4 * (LAYERS - 1), (LAYERS - 1) * (TOKENS - 1));
     timeline_free(&timeline);
 }
 
