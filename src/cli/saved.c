@@ -88,8 +88,10 @@ static json_t *info_json(const struct document_info *info) {
     json_add(object, "used", json_string(time_text(info->used, time)));
     json_add(object, "model", json_bytes(info->model, strlen(info->model)));
     json_add(object, "layout", json_bytes(info->layout, strlen(info->layout)));
-    if (info->fractions != NULL) json_add_number(object, "quantized_fraction", fractions_mean(info->fractions));
-    if (info->fractions != NULL) json_add(object, "quantized_fraction_by_layer", fractions_layers_json(info->fractions));
+    if (info->fractions != NULL) {
+        json_add_number(object, "quantized_fraction", fractions_mean(info->fractions));
+        json_add(object, "quantized_fraction_by_layer", fractions_layers_json(info->fractions));
+    }
     json_add(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
 }

@@ -1,4 +1,11 @@
-/* What engine.c and fill.c share. */
+/* An engine and its sequences, for the files of this folder:
+ *
+ *   engine       makes and destroys it              prefill      prompts, by segments
+ *   sequence     tokens and KV of one sequence      step         batches, decode steps
+ *   selection    what is selected, key indexes      fill         KV that is not computed
+ *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
+ *   documents    which saved KV a prompt has
+ */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
 
@@ -42,6 +49,27 @@ struct engine {
     bool has_costs;
     struct page_costs costs; /* the measured costs behind the fractions, if has_costs */
 };
+
+/* selection.c */
+void engine_drop_select(struct engine *engine);
+/* Replaces the selection, after engine_drop_select, and builds the key index of every live sequence. */
+enum status engine_replace_select(struct engine *engine, const struct select_options *options,
+                                  struct error *error) STATUS_CHECKED;
+/* The rule of new sequences. */
+struct select_rule engine_default_rule(const struct engine *engine);
+/* Builds the key index of stored rows of one layer.  context: the engine (documents_build_with). */
+enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
+                              uint64_t position_first, uint64_t row_count, struct error *error)
+    STATUS_CHECKED;
+
+/* fractions.c.  context: the engine (documents_choose_with). */
+void engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
+                             struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
+                             struct page_fractions *fractions);
+
+/* step.c.  Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
+enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
+                             struct error *error) STATUS_CHECKED;
 
 /* Reserves space for token_count more tokens, or says why there is none. */
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)

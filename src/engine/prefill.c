@@ -1,0 +1,181 @@
+/* prefill: a prompt in segments, each layer by layer; what a saved document has of it is not computed.
+ *
+ * A sequence's length changes only after all layers have stored the rows of a whole segment.  So an interrupted or
+ * failed prefill leaves a usable prefix.
+ */
+#include <math.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "engine/engine_internal.h"
+
+/* Rebuilds the key index of the rows behind the last full chunk: documents hold it only for full chunks. */
+static enum status build_tail_key_index(struct engine *engine, struct sequence *sequence,
+                                        struct error *error) {
+    uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
+         layer++)
+        TRY(engine_build_rows(engine, sequence->kv, layer, first, length - first, error));
+    return STATUS_OK;
+}
+
+/* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
+static enum status attach(struct engine *engine, struct sequence *sequence,
+                          const struct prefill_request *request, struct error *error) {
+    if (engine->documents == NULL || sequence->attached || sequence_length(sequence) > 0) return STATUS_OK;
+    sequence->attached = true;
+    if (request->each != NULL || request->selects) /* every row must be computed: no prefix is reused */
+        return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
+    const struct documents_prompt prompt = {.tokens = request->tokens,
+                                            .token_count =
+                                                request->token_count - 1, /* the last gives logits */
+                                            .token_capacity = engine->context_size};
+    TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
+    sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->saved.reused);
+    return build_tail_key_index(engine, sequence, error);
+}
+
+/* Whether a segment ends here: prompts become durable segment by segment. */
+static bool is_saved(const struct engine *engine, const struct sequence *sequence, uint64_t length_before,
+                     uint64_t length, bool last) {
+    uint64_t segment = engine->segment_size;
+    return sequence->tokens != NULL && (last || length / segment != length_before / segment);
+}
+
+/* Saves the new KV, unless the logits are NaN: KV of a model with broken weights must not be reused.  The last row
+ * attends to all rows before it, so its logits suffice.  logits NULL: the logits of every row are wanted, and nothing
+ * is saved. */
+static enum status save(const struct engine *engine, struct sequence *sequence, const float *logits,
+                        struct error *error) {
+    for (size_t i = 0; logits != NULL && i < engine->model->config.vocabulary_size; i++) {
+        if (isfinite(logits[i])) continue;
+        TRY(model_check_numbers(engine->model, error));
+        return error_set(error, STATUS_FAILED, "the model's output is not a number (token %zu: %g)", i,
+                         (double)logits[i]);
+    }
+    return kv_sequence_commit(sequence->kv, sequence->tokens, error);
+}
+
+/* Whether the suffix of a prompt, its last token_count tokens, selects.  The tokens before it came from a document. */
+static bool suffix_selects(const struct engine *engine, const struct sequence *sequence,
+                           uint64_t token_count) {
+    if (engine->select == NULL || sequence->rule.dense || engine->suffix == SUFFIX_DENSE) return false;
+    if (engine->suffix == SUFFIX_SELECTS) return true;
+    uint64_t length = sequence_length(sequence);
+    return token_count <= length / select_rule_kept_tokens(engine->select, &sequence->rule, length);
+}
+
+/* The segment that is running, for progress. */
+struct prefill_segment {
+    const struct prefill_request *request;
+    size_t first, count; /* tokens of the request */
+};
+
+static bool segment_progress(void *context, uint64_t done, uint64_t total) {
+    const struct prefill_segment *segment = context;
+    const struct prefill_request *request = segment->request;
+    uint64_t tokens = segment->first + segment->count * done / total;
+    return request->progress(request->progress_context, tokens, request->token_count);
+}
+
+/* Whether the prefill runs block by block through all layers, without a stop within a block.  Selection and observers
+ * need rows in order, and h2o must not count queries of rows that an interruption drops. */
+static bool goes_by_blocks(const struct engine *engine, const struct prefill_request *request) {
+    return request->selects || engine->watched ||
+           (engine->select != NULL && select_watches_prefill(engine->select));
+}
+
+static enum status interrupted(const struct prefill_request *request, size_t done, struct error *error) {
+    return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done,
+                     request->token_count);
+}
+
+/* Logits of every row of the segment just run, handed out in order. */
+static enum status each_logits(struct engine *engine, const struct prefill_request *request, size_t first,
+                               size_t count, const float **last, struct error *error) {
+    size_t vocabulary = engine->model->config.vocabulary_size;
+    for (size_t done = 0; done < count;) {
+        size_t rows = min_size(count - done, engine->logit_rows_max);
+        const float *logits;
+        TRY(forward_logits(engine->forward, engine->logit_rows + done, rows, &logits, error));
+        for (size_t i = 0; i < rows; i++) {
+            *last = logits + i * vocabulary;
+            TRY(request->each(request->each_context, first + done + i, *last, error));
+        }
+        done += rows;
+    }
+    return STATUS_OK;
+}
+
+static enum status run_segment(struct engine *engine, struct sequence *sequence,
+                               struct prefill_segment segment, const float **logits, struct error *error) {
+    const struct prefill_request *request = segment.request;
+    uint64_t length = sequence_length(sequence);
+    size_t first = segment.first, count = segment.count;
+    bool last = first + count == request->token_count, each = request->each != NULL;
+    bool saves = is_saved(engine, sequence, length, length + count, last);
+    bool reports = request->progress != NULL && !goes_by_blocks(engine, request);
+    for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
+    struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
+    const struct select_rule *rule = &sequence->rule;
+    struct forward_batch batch = {.tokens = request->tokens + first,
+                                  .positions = engine->positions,
+                                  .row_count = count,
+                                  .block_rows = min_size(engine->batch_size, count),
+                                  .sequences = &sequence->kv,
+                                  .items = &item,
+                                  .item_count = 1,
+                                  .logit_rows = engine->logit_rows + count - 1,
+                                  .logit_row_count = (last || saves) && !each ? 1 : 0,
+                                  .keep_rows = each,
+                                  .rules = request->selects ? &rule : NULL,
+                                  .progress = reports ? segment_progress : NULL,
+                                  .progress_context = &segment};
+    sequence_note_tokens(sequence, length, request->tokens + first, count);
+    enum status status = engine_run_batch(engine, &batch, logits, error);
+    if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
+    if (status != STATUS_OK) return status;
+    kv_sequence_set_length(sequence->kv, length + count);
+    if (saves) TRY(save(engine, sequence, each ? NULL : *logits, error));
+    return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
+}
+
+enum status engine_prefill(struct engine *engine, struct sequence *sequence,
+                           const struct prefill_request *request, const float **logits, struct error *error) {
+    ASSERT(sequence->engine == engine);
+    const float *ignored;
+    if (logits == NULL) logits = &ignored;
+    *logits = NULL;
+    if (request->token_count == 0) return error_set(error, STATUS_USAGE, "no tokens: the prompt is empty");
+    for (size_t i = 0; i < request->token_count; i++) /* all of them before any work */
+        if (request->tokens[i] < 0 || (size_t)request->tokens[i] >= engine->model->config.vocabulary_size)
+            return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
+                             request->tokens[i], engine->model->config.vocabulary_size - 1);
+    bool fresh = sequence_length(sequence) == 0;
+    TRY(attach(engine, sequence, request, error));
+    size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
+    TRY(sequence_grow(sequence, request->token_count - reused, error));
+    uint64_t after = sequence_length(sequence) + request->token_count - reused;
+    if (engine->wanted_tokens > after)
+        after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
+    enum status holds = kv_sequence_holds(sequence->kv, after, error);
+    if (holds != STATUS_OK) sequence->saved.notice.message[0] = '\0'; /* the error says it */
+    TRY(holds);
+    struct prefill_request selecting = *request;
+    if (reused > 0 && suffix_selects(engine, sequence, request->token_count - reused)) {
+        sequence->selected = request->token_count - reused;
+        selecting.selects = true;
+        request = &selecting;
+    }
+    size_t rows_max = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
+    for (size_t done = reused; done < request->token_count;) {
+        struct prefill_segment segment = {
+            .request = request, .first = done, .count = min_size(request->token_count - done, rows_max)};
+        TRY(run_segment(engine, sequence, segment, logits, error));
+        done += segment.count;
+        if (request->progress == NULL) continue;
+        bool stop = request->progress(request->progress_context, done, request->token_count);
+        if (stop && done < request->token_count) return interrupted(request, done, error);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,79 @@
+/* sequence: the tokens and the KV of one sequence of an engine. */
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "engine/engine_internal.h"
+
+enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error) {
+    *sequence = NULL;
+    if (engine->sequence_count == engine->sequence_capacity)
+        return error_set(error, STATUS_FULL, "all %zu sequences are in use", engine->sequence_capacity);
+    struct sequence *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a sequence");
+    made->engine = engine;
+    if (engine->documents != NULL) made->tokens = calloc((size_t)engine->context_size, sizeof *made->tokens);
+    if (engine->documents != NULL && made->tokens == NULL) {
+        free(made);
+        return error_set(error, STATUS_MEMORY, "no memory for the tokens of a sequence");
+    }
+    enum status status = kv_sequence_create(&made->kv, engine->cache, engine->context_size, error);
+    if (status != STATUS_OK) {
+        free(made->tokens);
+        free(made);
+        return status;
+    }
+    made->rule = engine_default_rule(engine);
+    made->next = engine->sequences;
+    if (made->next != NULL) made->next->previous = made;
+    engine->sequences = made;
+    engine->sequence_count++;
+    *sequence = made;
+    return STATUS_OK;
+}
+
+void sequence_destroy(struct sequence *sequence) {
+    if (sequence == NULL) return;
+    ASSERT(sequence->engine->sequence_count > 0);
+    sequence->engine->sequence_count--;
+    if (sequence->next != NULL) sequence->next->previous = sequence->previous;
+    if (sequence->previous != NULL)
+        sequence->previous->next = sequence->next;
+    else
+        sequence->engine->sequences = sequence->next;
+    kv_sequence_destroy(sequence->kv);
+    free(sequence->tokens);
+    free(sequence);
+}
+
+uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_length(sequence->kv); }
+
+void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
+    if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
+}
+
+enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
+    uint64_t length = sequence_length(sequence), context = sequence->engine->context_size;
+    if (token_count > context - length)
+        return error_set(error, STATUS_USAGE,
+                         "the context holds %llu tokens (-c): %llu are in it and %llu more do not fit",
+                         (unsigned long long)context, (unsigned long long)length,
+                         (unsigned long long)token_count);
+    enum status status = kv_sequence_reserve(sequence->kv, length + token_count, error);
+    if (status == STATUS_FULL && error != NULL) error->status = STATUS_MEMORY;
+    return status == STATUS_FULL ? STATUS_MEMORY : status;
+}
+
+void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
+    for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
+}
+
+enum status sequence_flush(struct sequence *sequence, struct error *error) {
+    return sequence->engine->kv.host_bytes > 0 ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
+}
+
+uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
+uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->saved.reused; }
+const char *sequence_notice(const struct sequence *sequence) { return sequence->saved.notice.message; }
+const struct page_fractions *sequence_fractions(const struct sequence *sequence) {
+    return kv_sequence_fractions(sequence->kv);
+}

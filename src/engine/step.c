@@ -1,0 +1,53 @@
+/* step: runs batches, and decode steps of several sequences as one batch. */
+#include "base/assert.h"
+#include "engine/engine_internal.h"
+
+/* Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
+enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
+                             struct error *error) {
+    enum status status = forward_run(engine->forward, batch, logits, error);
+    if (engine->kv.host_bytes == 0) return status;
+    for (size_t i = 0; i < batch->item_count && status != STATUS_OK; i++)
+        kv_sequence_set_length(batch->sequences[i], kv_sequence_length(batch->sequences[i]));
+    return status;
+}
+
+enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
+                        size_t count, const float **logits, struct error *error) {
+    struct attend_item items[ENGINE_SEQUENCES_MAX];
+    struct kv_sequence *kv[ENGINE_SEQUENCES_MAX];
+    const struct select_rule *rules[ENGINE_SEQUENCES_MAX];
+    if (count == 0 || count > engine->sequence_capacity)
+        return error_set(error, STATUS_USAGE, "a step of %zu sequences: expected 1 to %zu", count,
+                         engine->sequence_capacity);
+    for (size_t i = 0; i < count; i++) {
+        ASSERT(sequences[i]->engine == engine);
+        for (size_t j = 0; j < i; j++) ASSERT(sequences[j] != sequences[i]);
+        TRY(sequence_grow(sequences[i], 1, error));
+        kv[i] = sequences[i]->kv;
+        rules[i] = &sequences[i]->rule;
+        engine->positions[i] = sequence_length(sequences[i]);
+        sequence_note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
+        items[i] =
+            (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
+    }
+    struct forward_batch batch = {.tokens = tokens,
+                                  .positions = engine->positions,
+                                  .row_count = count,
+                                  .sequences = kv,
+                                  .items = items,
+                                  .item_count = count,
+                                  .logit_rows = engine->logit_rows,
+                                  .logit_row_count = count,
+                                  .rules = rules};
+    struct forward_replay replay;
+    if (engine->replays != NULL) {
+        TRY(replay_step(engine, count, &replay, error));
+        forward_set_replay(engine->forward, &replay);
+    }
+    enum status status = engine_run_batch(engine, &batch, logits, error);
+    forward_set_replay(engine->forward, NULL);
+    TRY(status);
+    for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
+    return STATUS_OK;
+}
