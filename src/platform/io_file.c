@@ -114,6 +114,18 @@ static enum status file_check(const struct io_file *file, uint32_t owner, struct
     return STATUS_OK;
 }
 
+/* What O_DIRECT asks for where it is, as far as the kernel says. */
+static size_t block_bytes_of(const struct io_file *file) {
+    if (!file->direct) return IO_BLOCK_BYTES;
+#ifdef STATX_DIOALIGN
+    struct statx info;
+    if (statx(file->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+        (info.stx_mask & STATX_DIOALIGN) != 0 && info.stx_dio_offset_align > 0)
+        return min_size(max_size(info.stx_dio_offset_align, IO_BLOCK_BYTES), IO_ALIGNMENT);
+#endif
+    return IO_ALIGNMENT;
+}
+
 enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
                          enum io_file_mode mode, bool direct, struct error *error) {
     *file = (struct io_file){.fd = -1, .faults = folder->faults};
@@ -134,6 +146,7 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
     if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
     /* Switched on afterwards, so that a file system without it has not already made the file. */
     if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
+    file->block_bytes = block_bytes_of(file);
     enum status status;
     if (failed == ELOOP)
         status = error_set(error, STATUS_IO, "%s: a symbolic link, expected a file", file->path);

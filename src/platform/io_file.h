@@ -77,7 +77,8 @@ enum status io_folder_remove(struct io_folder *folder, const char *name, struct 
 
 struct io_file {
     int fd;                         /* -1: not open */
-    bool direct;                    /* O_DIRECT is on: transfers must be aligned to IO_ALIGNMENT */
+    bool direct;                    /* O_DIRECT is on: */
+    size_t block_bytes;             /* transfers are of multiples of this, and from such an offset */
     char *path;                     /* owned; folder/name, for messages */
     const struct io_faults *faults; /* borrowed; NULL outside tests */
     _Atomic int sync_error;         /* errno of the flush that failed, 0: none */
