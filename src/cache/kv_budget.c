@@ -41,9 +41,12 @@ size_t kv_budget_staging_bytes(const struct kv_cache_config *config) {
 
 /* Of the document that each sequence has open. */
 static uint64_t documents_bytes(const struct kv_cache_config *config) {
-    const struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
-                                        .kv_head_count = (uint32_t)config->kv_head_count,
-                                        .key_index_bytes = (uint32_t)config->key_index_bytes};
+    struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
+                                  .kv_head_count = (uint32_t)config->kv_head_count,
+                                  .chunk_bytes = (uint32_t)kv_budget_plain_bytes(config),
+                                  .key_index_bytes = (uint32_t)config->key_index_bytes};
+    if (config->quantized_pages) layout.tail_bytes = layout.chunk_bytes;
+    if (config->mixes_pages) layout.fractions.layer_count = (uint16_t)config->layer_count;
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     return config->buffer_bytes == 0 /* no disk */
                ? 0

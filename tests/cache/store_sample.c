@@ -203,7 +203,8 @@ static enum status check_pages(const struct sample *sample, struct document *doc
             for (uint64_t chunk = 0; chunk < chunks;) {
                 size_t count = 0, next = 0;
                 for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
-                    reads[count] = (struct page_read){layer, head, chunk, memory + count * most};
+                    reads[count] = (struct page_read){
+                        .layer = layer, .kv_head = head, .chunk = chunk, .memory = memory + count * most};
                 TRY(document_read_pages(document, queue, reads, count, &next, 0));
                 while (io_queue_in_flight(queue) > 0) {
                     size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);

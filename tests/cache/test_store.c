@@ -311,7 +311,7 @@ static void test_fractions_stay(void **state) {
     struct random random;
     random_init(&random, seed + 22);
     struct sample plain = sample_random(&random), mixed = plain;
-    plain.layout.tail_bytes = 8 * 1000;
+    plain.layout.tail_bytes = 8 * 500; /* too little to be read in parts */
     struct store *store = open_store(0);
     save(store, &plain, 64 * 20 + 3);
     assert_int_equal(catalog_version(), 2);
@@ -511,7 +511,7 @@ static void test_own_pages(void **state) {
     struct io_queue *queue;
     const struct io_queue_options options = {.depth = 1};
     assert_ok(io_queue_create(&queue, &options, &error), error);
-    struct page_read read = {0, 0, 3, aligned_alloc(4096, store_page_bytes(&sample.layout))};
+    struct page_read read = {.chunk = 3, .memory = aligned_alloc(4096, store_page_bytes(&sample.layout))};
     size_t next = 0;
     struct io_completion completion;
     assert_int_equal(document_read_pages(document, queue, &read, 1, &next, 77), STATUS_OK);

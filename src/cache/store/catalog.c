@@ -2,8 +2,9 @@
  *
  * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
  * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
- * The schema is compared as text, the version by number, before anything is read.  A version 3 has the tables of 2, and
- * documents with fractions, which a loam that reads only 2 would call damaged.
+ * The schema is compared as text, the version by number, before anything is read.  Versions 3 and 4 have the tables of
+ * 2.  From 3 on there may be documents with fractions, from 4 on documents whose pages have checksums of their parts: a
+ * loam that reads only what was before would call them damaged.
  *
  * Rollback journal, not WAL: readers of a folder that they may not write need no shared memory file, and the
  * TRUNCATE mode with synchronous=FULL flushes the journal's end, so that a commit that returned stays. */
@@ -20,7 +21,13 @@
 #include "base/assert.h"
 #include "cache/store/catalog_internal.h"
 
-enum { APPLICATION_ID = 0x6c6f616d, SCHEMA_VERSION = 2, FRACTIONS_VERSION = 3, BUSY_MILLISECONDS = 10000 };
+enum {
+    APPLICATION_ID = 0x6c6f616d,
+    SCHEMA_VERSION = 2,
+    FRACTIONS_VERSION = 3,
+    PARTS_VERSION = 4,
+    BUSY_MILLISECONDS = 10000
+};
 
 /* What the user can do about a catalog that is gone. */
 #define REPAIR "; put a copy of it back, or remove the folder"
@@ -123,9 +130,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version != SCHEMA_VERSION && version != FRACTIONS_VERSION)
-        return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d and %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, FRACTIONS_VERSION);
+    if (version < SCHEMA_VERSION || version > PARTS_VERSION)
+        return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
+                         (long long)version, SCHEMA_VERSION, PARTS_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -153,9 +160,16 @@ static enum status schema_create(struct catalog *catalog, struct error *error) {
     return catalog_execute(catalog, sql, "making the tables", error);
 }
 
-enum status catalog_has_fractions(struct catalog *catalog, struct error *error) {
+enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry,
+                                 struct error *error) {
     char sql[48];
-    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", FRACTIONS_VERSION);
+    int64_t version;
+    const int needed = geometry->part_count > 0              ? PARTS_VERSION
+                       : geometry->fractions.layer_count > 0 ? FRACTIONS_VERSION
+                                                             : SCHEMA_VERSION;
+    TRY(ask_number(catalog, "PRAGMA user_version", &version, error));
+    if (version >= needed) return STATUS_OK;
+    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", needed);
     return catalog_execute(catalog, sql, "noting its version", error);
 }
 

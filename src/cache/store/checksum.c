@@ -13,18 +13,35 @@ struct checksum checksum_of(const void *bytes, size_t count) {
     return checksum;
 }
 
+struct part_sum part_sum_of(const void *bytes, size_t count) {
+    XXH64_canonical_t canonical;
+    XXH64_canonicalFromHash(&canonical, XXH3_64bits(bytes, count));
+    struct part_sum sum;
+    _Static_assert(sizeof canonical == sizeof sum, "8 bytes");
+    memcpy(sum.bytes, &canonical, sizeof sum);
+    return sum;
+}
+
 bool checksum_equal(const struct checksum *a, const struct checksum *b) {
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
-const char *checksum_text(const struct checksum *checksum, char text[33]) {
+static const char *hexadecimal(const uint8_t *bytes, size_t count, char *text) {
     static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < 16; i++) {
-        text[2 * i] = digits[checksum->bytes[i] >> 4];
-        text[2 * i + 1] = digits[checksum->bytes[i] & 15];
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
     }
-    text[32] = '\0';
+    text[2 * count] = '\0';
     return text;
+}
+
+const char *checksum_text(const struct checksum *checksum, char text[33]) {
+    return hexadecimal(checksum->bytes, sizeof checksum->bytes, text);
+}
+
+const char *part_sum_text(const struct part_sum *sum, char text[17]) {
+    return hexadecimal(sum->bytes, sizeof sum->bytes, text);
 }
 
 int64_t prefix_of(const int32_t *tokens) {

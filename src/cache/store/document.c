@@ -31,6 +31,7 @@ enum status document_allocate(struct document **result, struct store *store,
     document->writing = writing;
     document->pages.fd = document->key_index.fd = -1;
     geometry_init(&document->geometry, layout);
+    if (store->options.whole_pages) geometry_without_parts(&document->geometry);
     store->document_count++;
     store->writing_count += writing;
     *result = document;
@@ -43,7 +44,7 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
     document->token_capacity = token_capacity;
     document->chunk_capacity = chunks;
     document->tokens = table(token_capacity, 1, sizeof *document->tokens);
-    document->page_sums = table(chunks, width, sizeof *document->page_sums);
+    document->page_sums = table(chunks, width, document->geometry.page_sum_bytes);
     document->key_index_sums = table(key_index_chunks, width, sizeof *document->key_index_sums);
     document->tail_sums = table(1, width, sizeof *document->tail_sums);
     bool made = document->tokens && document->page_sums && document->key_index_sums && document->tail_sums;
@@ -65,7 +66,9 @@ uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token
     const uint64_t kinds = layout->key_index_bytes > 0 ? 2 : 1,
                    entry = sizeof(struct checksum) + sizeof(uint8_t);
     return sizeof(struct document) + token_capacity * sizeof(int32_t) +
-           width * (chunks_full(token_capacity) * kinds * entry + entry + sizeof(struct checksum));
+           width * (chunks_full(token_capacity) *
+                        (kinds * entry + store_page_parts(layout).count * sizeof(struct part_sum)) +
+                    entry + sizeof(struct checksum));
 }
 
 void document_free(struct document *document) {
@@ -106,22 +109,22 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
     const struct geometry *geometry = &document->geometry;
     uint64_t tokens = commit->token_end - commit->token_first;
     uint64_t chunk_first = chunks_full(commit->token_first);
-    uint64_t sums =
-        (chunks_full(commit->token_end) - chunk_first) * geometry->chunk_pages * sizeof(struct checksum);
+    uint64_t chunk_end = chunks_full(commit->token_end),
+             sums = (chunk_end - chunk_first) * geometry->chunk_pages * sizeof(struct checksum);
     uint64_t tail =
         commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : geometry->chunk_pages * sizeof(struct checksum);
     ASSERT(commit->token_end <= document->token_capacity); /* at most the row's, by which it was allocated */
     if (commit->tokens_bytes != tokens * sizeof(int32_t))
         return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
-    if (commit->page_sums_bytes != sums)
-        return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes, sums, error);
     if (commit->key_index_sums_bytes != (geometry->key_index_bytes > 0 ? sums : 0))
         return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes, sums, error);
     if (commit->tail_sums_bytes != tail)
         return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
+    if (!page_sums_take(document, chunk_first, chunk_end, commit->page_sums, commit->page_sums_bytes))
+        return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes,
+                            sums / sizeof(struct checksum) * geometry->page_sum_bytes, error);
     size_t first = page_index(geometry, 0, 0, chunk_first);
     memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
-    if (sums > 0) memcpy(document->page_sums + first, commit->page_sums, sums);
     if (sums > 0 && geometry->key_index_bytes > 0)
         memcpy(document->key_index_sums + first, commit->key_index_sums, sums);
     if (tail > 0) memcpy(document->tail_sums, commit->tail_sums, tail);
@@ -223,6 +226,7 @@ static enum status append_begin(struct document *document, struct error *error) 
     row.bytes = room > row.bytes ? room : row.bytes;
     row.writer = (uint64_t)getpid();
     if (status == STATUS_OK) status = catalog_update(&store->catalog, &row, error);
+    if (status == STATUS_OK) status = catalog_note_version(&store->catalog, &document->geometry, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);
     else
@@ -328,20 +332,38 @@ bool document_read_is_tail(const struct document *document, const struct page_re
            !document_page_written(document, read->layer, read->kv_head, read->chunk);
 }
 
+/* Bytes of its chunk, of which the parts that are read. */
+static size_t part_bytes(const struct document *document, const struct page_read *read) {
+    const struct geometry *geometry = &document->geometry;
+    const size_t chunk = page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk),
+                 end = ((size_t)read->part_first + read->part_count) * geometry->part_bytes;
+    return min_size(chunk, end) - read->part_first * geometry->part_bytes;
+}
+
 static size_t place_bytes(const struct document *document, const struct page_read *read) {
     return page_padded_bytes(&document->geometry, read->layer, read->kv_head, read->chunk);
 }
 
+/* Up to the disk's block that holds the last byte; the rest of a place is zeros. */
 static size_t read_bytes(const struct document *document, const struct page_read *read) {
-    if (!document_read_is_tail(document, read)) return place_bytes(document, read);
-    return align_up(tail_bytes(&document->geometry, document->committed_tokens), IO_ALIGNMENT);
+    const struct geometry *geometry = &document->geometry;
+    size_t bytes = read->part_count > 0 ? part_bytes(document, read)
+                   : document_read_is_tail(document, read)
+                       ? tail_bytes(geometry, document->committed_tokens)
+                       : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk);
+    return align_up(bytes, document->pages.block_bytes);
 }
 
 static uint64_t read_offset(const struct document *document, const struct page_read *read) {
     if (document_read_is_tail(document, read))
         return tail_offset(&document->geometry, document->row.generation, read->layer, read->kv_head);
     ASSERT(document_page_written(document, read->layer, read->kv_head, read->chunk));
-    return page_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
+    return page_offset(&document->geometry, read->layer, read->kv_head, read->chunk) +
+           read->part_first * document->geometry.part_bytes;
+}
+
+static void *read_target(const struct document *document, const struct page_read *read) {
+    return (uint8_t *)read->memory + read->part_first * document->geometry.part_bytes;
 }
 
 enum status document_read_pages(struct document *document, struct io_queue *queue,
@@ -350,19 +372,22 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
     enum { RUN_BYTES_MAX = 1 << 20 };
     while (*next < read_count) {
         const struct page_read *first = &reads[*next];
-        size_t bytes = read_bytes(document, first), count = 1;
-        uint64_t offset = read_offset(document, first);
-        while (*next + count < read_count) {
+        const size_t place = place_bytes(document, first);
+        const uint64_t offset = read_offset(document, first);
+        size_t before = 0, count = 1; /* before: of all but the last */
+        while (first->part_count == 0 && *next + count < read_count) {
             const struct page_read *read = &first[count];
-            size_t place = place_bytes(document, read);
-            if (bytes + place > RUN_BYTES_MAX ||
+            const size_t bytes = before + place;
+            if (bytes + place > RUN_BYTES_MAX || read->part_count > 0 ||
                 (uint8_t *)read->memory != (uint8_t *)first->memory + bytes ||
-                read_offset(document, read) != offset + bytes || place != place_bytes(document, first))
+                read_offset(document, read) != offset + bytes || place != place_bytes(document, read) ||
+                document_read_is_tail(document, first))
                 break; /* pages of one size: which of them a completion covers follows from its bytes */
-            bytes += read_bytes(document, read);
+            before = bytes;
             count++;
         }
-        const struct io_request request = {IO_READ, &document->pages, offset, first->memory,
+        const size_t bytes = before + read_bytes(document, &first[count - 1]);
+        const struct io_request request = {IO_READ, &document->pages, offset, read_target(document, first),
                                            bytes,   tag_first + *next};
         TRY(io_queue_submit(queue, &request));
         *next += count;
@@ -396,12 +421,32 @@ enum status document_read_failed(struct document *document, const struct io_comp
     return status;
 }
 
+static enum status check_parts(struct document *document, const struct page_read *read, struct error *error) {
+    struct part_sum found, expected;
+    struct error why;
+    size_t part;
+    if (page_sums_check_parts(document, read, &found, &expected, &part)) return STATUS_OK;
+    char found_text[17], expected_text[17];
+    (void)error_set(&why, STATUS_DOCUMENT,
+                    "%s: damaged at %" PRIu64 " (layer %u, KV head %u, chunk %" PRIu64
+                    ", part %zu): found checksum %s, expected %s",
+                    document->pages.path,
+                    page_offset(&document->geometry, read->layer, read->kv_head, read->chunk) +
+                        part * document->geometry.part_bytes,
+                    read->layer, read->kv_head, read->chunk, part, part_sum_text(&found, found_text),
+                    part_sum_text(&expected, expected_text));
+    if (error != NULL) *error = why;
+    return store_flag(document->store, document->id, &why);
+}
+
 enum status document_check_page(struct document *document, const struct page_read *read,
                                 struct error *error) {
+    if (read->part_count > 0) return check_parts(document, read, error);
     const struct geometry *geometry = &document->geometry;
     bool tail = document_read_is_tail(document, read);
     size_t index = page_index(geometry, read->layer, read->kv_head, tail ? 0 : read->chunk);
-    const struct checksum *expected = tail ? &document->tail_sums[index] : &document->page_sums[index];
+    const struct checksum *expected =
+        tail ? &document->tail_sums[index] : (const struct checksum *)page_sum_at(document, index);
     struct checksum found =
         checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
                                        : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk));

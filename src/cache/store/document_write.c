@@ -57,8 +57,7 @@ static enum status row_create(struct document *document, uint64_t room, struct e
     uint64_t id_used = 0; /* by files that the catalog may not know: an id of theirs would endanger them */
     if (status == STATUS_OK) status = store_see_files(store, see_largest, &id_used, error);
     if (status == STATUS_OK) status = catalog_insert(&store->catalog, id_used, &document->row, error);
-    if (status == STATUS_OK && document->layout.fractions.layer_count > 0)
-        status = catalog_has_fractions(&store->catalog, error);
+    if (status == STATUS_OK) status = catalog_note_version(&store->catalog, &document->geometry, error);
     if (status == STATUS_OK) status = files_create(document, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);

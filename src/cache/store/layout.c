@@ -126,6 +126,27 @@ size_t store_tail_bytes(const struct store_layout *layout) {
     return align_up(layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes, IO_ALIGNMENT);
 }
 
+struct store_parts store_page_parts(const struct store_layout *layout) {
+    const bool mixed = layout->fractions.layer_count > 0;
+    const size_t rows = mixed ? layout->tail_bytes : layout->tail_bytes == 0 ? layout->chunk_bytes : 0;
+    struct store_parts parts = {.bytes = IO_ALIGNMENT};
+    while (rows > parts.bytes * STORE_PARTS_MAX) parts.bytes *= 2;
+    parts.count = (rows + parts.bytes - 1) / parts.bytes;
+    return parts.count > 1 ? parts : (struct store_parts){0};
+}
+
+static void parts_init(struct geometry *geometry, const struct store_layout *layout) {
+    const struct store_parts parts = store_page_parts(layout);
+    geometry->part_bytes = parts.bytes;
+    geometry->part_count = parts.count;
+    geometry->page_sum_bytes = sizeof(struct checksum) + parts.count * sizeof(struct part_sum);
+}
+
+void geometry_without_parts(struct geometry *geometry) {
+    geometry->part_bytes = geometry->part_count = 0;
+    geometry->page_sum_bytes = sizeof(struct checksum);
+}
+
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
     *geometry = (struct geometry){.layer_count = layout->layer_count,
                                   .kv_head_count = layout->kv_head_count,
@@ -137,6 +158,8 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
                                       layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
                                   .tail_page_bytes = store_tail_bytes(layout),
                                   .fractions = layout->fractions};
+    geometry->quantizes = layout->tail_bytes != 0;
+    parts_init(geometry, layout);
     _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE,
                    "a layer's share of a segment is as many pages");
     for (size_t i = 0; i < layout->fractions.layer_count; i++)
@@ -158,17 +181,22 @@ static uint64_t entry_number(const struct geometry *geometry, size_t layer, size
     return column * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
 }
 
-static bool is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+static bool is_mixed_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return geometry->fractions.layer_count > 0 &&
            !page_fractions_is_quantized(&geometry->fractions, layer, kv_head, geometry->kv_head_count, chunk);
 }
 
+bool page_is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    return is_mixed_rows(geometry, layer, kv_head, chunk) || !geometry->quantizes;
+}
+
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return is_rows(geometry, layer, kv_head, chunk) ? geometry->tail_chunk_bytes : geometry->chunk_bytes;
+    return is_mixed_rows(geometry, layer, kv_head, chunk) ? geometry->tail_chunk_bytes
+                                                          : geometry->chunk_bytes;
 }
 
 size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return is_rows(geometry, layer, kv_head, chunk) ? geometry->tail_page_bytes : geometry->page_bytes;
+    return is_mixed_rows(geometry, layer, kv_head, chunk) ? geometry->tail_page_bytes : geometry->page_bytes;
 }
 
 size_t page_padded_max(const struct geometry *geometry) {
@@ -251,13 +279,13 @@ uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_coun
     }; /* of the catalog's trees, of the file system's own blocks */
     uint64_t chunks = chunks_full(token_count), pages, tails, bytes, key_index, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
-    /* The catalog: 32 bytes per page, 4 per token, an eighth more for its pages that are not full. */
+    /* The catalog: its checksums, 4 bytes per token, an eighth more for its pages that are not full. */
     bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
                 checked_multiply(sum, geometry->chunk_pages, &pages) &&
                 checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
                 pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
                 checked_multiply(pages, geometry->key_index_bytes, &key_index) &&
-                checked_multiply(pages, 2 * sizeof(struct checksum), &table) &&
+                checked_multiply(pages, geometry->page_sum_bytes + sizeof(struct checksum), &table) &&
                 checked_add(bytes, key_index, &sum) && checked_add(sum, table + table / 8, &sum) &&
                 checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;

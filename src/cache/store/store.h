@@ -71,6 +71,7 @@ struct store_options {
     enum io_backend backend;
     const struct io_faults *faults; /* tests; NULL */
     const char *sqlite_vfs;         /* tests; NULL: SQLite's own */
+    bool whole_pages;               /* tests: documents are made as before version 4, without sums of parts */
 };
 
 /* Makes the folder (0700) and the catalog when they are not there, and gives back what writers that were
@@ -115,6 +116,14 @@ struct store_layout {
  * pages that are in 4 bits; the others are as large as a tail. */
 size_t store_page_bytes(const struct store_layout *layout);
 size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */
+
+/* What a page of rows may be read in: parts of 4 KiB, or larger ones where those would be more than a page has blocks
+ * of 8 tokens.  The last part may be shorter.  count 0: pages are read whole. */
+enum { STORE_PARTS_MAX = 8 };
+struct store_parts {
+    size_t bytes, count;
+};
+struct store_parts store_page_parts(const struct store_layout *layout);
 
 /* Searching */
 
@@ -263,19 +272,25 @@ struct page_read {
     uint64_t chunk; /* the chunk behind the last full one is the tail */
     void
         *memory; /* [store_page_bytes; of the tail, and of rows, store_tail_bytes], aligned to IO_ALIGNMENT */
+    /* Only these parts of the page, each to its place in memory; part_count 0: all of it. */
+    uint8_t part_first, part_count;
 };
+
+/* The parts in which that page may be read; 0: only whole, as a tail, a page in 4 bits, and pages of documents of
+ * before version 4. */
+size_t document_page_parts(const struct document *document, const struct page_read *read);
 
 /* Whether that is the tail: it has other bytes than pages where those are compressed. */
 bool document_read_is_tail(const struct document *document, const struct page_read *read);
 
 /* Submits reads[*next ...] to the queue and raises *next; STATUS_FULL: the queue took no more for now.  Neighbours on
- * disk whose targets are neighbours in memory too become one request.  A completion's tag is
- * tag_first + the index of its first read; it covers ceil(its bytes / page bytes) of them. */
+ * disk whose targets are neighbours in memory too become one request, but for parts of pages.  A completion's tag is
+ * tag_first + the index of its first read; it covers ceil(its bytes / page bytes) of them, and of parts one. */
 enum status document_read_pages(struct document *document, struct io_queue *queue,
                                 const struct page_read *reads, size_t read_count, size_t *next,
                                 uint64_t tag_first) STATUS_CHECKED;
 
-/* To be asked of every page that was read, before its bytes are used.  STATUS_DOCUMENT: they are not what was
+/* To be asked of every page or part that was read, before its bytes are used.  STATUS_DOCUMENT: they are not what was
  * committed; the document has been flagged, and the answer must be computed without it. */
 enum status document_check_page(struct document *document, const struct page_read *read, struct error *error)
     STATUS_CHECKED;

@@ -15,6 +15,12 @@ struct checksum {
 };
 struct checksum checksum_of(const void *bytes, size_t count);
 bool checksum_equal(const struct checksum *a, const struct checksum *b);
+/* XXH3-64 in its canonical byte order, of a part of a page. */
+struct part_sum {
+    uint8_t bytes[8];
+};
+struct part_sum part_sum_of(const void *bytes, size_t count);
+const char *part_sum_text(const struct part_sum *sum, char text[17]);
 /* "0123456789abcdef..." into text[33]; returns text. */
 const char *checksum_text(const struct checksum *checksum, char text[33]);
 
@@ -27,6 +33,9 @@ struct geometry {
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
     size_t chunk_bytes, page_bytes, key_index_bytes;
     size_t tail_chunk_bytes, tail_page_bytes;
+    bool quantizes;                /* pages, all or some: they are not what a tail is */
+    size_t part_bytes, part_count; /* of a page of rows; 0: pages are read whole */
+    size_t page_sum_bytes;         /* a page's checksum, and behind it those of its parts */
     struct page_fractions fractions;
     uint32_t quantized_before[PAGE_FRACTIONS_LAYERS_MAX +
                               1]; /* pages in 4 bits of a head's segment, of the layers before */
@@ -39,11 +48,14 @@ void layout_format(const struct store_layout *layout, char *text);
 /* STATUS_DOCUMENT: not what layout_format writes. */
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
 void geometry_init(struct geometry *geometry, const struct store_layout *layout);
+void geometry_without_parts(struct geometry *geometry);
 
 uint64_t chunks_full(uint64_t token_count);
 /* Index of a page in tables [chunk][layer][head]. */
 size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
+/* The page is rows, as they lie in memory. */
+bool page_is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 /* Bytes of a page's chunk, and with its padding; the latter of the larger form. */
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
@@ -107,9 +119,9 @@ void catalog_rollback(struct catalog *catalog);
 /* Fills row->id: larger than id_used and than every id that the catalog names. */
 enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
                            struct error *error) STATUS_CHECKED;
-/* The catalog has a document of pages of both forms from now on, which loam did not always read; inside a
- * transaction. */
-enum status catalog_has_fractions(struct catalog *catalog, struct error *error) STATUS_CHECKED;
+/* The catalog has a document of that geometry from now on, which loam did not always read; inside a transaction. */
+enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry,
+                                 struct error *error) STATUS_CHECKED;
 /* All but the flag of damage. */
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
     STATUS_CHECKED;
@@ -179,9 +191,11 @@ struct document {
     bool flag; /* what was found while it was opened belongs into the catalog */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
-    int32_t *tokens;                             /* owned; [token_capacity] */
-    struct checksum *page_sums, *key_index_sums; /* owned; [chunk_capacity][layer][head] */
-    struct checksum *tail_sums;                  /* owned; [layer][head]; of the last commit */
+    int32_t *tokens;                 /* owned; [token_capacity] */
+    uint8_t *page_sums;              /* owned; [chunk_capacity][layer][head][geometry.page_sum_bytes] */
+    uint64_t parts_first;            /* pages of chunks before it have no checksums of parts */
+    struct checksum *key_index_sums; /* owned; [chunk_capacity][layer][head] */
+    struct checksum *tail_sums;      /* owned; [layer][head]; of the last commit */
     /* A writer's, beside what its thread has (writer.c). */
     _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
@@ -234,6 +248,18 @@ enum status document_allocate(struct document **document, struct store *store,
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 void document_free(struct document *document);
+
+/* page_sums.c: a page's checksum and those of its parts, in memory and in commits */
+uint8_t *page_sum_at(const struct document *document, size_t index);
+/* Of a page that is about to be written, zeros behind it. */
+void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk,
+                    const uint8_t *page);
+/* Those of a commit, from pages of chunk_first on, of either form.  False: neither of the two has so many bytes. */
+bool page_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
+                    size_t bytes);
+/* Of the parts that were read.  False: *found at *part is not what was *expected. */
+bool page_sums_check_parts(const struct document *document, const struct page_read *read,
+                           struct part_sum *found, struct part_sum *expected, size_t *part);
 
 /* writer.c: the thread that writes.  Functions of the engine's thread. */
 enum { WRITE_BUFFERS_MAX = 2 }; /* that one call of document_write_... takes */

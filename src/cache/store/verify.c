@@ -35,7 +35,8 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
         for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
             for (uint32_t head = 0; head < geometry->kv_head_count; head++)
                 for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
-                    reads[count] = (struct page_read){layer, head, chunk, memory + count * page_max};
+                    reads[count] = (struct page_read){
+                        .layer = layer, .kv_head = head, .chunk = chunk, .memory = memory + count * page_max};
                     if (++count < BATCH) continue;
                     TRY(read_batch(document, queue, reads, count, error));
                     count = 0;

@@ -110,9 +110,7 @@ static struct io_request prepare(struct buffer *buffer) {
         request.offset = page_offset(geometry, range->layer, range->kv_head, range->chunk);
         request.bytes = 0;
         for (uint64_t i = 0, chunk = range->chunk; i < range->count; i++, chunk++) {
-            document->page_sums[range_index(range, i)] =
-                checksum_of(buffer->memory + request.bytes,
-                            page_chunk_bytes(geometry, range->layer, range->kv_head, chunk));
+            page_sums_note(document, range->layer, range->kv_head, chunk, buffer->memory + request.bytes);
             request.bytes += page_padded_bytes(geometry, range->layer, range->kv_head, chunk);
         }
         break;
@@ -193,7 +191,7 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
     TRY(io_file_sync(&document->pages, error));
     if (geometry->key_index_bytes > 0) TRY(io_file_sync(&document->key_index, error));
     uint64_t first = chunks_full(asked->token_first), end = chunks_full(asked->token_end);
-    size_t sums = (size_t)(end - first) * geometry->chunk_pages * sizeof(struct checksum);
+    const size_t pages = (size_t)(end - first) * geometry->chunk_pages;
     bool tail = asked->token_end % KV_CHUNK_TOKENS != 0;
     memcpy(document->tokens + asked->token_first, asked->tokens,
            (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens);
@@ -208,12 +206,12 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
         .token_end = asked->token_end,
         .tokens = asked->tokens,
         .tokens_bytes = (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens,
-        .page_sums = document->page_sums + page_index(geometry, 0, 0, first),
-        .page_sums_bytes = sums,
+        .page_sums = page_sum_at(document, page_index(geometry, 0, 0, first)),
+        .page_sums_bytes = pages * geometry->page_sum_bytes,
         .key_index_sums = geometry->key_index_bytes > 0
                               ? document->key_index_sums + page_index(geometry, 0, 0, first)
                               : NULL,
-        .key_index_sums_bytes = geometry->key_index_bytes > 0 ? sums : 0,
+        .key_index_sums_bytes = geometry->key_index_bytes > 0 ? pages * sizeof(struct checksum) : 0,
         .tail_sums = document->tail_next,
         .tail_sums_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0,
     };
