@@ -156,7 +156,8 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     const struct reuse_options *reuse = &select_get_options(select)->reuse;
     if (reuse->kind == REUSE_SIMILARITY) {
         const struct reuse_shape shape = reuse_shape_of(options, attention->part.capacity);
-        TRY(reuse_create(&attention->reuse, &shape, reuse, select_head_importance(select), error));
+        TRY(reuse_create(&attention->reuse, &shape, reuse, select_head_importance(select),
+                         select_reuse_thresholds(select), error));
     }
     attention->select = select;
     if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;

@@ -53,7 +53,7 @@ uint64_t reuse_bytes(const struct reuse_shape *shape) {
            labels * query_size(shape) * sizeof(float) + shape->row_capacity * sizeof(size_t);
 }
 
-static void set_thresholds(struct reuse *reuse, const float *importance) {
+static void set_thresholds(struct reuse *reuse, const float *importance, const double *thresholds) {
     const struct reuse_shape *shape = &reuse->shape;
     const size_t group = shape->head_count / shape->kv_head_count;
     for (size_t i = 0; i < shape->layer_count * shape->head_count; i++)
@@ -64,12 +64,15 @@ static void set_thresholds(struct reuse *reuse, const float *importance) {
             const double own = (double)reuse->importance[lane * group + i];
             if (own > most) most = own;
         }
-        reuse->thresholds[lane] = reuse_threshold(&reuse->options, most);
+        const bool follows =
+            thresholds == NULL || !(reuse->options.eta <= 1); /* above 1: nothing is reused */
+        reuse->thresholds[lane] = follows ? reuse_threshold(&reuse->options, most) : thresholds[lane];
     }
 }
 
 enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
-                         const struct reuse_options *options, const float *importance, struct error *error) {
+                         const struct reuse_options *options, const float *importance,
+                         const double *thresholds, struct error *error) {
     struct reuse *reuse = calloc(1, sizeof *reuse);
     const size_t heads = shape->layer_count * shape->head_count;
     *result = NULL;
@@ -91,7 +94,7 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
         return error_set(error, STATUS_MEMORY, "reuse: no memory for the labels of %zu sequences",
                          shape->sequence_capacity);
     }
-    set_thresholds(reuse, importance);
+    set_thresholds(reuse, importance, thresholds);
     *result = reuse;
     return STATUS_OK;
 }

@@ -31,10 +31,11 @@ struct reuse_shape {
 };
 /* What it holds of RAM, at most; list_rows must be given. */
 uint64_t reuse_bytes(const struct reuse_shape *shape);
-/* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be. */
+/* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be.  thresholds:
+ * [layer_count][kv_head_count], copied; NULL: they follow from importance (reuse_threshold). */
 enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape,
-                         const struct reuse_options *options, const float *importance, struct error *error)
-    STATUS_CHECKED;
+                         const struct reuse_options *options, const float *importance,
+                         const double *thresholds, struct error *error) STATUS_CHECKED;
 void reuse_destroy(struct reuse *reuse); /* NULL allowed */
 /* Rows look up, choose and label by the queries that the layer before expected. */
 bool reuse_speculates(const struct reuse *reuse);

@@ -32,6 +32,9 @@ enum reuse_labels {
 struct reuse_options {
     enum reuse_kind kind;
     double eta, power; /* power 0: every head is held to eta, CLO's ablation without Eq. 8 */
+    /* Above 0: thresholds are instead those by which the calibration reused this fraction of the lists and lost least
+     * (reuse_thresholds.h); every head is held to eta where there is no such calibration. */
+    double reused;
     enum reuse_aggregate aggregate;
     enum reuse_labels labels;
     /* A list is chosen anew once so many tokens have come since.  Until then the window reaches back to where the list

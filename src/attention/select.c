@@ -7,7 +7,9 @@
 
 #include "attention/choice.h"
 #include "attention/head_budgets.h"
+#include "attention/reuse_thresholds.h"
 #include "attention/select_internal.h"
+#include "base/checked.h"
 #include "platform/clock.h"
 
 struct select {
@@ -19,6 +21,7 @@ struct select {
     size_t layer_weights, weights_bytes;
     uint32_t weights_digest;
     float *importance;    /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */
+    double *thresholds;   /* owned, [layer][kv_head]: for reuse, measured; NULL: the same */
     double *head_budgets; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
@@ -116,12 +119,35 @@ static enum status load_importance(struct select *select, const struct select_ca
     return STATUS_OK;
 }
 
+/* Layers that do not choose have nothing to reuse. */
+static enum status load_thresholds(struct select *select, const struct select_calibration *calibration,
+                                   struct error *error) {
+    const size_t heads = select->shape.kv_head_count, count = select->shape.layer_count * heads,
+                 first = min_size(select->options.dense_layers * heads, count);
+    if (select->options.reuse.kind != REUSE_SIMILARITY || !(select->options.reuse.reused > 0))
+        return STATUS_OK;
+    select->thresholds = calloc(count, sizeof *select->thresholds);
+    if (select->thresholds == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    if (calibration == NULL || calibration->reuse_curves == NULL) {
+        select->fallback =
+            "reused: no calibration that measured what reuse loses was found; every head is held to "
+            "the same eta";
+        for (size_t i = 0; i < count; i++) select->thresholds[i] = reuse_threshold(&select->options.reuse, 1);
+        return STATUS_OK;
+    }
+    (void)reuse_thresholds_divide(select->thresholds + first,
+                                  calibration->reuse_curves + first * REUSE_CURVE_POINTS, count - first,
+                                  select->options.reuse.reused);
+    return STATUS_OK;
+}
+
 static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_budgets(select, calibration, error));
     TRY(load_importance(select, calibration, error));
+    TRY(load_thresholds(select, calibration, error));
     select->row_capacity = row_capacity;
     select->bounds_mass = select->options.mass_bound && select->layout.has_bounds;
     const size_t heads = row_capacity * select->shape.head_count;
@@ -167,6 +193,7 @@ void select_destroy(struct select *select) {
         select->device->operations->release(select->device, MEMORY_DEVICE, select->scores,
                                             select->scores_bytes);
     free(select->importance);
+    free(select->thresholds);
     free(select->head_budgets);
     free(select->mass_bounds);
     free(select);
@@ -194,6 +221,7 @@ bool select_learns(const struct select *select) { return select->layout.kind == 
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
 const float *select_head_importance(const struct select *select) { return select->importance; }
+const double *select_reuse_thresholds(const struct select *select) { return select->thresholds; }
 
 /* ---- a step ---- */
 

@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "device/device.h"
 
+struct reuse_point;
 struct select;
 struct select_options;
 
@@ -45,6 +46,8 @@ struct select_calibration {
     const uint16_t *(*find)(void *context, const char *kind, size_t layer_index, size_t *columns);
     void *context;
     const float *head_importance; /* [layer_count][head_count], 0..1; NULL: there is none */
+    /* [layer_count][kv_head_count][REUSE_CURVE_POINTS]: what reuse loses; NULL: there is none */
+    const struct reuse_point *reuse_curves;
 };
 
 struct select_method {
@@ -158,6 +161,9 @@ enum status select_options_kept_max(const struct select_options *options, const 
     STATUS_CHECKED;
 /* [layer_count][head_count], 0..1, where options.reuse wants it and there is a calibration; else NULL. */
 const float *select_head_importance(const struct select *select);
+/* [layer_count][kv_head_count]: what a head must be alike by, where options.reuse.reused is given and there is
+ * a calibration; else NULL. */
+const double *select_reuse_thresholds(const struct select *select);
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);
 

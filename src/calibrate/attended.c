@@ -1,6 +1,7 @@
 #include "calibrate/attended.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -75,4 +76,24 @@ enum status attended_load(const struct samples *samples, size_t layer, size_t wi
                            error));
     }
     return STATUS_OK;
+}
+
+/* Weights are the device's. */
+enum status attended_load_output(const struct samples *samples, const struct kernels *kernels, size_t layer,
+                                 float *output, struct error *error) {
+    const struct model_config *config = &samples->model->config;
+    const struct matrix *matrix = &samples->model->layers[layer].output;
+    const size_t bytes = matrix->rows * matrix->row_bytes;
+    if (matrix->columns != config->head_count * config->v_dimension)
+        return error_set(error, STATUS_UNSUPPORTED, "layer %zu: an output matrix of %zu columns", layer,
+                         matrix->columns);
+    uint8_t *rows = malloc(bytes);
+    if (rows == NULL) return error_set(error, STATUS_MEMORY, "no memory for an output matrix");
+    enum status status =
+        device_read(samples->model->device, samples->stream, rows, matrix->data, bytes, error);
+    for (size_t i = 0; i < matrix->rows && status == STATUS_OK; i++)
+        kernels->convert.dequantize[matrix->type](rows + i * matrix->row_bytes, output + i * matrix->columns,
+                                                  matrix->columns);
+    free(rows);
+    return status;
 }

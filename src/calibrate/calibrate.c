@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "calibrate/gram.h"
+#include "calibrate/reuse_study.h"
 #include "calibrate/skew.h"
 #include "tensor/half.h"
 
@@ -17,6 +18,8 @@ struct calibrate_options calibrate_options_default(void) {
                                       .window_count = 8,
                                       .text_queries = 48,
                                       .probe_queries = 24,
+                                      .run_windows = 4,
+                                      .run_count = 128,
                                       .bits = {128, 256},
                                       .bits_count = 2,
                                       .epochs = 15,
@@ -44,6 +47,8 @@ enum status calibrate_options_fit(struct calibrate_options *options, const struc
                          token_count, WINDOWS_MIN, WINDOW_MIN);
     options->window_count = min_size(options->window_count, token_count / options->window_size);
     options->held_out = max_size(options->window_count / 4, 1);
+    options->run_windows = min_size(options->run_windows, options->window_count);
+    options->run_count = min_size(options->run_count, options->window_size / 4);
     return STATUS_OK;
 }
 
@@ -62,7 +67,7 @@ struct calibration_run {
 };
 
 /* Shares of the work, as measured on the bundled model. */
-static const double collect_share = 0.12, study_share = 0.08;
+static const double collect_share = 0.12, study_share = 0.08, reuse_share = 0.1;
 
 static bool told(struct calibration_run *run, double share) {
     const struct calibrate_options *o = run->options;
@@ -92,6 +97,8 @@ static enum status collect(struct calibration_run *run, const int32_t *tokens, s
                                                      .held_out = o->held_out,
                                                      .text_queries = o->text_queries,
                                                      .probe_queries = o->probe_queries,
+                                                     .run_windows = o->run_windows,
+                                                     .run_count = o->run_count,
                                                      .seed = o->seed,
                                                      .bos = o->bos,
                                                      .block = 512,
@@ -152,6 +159,23 @@ static enum status study(struct calibration_run *run, struct error *error) {
         if (told(run, (double)(layer + 1) / (double)r->layer_count)) status = interrupted(error);
     }
     layer_study_destroy(study);
+    return status;
+}
+
+static enum status study_reuse(struct calibration_run *run, struct error *error) {
+    const struct calibrate_options *o = run->options;
+    const struct reuse_study_options how = {.keep = o->keep, .sinks = o->sinks, .recent = o->recent};
+    struct calibration_result *r = run->result;
+    struct reuse_study *study;
+    enum status status = STATUS_OK;
+    run->began += run->span, run->span = reuse_share, run->stage = "reuse";
+    TRY(reuse_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
+    for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
+        status = reuse_study_run(study, layer, r->importance + layer * r->head_count,
+                                 r->reuse + layer * r->kv_head_count * REUSE_CURVE_POINTS, error);
+        if (told(run, (double)(layer + 1) / (double)r->layer_count)) status = interrupted(error);
+    }
+    reuse_study_destroy(study);
     return status;
 }
 
@@ -237,7 +261,8 @@ static bool allocate(struct calibration_result *r) {
     r->importance = calloc(heads, sizeof(float));
     r->alone = calloc(heads, sizeof(float));
     r->sensitivity = calloc(r->layer_count * STUDY_ROUNDINGS, sizeof(float));
-    return there && r->skew != NULL && r->skew_kept != NULL && r->similarity != NULL &&
+    r->reuse = calloc(kv_heads * REUSE_CURVE_POINTS, sizeof *r->reuse);
+    return there && r->reuse != NULL && r->skew != NULL && r->skew_kept != NULL && r->similarity != NULL &&
            r->similarity_quantiles != NULL && r->idle != NULL && r->importance != NULL && r->alone != NULL &&
            r->sensitivity != NULL;
 }
@@ -255,6 +280,7 @@ void calibration_result_deinit(struct calibration_result *result) {
     free(result->importance);
     free(result->alone);
     free(result->sensitivity);
+    free(result->reuse);
     *result = (struct calibration_result){0};
 }
 
@@ -279,6 +305,7 @@ enum status calibrate_run(struct calibration_result *result, struct model *model
         take_similarity(&run);
         status = study(&run, error);
     }
+    if (status == STATUS_OK) status = study_reuse(&run, error);
     if (status == STATUS_OK) status = learn_all(&run, error);
     hash_head_destroy(run.head);
     samples_deinit(&run.samples);

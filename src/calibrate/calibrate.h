@@ -3,6 +3,7 @@
  *   text --> windows through the model (samples.h) --> hash weights   (hash_learn.h)
  *                                                   --> skewing        (skew.h)
  *                                                   --> similarity of adjacent queries (samples.h)
+ *                                                   --> what reuse loses, by threshold (reuse_study.h)
  *                                                   --> head importance, K/V sensitivity (layer_study.h)
  *        --> MODEL.calib.gguf (docs/formats.md), read by model/calibration.h
  *
@@ -16,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/reuse_thresholds.h"
 #include "base/status.h"
 #include "calibrate/hash_learn.h"
 #include "calibrate/layer_study.h"
@@ -31,6 +33,7 @@ struct calibrate_options {
     size_t window_size; /* tokens */
     size_t window_count, held_out;
     size_t text_queries, probe_queries; /* per window */
+    size_t run_windows, run_count;      /* runs of adjacent positions, that what reuse loses is measured in */
     size_t bits[CALIBRATE_BITS_MAX], bits_count;
     size_t epochs, steps; /* of hash training */
     /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
@@ -64,6 +67,7 @@ struct calibration_result {
     bool *idle;
     float *importance, *alone;     /* [layer][head] */
     float *sensitivity;            /* [layer][STUDY_ROUNDINGS] */
+    struct reuse_point *reuse;     /* [layer][kv_head][REUSE_CURVE_POINTS]; NULL: not measured */
     const char *importance_source; /* "layer-local surrogate", or the file they came from */
 };
 

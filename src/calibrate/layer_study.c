@@ -243,28 +243,9 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
     return status;
 }
 
-/* W_O as floats.  Weights are the device's. */
-static enum status load_output(struct layer_study *s, const struct matrix *output, struct error *error) {
-    const size_t bytes = output->rows * output->row_bytes;
-    uint8_t *rows = malloc(bytes);
-    if (rows == NULL) return error_set(error, STATUS_MEMORY, "no memory for an output matrix");
-    enum status status =
-        device_read(s->samples->model->device, s->samples->stream, rows, output->data, bytes, error);
-    for (size_t i = 0; i < output->rows && status == STATUS_OK; i++)
-        s->kernels->convert.dequantize[output->type](rows + i * output->row_bytes,
-                                                     s->output + i * output->columns, output->columns);
-    free(rows);
-    return status;
-}
-
 enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first, float *importance,
                             float *alone, float *sensitivity, struct error *error) {
-    const struct model_config *config = &study->samples->model->config;
-    const struct matrix *output = &study->samples->model->layers[layer].output;
-    if (output->columns != config->head_count * config->v_dimension)
-        return error_set(error, STATUS_UNSUPPORTED, "layer %zu: an output matrix of %zu columns", layer,
-                         output->columns);
-    TRY(load_output(study, output, error));
+    TRY(attended_load_output(study->samples, study->kernels, layer, study->output, error));
     TRY(study_heads(study, layer, window_first, importance, alone, error));
     return study_rounding(study, layer, window_first, sensitivity, error);
 }

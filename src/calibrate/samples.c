@@ -79,6 +79,20 @@ static void add_similarity(struct samples *s, size_t layer, size_t head, const f
     s->similarity_sum[entry] += cosine;
 }
 
+/* Rows of a block that are of the window's run. */
+static void keep_run(struct samples *s, size_t layer, const float *q, size_t row_count) {
+    const struct samples_options *o = &s->options;
+    const size_t width = s->model->config.head_count * s->model->config.k_dimension,
+                 first = samples_run_first(s);
+    if (s->window >= o->run_windows) return;
+    float *run = s->runs + (layer * o->run_windows + s->window) * o->run_count * width;
+    for (size_t row = 0; row < row_count; row++) {
+        const size_t position = s->block_first + row;
+        if (position >= first && position < first + o->run_count)
+            memcpy(run + (position - first) * width, q + row * width, width * sizeof *q);
+    }
+}
+
 static void see_queries(void *context, const struct attention_event *event) {
     struct samples *s = context;
     const float *q = event->q;
@@ -96,6 +110,7 @@ static void see_queries(void *context, const struct attention_event *event) {
         memcpy(previous, now, width * sizeof *now);
         if (layer == 0 && position >= 2 && position < text) s->similarity_count++;
     }
+    keep_run(s, layer, q, row_count);
     for (size_t i = 0; i < s->query_count; i++) {
         size_t position = s->positions[s->window * s->query_count + i];
         if (position < s->block_first || position >= s->block_first + row_count) continue;
@@ -154,12 +169,13 @@ static enum status allocate(struct samples *s, struct error *error) {
     s->tokens = calloc(windows * o->window_size, sizeof *s->tokens);
     s->positions = calloc(windows * s->query_count, sizeof *s->positions);
     s->queries = calloc(windows * s->query_count * heads, config->k_dimension * sizeof *s->queries);
+    s->runs = calloc(o->run_windows * o->run_count * heads + 1, config->k_dimension * sizeof *s->runs);
     s->similarity = calloc(heads * SIMILARITY_BINS, sizeof *s->similarity);
     s->similarity_sum = calloc(heads, sizeof *s->similarity_sum);
     s->previous = calloc(heads * config->k_dimension, sizeof *s->previous);
     s->sequences = calloc(windows, sizeof(struct kv_sequence *));
-    if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->similarity == NULL ||
-        s->similarity_sum == NULL || s->previous == NULL || s->sequences == NULL)
+    if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->runs == NULL ||
+        s->similarity == NULL || s->similarity_sum == NULL || s->previous == NULL || s->sequences == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
                          windows, o->window_size);
     TRY(create_cache(s, error));
@@ -195,6 +211,7 @@ enum status samples_collect(struct samples *samples, struct model *model, const 
                             const struct samples_options *options, struct error *error) {
     size_t spans = options->window_size / 8 / SAMPLES_SPAN; /* at most an eighth of the window */
     ASSERT(options->window_count > options->held_out && options->held_out > 0 && spans > 0);
+    ASSERT(options->run_windows <= options->window_count && options->run_count <= options->window_size / 2);
     *samples = (struct samples){.model = model, .options = *options};
     samples->probe_count = min_size(spans, 10) * SAMPLES_SPAN;
     samples->query_count = options->text_queries + options->probe_queries;
@@ -218,6 +235,7 @@ void samples_deinit(struct samples *samples) {
     free(samples->tokens);
     free(samples->positions);
     free(samples->queries);
+    free(samples->runs);
     free(samples->similarity);
     free(samples->similarity_sum);
     free(samples->previous);
@@ -231,6 +249,18 @@ const float *samples_query(const struct samples *samples, size_t layer, size_t w
     const struct model_config *config = &samples->model->config;
     size_t entry = (layer * samples->options.window_count + window) * samples->query_count + query;
     return samples->queries + (entry * config->head_count + head) * config->k_dimension;
+}
+
+const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
+                               size_t head) {
+    const struct model_config *config = &samples->model->config;
+    const struct samples_options *o = &samples->options;
+    const size_t entry = (layer * o->run_windows + window) * o->run_count + step;
+    return samples->runs + (entry * config->head_count + head) * config->k_dimension;
+}
+
+size_t samples_run_first(const struct samples *samples) {
+    return samples->options.window_size - samples->probe_count - samples->options.run_count;
 }
 
 size_t samples_position(const struct samples *samples, size_t window, size_t query) {

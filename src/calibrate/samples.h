@@ -25,6 +25,7 @@ enum { SAMPLES_SPAN = 32 }; /* tokens of a copied span, as in a passkey of DuoAt
 struct samples_options {
     size_t window_size, window_count, held_out; /* held_out of window_count */
     size_t text_queries, probe_queries;         /* positions kept per window */
+    size_t run_windows, run_count; /* of the first windows, the last positions of the text, all of them */
     uint64_t seed;
     int32_t bos;                                           /* first token of each window; -1: none */
     size_t block;                                          /* rows of a forward pass */
@@ -40,6 +41,7 @@ struct samples {
     size_t query_count, probe_count; /* per window: all positions; the tokens that are probes */
     size_t *positions; /* [window_count][query_count]: text positions, then probes, each ascending */
     float *queries;    /* [layer_count][window_count][query_count][head_count][k_dimension] */
+    float *runs;       /* [layer_count][run_windows][run_count][head_count][k_dimension] */
     /* [layer_count][head_count][SIMILARITY_BINS]: histogram of the cosines of adjacent queries, text only. */
     uint64_t *similarity;
     double *similarity_sum;
@@ -63,6 +65,10 @@ void samples_deinit(struct samples *samples); /* safe on a zeroed one */
 /* One query head's query. */
 const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
                            size_t head);
+/* The same of a run's position. */
+const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
+                               size_t head);
+size_t samples_run_first(const struct samples *samples); /* position of a run's first step */
 size_t samples_position(const struct samples *samples, size_t window, size_t query);
 /* Keys (or values) [first, first + count) of a window, as floats: out[count][dimension]. */
 enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,

@@ -60,10 +60,14 @@ static void add_scores(struct sidecar *s) {
          r->similarity_quantiles,
          {CALIBRATE_QUANTILES, r->head_count, r->layer_count}},
         {"kv_sensitivity", r->sensitivity, {STUDY_ROUNDINGS, r->layer_count, 0}},
+        {"reuse_curve",
+         (const float *)(const void *)r->reuse,
+         {sizeof *r->reuse / sizeof(float), REUSE_CURVE_POINTS, r->layer_count * r->kv_head_count}},
         {"skew_kept", r->skew_kept, {r->kv_head_count, r->layer_count, 0}},
     };
     for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
         const uint64_t *d = scores[i].dimensions;
+        if (scores[i].data == NULL) continue; /* not measured */
         snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MAX, "%s",
                  scores[i].name);
     }
@@ -149,7 +153,7 @@ enum status calibration_write(const struct calibration_result *result, const str
                               const char *path, struct error *error) {
     struct sidecar s = {.result = result};
     size_t bits_count = result->options.bits_count;
-    s.capacity = result->layer_count * (bits_count + 1) + 6 + bits_count;
+    s.capacity = result->layer_count * (bits_count + 1) + 7 + bits_count;
     s.entries = calloc(s.capacity, sizeof *s.entries);
     s.recalls = calloc(bits_count * result->layer_count * result->kv_head_count + 1, 3 * sizeof *s.recalls);
     enum status status = s.entries == NULL || s.recalls == NULL

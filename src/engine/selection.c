@@ -1,6 +1,7 @@
 /* selection: what an engine and each of its sequences select, and the key indexes that this needs. */
 #include <stdlib.h>
 
+#include "attention/reuse_thresholds.h"
 #include "base/checked.h"
 #include "engine/engine_internal.h"
 #include "model/calibration.h"
@@ -32,7 +33,10 @@ static enum status make_select(struct engine *engine, const struct select_option
         .path = path,
         .find = file != NULL ? calibration_find : NULL,
         .context = file,
-        .head_importance = file != NULL ? calibration_head_importance(file) : NULL};
+        .head_importance = file != NULL ? calibration_head_importance(file) : NULL,
+        .reuse_curves = file != NULL ? (const struct reuse_point *)(const void *)calibration_reuse_curve(
+                                           file, REUSE_CURVE_POINTS)
+                                     : NULL};
     if (status == STATUS_OK)
         status = select_create(&engine->select, engine->model->device, &shape, options, &calibration,
                                max_size(engine->batch_size, engine->sequence_capacity), error);

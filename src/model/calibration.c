@@ -176,6 +176,22 @@ static enum status check_sensitivity(const struct calibration *c, struct error *
     return STATUS_OK;
 }
 
+static enum status check_reuse(const struct calibration *c, struct error *error) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, "reuse_curve");
+    if (tensor == NULL) return STATUS_OK;
+    TRY(check_shape(c, tensor, TENSOR_F32,
+                    (uint64_t[]){3, 0, c->config->layer_count * c->config->kv_head_count}, error));
+    const float *values = (const float *)(const void *)tensor->data;
+    for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i += 3)
+        if (!isfinite(values[i]) || !(values[i + 1] >= 0 && values[i + 1] <= 1) || !isfinite(values[i + 2]))
+            return error_set(error, STATUS_MODEL,
+                             "%s: reuse_curve: point %llu is %g, %g, %g, expected finite numbers and hits "
+                             "of 0 to 1",
+                             c->gguf.path, (unsigned long long)(i / 3), (double)values[i],
+                             (double)values[i + 1], (double)values[i + 2]);
+    return STATUS_OK;
+}
+
 /* blk.N.skew: 0 (any number of columns), blk.N.hash_128: 128; UINT64_MAX: neither. */
 static uint64_t columns_named(const struct gguf_tensor *tensor) {
     char name[GGUF_NAME_BYTES_MAX + 1];
@@ -200,6 +216,7 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
     }
     TRY(check_scores(c, "head_importance", 0, 1, error));
     TRY(check_sensitivity(c, error));
+    TRY(check_reuse(c, error));
     return check_scores(c, "query_similarity", -1, 1, error);
 }
 
@@ -311,4 +328,10 @@ const float *calibration_query_similarity(const struct calibration *calibration)
 
 const float *calibration_kv_sensitivity(const struct calibration *calibration) {
     return scores(calibration, "kv_sensitivity");
+}
+
+const float *calibration_reuse_curve(const struct calibration *calibration, size_t points) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(&calibration->gguf, "reuse_curve");
+    return tensor == NULL || tensor->dimensions[1] != points ? NULL
+                                                             : (const float *)(const void *)tensor->data;
 }

@@ -55,6 +55,9 @@ enum calibration_rounding {
     CALIBRATION_V4,
     CALIBRATION_ROUNDINGS
 };
+/* [layer_count][kv_head_count][points][3]: threshold, hits and loss of reuse (attention/reuse_thresholds.h); NULL: not
+ * in the file.  points must be what the caller knows. */
+const float *calibration_reuse_curve(const struct calibration *calibration, size_t points);
 /* [layer_count][CALIBRATION_ROUNDINGS]: relative error of a layer's attention with K or V rounded; NULL: not in the
  * file. */
 const float *calibration_kv_sensitivity(const struct calibration *calibration);

@@ -53,12 +53,13 @@ const struct preset preset_table[] = {
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},
      .keep = "100%"},
-    /* Codes and share as published. */
+    /* Codes and share as published; thresholds and labels by what a real model loses
+     * (docs/decisions/0028-lists-that-are-kept.md).  As published: reused=0,labels=speculated. */
     {.name = "clo",
      .summary = "selections kept while queries stay alike (CLO)",
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
-     .settings = "bits=256"},
+     .settings = "bits=256,reused=0.5,labels=exact"},
     /* Not built yet. */
     {.name = "retroinfer", .summary = "clusters and an estimate of the rest (RetroInfer)"},
     {.name = "pqcache", .summary = "product-quantised keys (PQCache)"},

@@ -8,6 +8,7 @@
 
 #include "attention/attention.h"
 #include "attention/reuse_options.h"
+#include "attention/reuse_thresholds.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
 #include "device/device.h"
@@ -140,9 +141,11 @@ static struct select_options similar(double eta, double power, size_t age) {
     return options;
 }
 
-static void use(struct rig *rig, struct select_options options, const float *importance) {
+static void use_calibrated(struct rig *rig, struct select_options options, const float *importance,
+                           const struct reuse_point *curves) {
     const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION};
-    const struct select_calibration calibration = {.path = "none", .head_importance = importance};
+    const struct select_calibration calibration = {
+        .path = "none", .head_importance = importance, .reuse_curves = curves};
     attention_drop_select(rig->attention);
     select_destroy(rig->select);
     assert_ok(select_create(&rig->select, rig->device, &shape, &options, &calibration, CONTEXT, &rig->error),
@@ -157,6 +160,10 @@ static void use(struct rig *rig, struct select_options options, const float *imp
         }
     assert_ok(attention_set_select(rig->attention, rig->select, &rig->error), rig->error);
     attention_set_observer(rig->attention, note, rig);
+}
+
+static void use(struct rig *rig, struct select_options options, const float *importance) {
+    use_calibrated(rig, options, importance, NULL);
 }
 
 struct expectation {
@@ -399,6 +406,38 @@ static void opposite_queries(void **state) {
     }
 }
 
+/* Thresholds by what was measured: in layer 0 KV head 0 loses nothing by reuse, in layer 1 KV head 1; the others lose a
+ * lot.  Without a measurement every head is held to eta. */
+static void measured_thresholds(void **state) {
+    (void)state;
+    static struct reuse_point curves[LAYERS * KV_HEADS * REUSE_CURVE_POINTS];
+    static const float nothing[LAYERS * HEADS]; /* by which importance alone would reuse everything */
+    for (size_t i = 0; i < LAYERS * KV_HEADS * REUSE_CURVE_POINTS; i++) {
+        const size_t point = i % REUSE_CURVE_POINTS, lane = i / REUSE_CURVE_POINTS;
+        const float hits = 1 - (float)point / (REUSE_CURVE_POINTS - 1);
+        const bool is_free = lane == 0 || lane == 3;
+        curves[i] = (struct reuse_point){(float)reuse_curve_thresholds[point], hits, is_free ? 0 : hits};
+    }
+    for (size_t round = 0; round < 3; round++) {
+        struct select_options options = similar(round == 2 ? 1.01 : 0.8, 3, 64);
+        options.reuse.reused = 0.5;
+        struct rig rig;
+        rig_open(&rig, options, nothing);
+        use_calibrated(&rig, options, nothing, round == 1 ? NULL : curves);
+        step(&rig, 0);
+        (void)hits_of(&rig, STEP_LOOKUPS);
+        for (size_t i = 0; i < 3; i++) {
+            fill(&rig, rig.q[0], Q_SIZE);
+            step(&rig, 0); /* queries that are unlike those of before */
+            assert_int_equal(hits_of(&rig, STEP_LOOKUPS), round == 0 ? 2 : 0);
+        }
+        step(&rig, 0); /* the same once more: above 1 nothing is reused */
+        const uint64_t expected[3] = {2, STEP_LOOKUPS, 0};
+        assert_int_equal(hits_of(&rig, STEP_LOOKUPS), expected[round]);
+        rig_close(&rig);
+    }
+}
+
 /* A hit leaves the label as it is, so that queries which turn slowly are noticed. */
 static void labels_do_not_drift(void **state) {
     (void)state;
@@ -546,6 +585,7 @@ int main(void) {
         cmocka_unit_test(heads_hit_one_by_one),
         cmocka_unit_test(queries_that_are_no_numbers_choose),
         cmocka_unit_test(opposite_queries),
+        cmocka_unit_test(measured_thresholds),
         cmocka_unit_test(labels_do_not_drift),
         cmocka_unit_test(what_is_forgotten),
         cmocka_unit_test(company_changes_nothing),

@@ -53,9 +53,9 @@ static void generated_text_is_found(void **state) {
     struct model *model = *state;
     /* Heads that find every query alike, as the published thresholds let heads without importance. */
     const double full = expects_the_span(model, "full", NULL),
-                 aged = expects_the_span(model, "clo", "eta=-1,power=0,age=64"),
-                 ageless = expects_the_span(model, "clo", "eta=-1,power=0,age=0"),
-                 usual = expects_the_span(model, "clo", "power=0");
+                 aged = expects_the_span(model, "clo", "reused=0,eta=-1,power=0,age=64,labels=speculated"),
+                 ageless = expects_the_span(model, "clo", "reused=0,eta=-1,power=0,age=0,labels=speculated"),
+                 usual = expects_the_span(model, "clo", "reused=0,power=0,labels=speculated");
     print_message("mean log-probability: full %.2f, clo %.2f, every query alike %.2f, and without age %.2f\n",
                   full, usual, aged, ageless);
     assert_true(full > -6); /* any token: -10.8 */

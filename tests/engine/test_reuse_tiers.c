@@ -122,8 +122,9 @@ static float *decode(struct rig *rig, struct select_statistics *statistics) {
 
 static void tiers_change_nothing(void **state) {
     struct rig *rig = *state;
-    static const char *const sets[] = {"dense=0", "dense=0,eta=0.3,power=0,age=5", "dense=0,labels=exact",
-                                       "dense=1,eta=-1,age=3,page=16"};
+    static const char *const sets[] = {
+        "dense=0,reused=0,labels=speculated", "dense=0,reused=0,labels=speculated,eta=0.3,power=0,age=5",
+        "dense=0,reused=0", "dense=1,reused=0,labels=speculated,eta=-1,age=3,page=16", "dense=0,eta=0.3"};
     struct random random;
     random_init(&random, test_seed(23));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -153,7 +154,7 @@ static void tiers_change_nothing(void **state) {
  * with the least budget nothing can be held. */
 static void hits_read_nothing(void **state) {
     struct rig *rig = *state;
-    static const char set[] = "dense=0,eta=-1,power=0,resident=0";
+    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
     for (size_t round = 0; round < 2; round++) {
         engine_open(rig, set, budget(rig, set, round == 0 ? 2 * kv_bytes(rig) : 0, 1), 1);
         struct sequence *sequence = prompted(rig, PROMPT);
@@ -175,7 +176,7 @@ static void hits_read_nothing(void **state) {
 /* What one sequence holds goes where another needs the slots, and with a cut. */
 static void what_is_held_gives_way(void **state) {
     struct rig *rig = *state;
-    static const char set[] = "dense=0,eta=-1,power=0,resident=0";
+    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
     engine_open(rig, set, budget(rig, set, kv_bytes(rig), SEQUENCES), SEQUENCES);
     struct sequence *first = prompted(rig, PROMPT - 8);
     assert_ok(sequence_flush(first, &rig->error), rig->error);
