@@ -134,7 +134,7 @@ static void bench_shapes(const struct bench_options *options, struct pool *pool,
         run->query_count = 0;
         run->chunk_count = chunks_fill(run, bench->buffer, bench->bytes);
         measure(options, pool, run, bench->buffer, run->chunk_count * run->layout.chunk_bytes, name);
-        run->query_count = bench->kernels.prefill_query_block;
+        run->query_count = bench->kernels.prefill_block_rows;
         run->chunk_count = min_size(run->chunk_count, PREFILL_TOKENS / KV_CHUNK_TOKENS);
         if (run->group == 1 || run->group == 4)
             measure(options, pool, run, bench->buffer, bench->bytes, name);

@@ -42,6 +42,7 @@ struct attend_run {
     struct decode_row *rows;      /* [row_count] */
     struct prefill_block *blocks; /* [block_count], most work first */
     size_t row_count, block_count;
+    size_t block_queries; /* of a prefill unit */
     size_t prefill_units, decode_units;
     bool merges;     /* some row has more than one range */
     float *partials; /* [decode_units][partial_stride] */
@@ -79,7 +80,7 @@ static void plan_decode_row(struct attend_run *run, const struct attend_item *it
 }
 
 static void plan_prefill_item(struct attend_run *run, const struct attend_item *item) {
-    size_t step = run->device->kernels.attention.prefill_query_block;
+    const size_t step = run->block_queries;
     for (size_t first = 0; first < item->row_count; first += step) {
         struct prefill_block block = {item, first, min_size(step, item->row_count - first), 0};
         uint64_t last = item->position_first + first + block.query_count - 1;
@@ -204,13 +205,11 @@ static void attend_task(void *context, const struct pool_worker *worker) {
     struct attend_run *run = context;
     uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
     size_t units = run->prefill_units + run->decode_units, unit = cpu_ticket(worker, &run->alone_next);
-    while (unit < units) {
-        size_t then =
-            cpu_ticket(worker, &run->alone_next); /* drawn early, so that its first rows can be prefetched */
-        if (unit < run->prefill_units)
-            prefill_unit(run, unit, scratch);
-        else
-            decode_unit(run, unit - run->prefill_units, then - run->prefill_units, scratch);
+    for (; unit < run->prefill_units; unit = cpu_ticket(worker, &run->alone_next))
+        prefill_unit(run, unit, scratch);
+    while (unit < units) { /* the next one is drawn early, so that its first rows can be prefetched */
+        size_t then = cpu_ticket(worker, &run->alone_next);
+        decode_unit(run, unit - run->prefill_units, then - run->prefill_units, scratch);
         unit = then;
     }
     if (!run->merges) return;
@@ -222,7 +221,7 @@ static void attend_task(void *context, const struct pool_worker *worker) {
 }
 
 /* How many entries the two lists need, before scratch for them is there. */
-static void count_entries(const struct attend_operation *operation, size_t query_block, size_t *rows,
+static void count_entries(const struct attend_operation *operation, size_t block_queries, size_t *rows,
                           size_t *blocks) {
     *rows = *blocks = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
@@ -230,7 +229,7 @@ static void count_entries(const struct attend_operation *operation, size_t query
         if (count <= DECODE_ROWS_MAX)
             *rows += count;
         else
-            *blocks += (count + query_block - 1) / query_block;
+            *blocks += (count + block_queries - 1) / block_queries;
     }
 }
 
@@ -258,7 +257,8 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
     ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= 64);
 
     size_t rows, blocks, units, bytes = 0;
-    count_entries(operation, kernels->prefill_query_block, &rows, &blocks);
+    run.block_queries = max_size(kernels->prefill_block_rows / run.group, 1);
+    count_entries(operation, run.block_queries, &rows, &blocks);
     run.partial_stride = partial_floats(operation, run.group, layout->v_dimension, &units);
     run.thread_bytes = align_up(max_size(kernels->decode_scratch_bytes(run.group, layout),
                                          kernels->prefill_scratch_bytes(run.group, layout)),

@@ -112,7 +112,7 @@ struct attention_kernels {
                    float *out, size_t out_stride);
     void (*prefill)(const struct attention_prefill_args *args);
     size_t (*prefill_scratch_bytes)(size_t group, const struct kv_layout *layout);
-    size_t prefill_query_block; /* query_count that suits the variant: split prompts at its multiples */
+    size_t prefill_block_rows; /* queries x group that the variant works on at once: split prompts at their multiples */
     /* Stores one token's K and V (floats, post-RoPE) as row `token` (0..63) of a chunk. */
     void (*store)(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v);
     /* Reads a row back as floats (tests, and methods that need exact keys). */

@@ -331,5 +331,5 @@ static void prefill_amx(const struct attention_prefill_args *args) {
 void attention_prefill_amx_install(struct attention_kernels *kernels) {
     kernels->prefill = prefill_amx;
     kernels->prefill_scratch_bytes = prefill_scratch_bytes;
-    kernels->prefill_query_block = BLOCK_ROWS;
+    kernels->prefill_block_rows = BLOCK_ROWS;
 }

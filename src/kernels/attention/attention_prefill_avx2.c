@@ -9,5 +9,5 @@ size_t attention_prefill_avx2_scratch_bytes(size_t group, const struct kv_layout
 void attention_prefill_avx2_install(struct attention_kernels *kernels) {
     kernels->prefill = prefill_floats;
     kernels->prefill_scratch_bytes = prefill_scratch_bytes;
-    kernels->prefill_query_block = BLOCK_ROWS;
+    kernels->prefill_block_rows = BLOCK_ROWS;
 }

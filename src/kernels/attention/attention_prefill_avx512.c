@@ -17,5 +17,5 @@ static size_t scratch_bytes(size_t group, const struct kv_layout *layout) {
 void attention_prefill_avx512_install(struct attention_kernels *kernels) {
     kernels->prefill = prefill;
     kernels->prefill_scratch_bytes = scratch_bytes;
-    kernels->prefill_query_block = BLOCK_ROWS;
+    kernels->prefill_block_rows = BLOCK_ROWS;
 }

@@ -3,5 +3,5 @@
 void attention_prefill_neon_install(struct attention_kernels *kernels) {
     kernels->prefill = prefill_floats;
     kernels->prefill_scratch_bytes = prefill_scratch_bytes;
-    kernels->prefill_query_block = BLOCK_ROWS;
+    kernels->prefill_block_rows = BLOCK_ROWS;
 }

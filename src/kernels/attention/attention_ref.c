@@ -228,7 +228,7 @@ void attention_ref_install(struct attention_kernels *kernels) {
         .finish = finish,
         .prefill = prefill,
         .prefill_scratch_bytes = scratch_bytes,
-        .prefill_query_block = 1,
+        .prefill_block_rows = 1,
         .store = attention_store_ref,
         .load = load,
     };
