@@ -7,14 +7,15 @@
 #include "platform/clock.h"
 
 uint64_t fetch_bytes(const struct fetch_options *options) {
-    return options->jobs * sizeof(struct fetch_job) + options->chunks * sizeof(uint32_t);
+    return options->jobs * sizeof(struct fetch_job) + options->chunks * (sizeof(uint32_t) + sizeof(uint8_t));
 }
 
 enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error) {
     *fetch = (struct fetch){.capacity = options->jobs, .chunks_capacity = options->chunks};
     fetch->jobs = calloc(options->jobs, sizeof *fetch->jobs);
     fetch->chunks = calloc(max_size(options->chunks, 1), sizeof *fetch->chunks);
-    if (fetch->jobs != NULL && fetch->chunks != NULL) return STATUS_OK;
+    fetch->blocks = calloc(max_size(options->chunks, 1), sizeof *fetch->blocks);
+    if (fetch->jobs != NULL && fetch->chunks != NULL && fetch->blocks != NULL) return STATUS_OK;
     fetch_deinit(fetch);
     return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
 }
@@ -23,6 +24,7 @@ void fetch_deinit(struct fetch *fetch) {
     fetch_drop(fetch);
     free(fetch->jobs);
     free(fetch->chunks);
+    free(fetch->blocks);
     *fetch = (struct fetch){0};
 }
 
@@ -51,19 +53,25 @@ void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t i
     request->scan = true;
 }
 
-/* The chunks that rows lie in, without repetition. */
+/* The chunks that rows lie in, without repetition, and the blocks of each. */
 static void add_list(struct fetch *fetch, struct kv_fetch *request, const struct row_list *list) {
     const uint32_t *rows = list->rows;
     uint32_t *chunks = fetch->chunks + fetch->chunks_used;
+    uint8_t *blocks = fetch->blocks + fetch->chunks_used;
     size_t used = 0;
     for (size_t i = 0; i < list->count;) {
         uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
-        if (used == 0 || chunks[used - 1] != chunk) chunks[used++] = chunk;
+        if (used == 0 || chunks[used - 1] != chunk) {
+            blocks[used] = 0;
+            chunks[used++] = chunk;
+        }
         bool whole =
             i + KV_CHUNK_TOKENS <= list->count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
+        blocks[used - 1] |= whole ? UINT8_MAX : (uint8_t)(1u << rows[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS);
         i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
     }
     request->chunks = chunks;
+    request->blocks = blocks;
     request->chunk_count = used;
     fetch->chunks_used += used;
 }

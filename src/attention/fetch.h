@@ -21,7 +21,9 @@ struct fetch {
     struct fetch_job *jobs; /* owned; [capacity] */
     size_t capacity, count, begun, done;
     size_t layer_index;
-    uint32_t *chunks; /* owned; [chunks_capacity]: what the jobs of a choice borrow */
+    /* Owned; [chunks_capacity] each: what the jobs of a choice borrow. */
+    uint32_t *chunks;
+    uint8_t *blocks; /* of each chunk those of 8 tokens that are chosen, a bit each */
     size_t chunks_capacity, chunks_used;
 };
 
@@ -39,8 +41,8 @@ void fetch_drop(struct fetch *fetch);
 /* All chunks that rows [first, end) lie in. */
 void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
                      uint64_t first, uint64_t end);
-/* The chunks of every list of a choice; sequences: of the items that its rows are of.  stays: what is read is soon
- * wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
+/* The chunks of every list of a choice, and of each the blocks that the list has rows in; sequences: of the items that
+ * its rows are of.  stays: what is read is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
 enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
                              struct kv_sequence *const *sequences, bool stays, struct error *error)
     STATUS_CHECKED;

@@ -25,7 +25,7 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     size_t tables = (size_t)1 + (config->key_index_bytes > 0 ? 1 : 0) + (config->quantized_pages ? 1 : 0);
     return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
            max_size(config->sequence_capacity, 1) * lanes * sizeof(uint32_t) +
-           (uint64_t)TIER_RING_PAGES * sizeof(uint32_t);
+           (uint64_t)TIER_RING_PAGES * sizeof(struct tier_place);
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {

@@ -45,10 +45,17 @@ static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetc
            tier->slots.scan_pins + fetch->chunk_count > most;
 }
 
+static uint8_t fetch_blocks(const struct kv_fetch *fetch, size_t index) {
+    return fetch->blocks != NULL ? fetch->blocks[index] : UINT8_MAX;
+}
+
 /* A submission to a full queue blocks, and a prefetch must not block. */
 static bool prefetch_fits_queue(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    return !fetch->is_prefetch ||
-           fetch->chunk_count - fetch->pinned <= io_queue_free_count(tier->reads.queue);
+    if (!fetch->is_prefetch) return true;
+    size_t requests = 0;
+    for (size_t i = fetch->pinned; i < fetch->chunk_count; i++)
+        requests += tier_requests_of(tier, fetch_blocks(fetch, i));
+    return requests <= io_queue_free_count(tier->reads.queue);
 }
 
 /* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
@@ -74,11 +81,21 @@ static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struc
     while (tier_slot_at(tier, quantized)->state == SLOT_READING) tier_drain(tier, 1);
     tier->codec.q4_decode(&tier->cache->layout, quantized, tier_slot_memory(tier, slot));
     slot->state = SLOT_CLEAN;
+    slot->parts = TIER_PARTS_ALL;
     return true;
 }
 
+static void read_missing(struct kv_fetch *fetch, struct slot *slot, uint8_t blocks,
+                         struct read_batch *batch) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
+    tier_read_blocks(tier, batch, slot, blocks);
+    fetch->missed++;
+    ++*(fetch->is_prefetch ? &tier->statistics.prefetched : &tier->statistics.misses);
+}
+
 /* A slot for a chunk that has none, on its way there; NULL: not now. */
-static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, struct read_batch *batch) {
+static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, uint8_t blocks,
+                                      struct read_batch *batch) {
     struct kv_sequence *sequence = fetch->sequence;
     struct kv_tier *tier = sequence->cache->tier;
     size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
@@ -94,9 +111,24 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, st
         tier->statistics.hits += !fetch->is_prefetch;
         return slot;
     }
-    tier_batch_add(tier, batch, slot);
-    fetch->missed++;
-    ++*(fetch->is_prefetch ? &tier->statistics.prefetched : &tier->statistics.misses);
+    read_missing(fetch, slot, blocks, batch);
+    return slot;
+}
+
+/* A slot that holds the chunk, or some of it. */
+static struct slot *fetch_found_chunk(struct kv_fetch *fetch, struct slot *slot, uint8_t blocks,
+                                      struct read_batch *batch) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
+    if (tier_lacks(tier, slot, blocks)) {
+        read_missing(fetch, slot, blocks, batch);
+        if (fetch->is_prefetch) slot->prefetched = true;
+        return slot;
+    }
+    tier->statistics.hits += !fetch->is_prefetch;
+    if (slot->prefetched && !fetch->is_prefetch) {
+        fetch->prefetch_hits++;
+        tier->statistics.prefetch_hits++;
+    }
     return slot;
 }
 
@@ -119,18 +151,11 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
         prefetch_slot(fetch, fetch->pinned + TIER_PREFETCH_CHUNKS);
         uint64_t chunk = fetch_chunk(fetch, fetch->pinned);
         void *const *entry = fetch_entry(fetch, chunk);
-        struct slot *slot;
-        if (*entry == NULL) {
-            slot = fetch_begin_chunk(fetch, chunk, &batch);
-            if (slot == NULL) break;
-        } else {
-            slot = tier_slot_at(tier, *entry);
-            tier->statistics.hits += !fetch->is_prefetch;
-            if (slot->prefetched && !fetch->is_prefetch) {
-                fetch->prefetch_hits++;
-                tier->statistics.prefetch_hits++;
-            }
-        }
+        const uint8_t blocks = fetch_blocks(fetch, fetch->pinned);
+        struct slot *slot = *entry == NULL
+                                ? fetch_begin_chunk(fetch, chunk, blocks, &batch)
+                                : fetch_found_chunk(fetch, tier_slot_at(tier, *entry), blocks, &batch);
+        if (slot == NULL) break;
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
         if (fetch->scan) tier->slots.scan_pins++;

@@ -7,14 +7,17 @@
 #include "cache/residency.h"
 #include "platform/clock.h"
 
-/* memory: the slot's own, or the page's in the staging area. */
-static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
+/* memory: where the page begins, in the slot or in the staging area. */
+static void page_arrived(struct kv_tier *tier, const struct tier_place *place, void *memory,
                          const struct io_completion *completion) {
+    struct slot *slot = &tier->slots.list[place->slot];
     size_t heads = tier->cache->config.kv_head_count;
     const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
                                    .kv_head = (uint32_t)(slot->lane % heads),
                                    .chunk = slot->chunk,
-                                   .memory = memory};
+                                   .memory = memory,
+                                   .part_first = place->part_first,
+                                   .part_count = place->part_count};
     struct error error;
     if (slot->lane < tier->resident_layers * heads) tier->statistics.resident_read_pages++;
     enum status status =
@@ -27,14 +30,14 @@ static void page_arrived(struct kv_tier *tier, struct slot *slot, void *memory,
         memcpy(tier_slot_memory(tier, slot), memory, tier->quantized_bytes);
     else if (slot->reads_quantized)
         tier->codec.q4_decode(&tier->cache->layout, memory, tier_slot_memory(tier, slot));
-    ASSERT(slot->state == SLOT_READING);
-    slot->state = SLOT_CLEAN;
+    ASSERT(slot->state == SLOT_READING && slot->reading > 0);
+    if (--slot->reading == 0) slot->state = SLOT_CLEAN;
     slot->reads_quantized = false;
 }
 
 static void trace_read(struct kv_tier *tier, uint64_t tag, size_t pages) {
     const struct tier_reads *reads = &tier->reads;
-    const struct slot *slot = &tier->slots.list[reads->ring[tag % reads->ring_pages]];
+    const struct slot *slot = &tier->slots.list[reads->ring[tag % reads->ring_pages].slot];
     size_t heads = tier->cache->config.kv_head_count;
     trace_add(reads->trace, &(struct trace_span){.name = "read",
                                                  .begin_ns = reads->began_ns[tag % reads->ring_pages],
@@ -50,16 +53,17 @@ static void pages_arrived(struct kv_tier *tier, const struct io_completion *comp
     struct tier_reads *reads = &tier->reads;
     for (size_t i = 0; i < count; i++) {
         uint64_t tag = completions[i].request.tag;
-        size_t page_bytes = tier->slots.list[reads->ring[tag % reads->ring_pages]].reads_quantized
-                                ? reads->page_bytes
-                                : tier->slots.plain.slot_bytes;
+        const struct tier_place *first = &reads->ring[tag % reads->ring_pages];
+        size_t page_bytes =
+            tier->slots.list[first->slot].reads_quantized ? reads->page_bytes : tier->slots.plain.slot_bytes;
         size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
+        uint8_t *memory =
+            (uint8_t *)completions[i].request.memory - first->part_first * tier->page_parts.bytes;
         if (reads->trace != NULL) trace_read(tier, tag, pages);
         for (size_t p = 0; p < pages; p++, tag++) {
-            uint32_t *place = &reads->ring[tag % reads->ring_pages];
-            page_arrived(tier, &tier->slots.list[*place],
-                         (uint8_t *)completions[i].request.memory + p * page_bytes, &completions[i]);
-            *place = TIER_NO_SLOT;
+            struct tier_place *place = &reads->ring[tag % reads->ring_pages];
+            page_arrived(tier, place, memory + p * page_bytes, &completions[i]);
+            place->slot = TIER_NO_SLOT;
         }
         tier->statistics.read_bytes += completions[i].request.bytes;
         tier->statistics.read_pages += pages;
@@ -88,7 +92,7 @@ void tier_drain(struct kv_tier *tier, size_t least) {
 static void tags_retire(struct kv_tier *tier) {
     struct tier_reads *reads = &tier->reads;
     while (reads->tag_oldest < reads->tag_next &&
-           reads->ring[reads->tag_oldest % reads->ring_pages] == TIER_NO_SLOT)
+           reads->ring[reads->tag_oldest % reads->ring_pages].slot == TIER_NO_SLOT)
         reads->tag_oldest++;
 }
 
@@ -117,7 +121,8 @@ void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {
         tier_drain(tier, 1);
     for (size_t i = 0; i < batch->count; i++) {
         size_t place = (reads->tag_next + i) % reads->ring_pages;
-        reads->ring[place] = (uint32_t)(batch->slots[i] - tier->slots.list);
+        reads->ring[place] = (struct tier_place){(uint32_t)(batch->slots[i] - tier->slots.list),
+                                                 batch->reads[i].part_first, batch->reads[i].part_count};
         if (reads->trace != NULL) reads->began_ns[place] = clock_ns();
         if (batch->slots[i]->reads_quantized)
             batch->reads[i].memory = reads->pages + place * reads->page_bytes;
@@ -131,7 +136,8 @@ void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {
     batch->count = 0;
 }
 
-void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot) {
+void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, size_t part_first,
+                    size_t part_count) {
     size_t heads = tier->cache->config.kv_head_count;
     struct document *document = tier_document_of(slot->sequence, slot->chunk);
     ASSERT(document != NULL);
@@ -140,7 +146,11 @@ void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot 
     const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
                                    .kv_head = (uint32_t)(slot->lane % heads),
                                    .chunk = slot->chunk,
-                                   .memory = tier_slot_memory(tier, slot)};
+                                   .memory = tier_slot_memory(tier, slot),
+                                   .part_first = (uint8_t)part_first,
+                                   .part_count = (uint8_t)part_count};
+    slot->reading++;
+    slot->state = SLOT_READING;
     slot->reads_quantized = kv_chunk_is_quantized(slot->sequence, read.layer, read.kv_head, read.chunk) &&
                             !document_read_is_tail(document, &read);
     ASSERT(slot->reads_quantized || !tier_slot_is_quantized(tier, slot));

@@ -204,6 +204,7 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .lane = (uint32_t)lane,
                           .chunk = (uint32_t)chunk,
                           .state = (uint8_t)state,
+                          .parts = state == SLOT_READING ? 0 : TIER_PARTS_ALL,
                           .used_at = tier->use_clock,
                           .is_victim = slot->is_victim};
     *slot_entry(tier, slot) = tier_slot_memory(tier, slot);

@@ -30,6 +30,8 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
     memset(tier->fractions.sixteenths, PAGE_FRACTION_WHOLE / 2,
            tier->fractions.layer_count); /* until a sequence has some */
+    tier->page_parts =
+        store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
     if (tier->reads.ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);
 }

@@ -38,6 +38,10 @@
  * document was made with, and what it attends to depends on nothing else.  Slots are divided by the first sequence's
  * fractions.
  *
+ * Pages in parts.  A fetch may want some blocks of a chunk alone.  Its slot then holds those parts of the page that
+ * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
+ * in 4 bits, tails and pages without checksums of parts are read whole.
+ *
  * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
@@ -67,6 +71,9 @@ struct kv_fetch {
     const uint32_t *chunks; /* [chunk_count] ascending, borrowed until released; NULL: from chunk_first on */
     uint64_t chunk_first;
     size_t chunk_count;
+    /* [chunk_count], borrowed with `chunks`: which blocks of 8 tokens of each, a bit each, are attended to.  The others
+     * may not be in memory.  NULL: all of them. */
+    const uint8_t *blocks;
     bool is_prefetch; /* takes only slots that may go now, and is not counted as a use of a chunk */
     bool scan;        /* all of a head's chunks, in order, step after step */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */

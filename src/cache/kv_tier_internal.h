@@ -4,6 +4,7 @@
  *   kv_slots      slots, and which one goes
  *   residency     which ones stay because they will be read again
  *   kv_read       pages on their way into slots
+ *   kv_parts      which parts of them
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_divide     the slots' memory
  *   kv_write      a sequence's chunks on their way to the disk
@@ -36,14 +37,22 @@ struct slot {
     uint32_t lane;                /* layer * kv_head_count + head */
     uint32_t chunk;
     uint16_t pins;
-    uint8_t state; /* enum slot_state */
-    bool fetched;  /* from disk, and not released since */
-    bool is_victim;
-    bool reads_quantized; /* being read as a 4-bit page */
-    bool prefetched;      /* read by a prefetch, and not released since */
-    bool is_held;         /* residency.h: one of the pins is that, */
-    uint32_t used_at;     /* struct kv_tier, use_clock, when it was used last; wraps */
-    uint32_t next_held;   /* and this the next slot of its head; TIER_NO_SLOT: none */
+    uint8_t state;    /* enum slot_state */
+    uint8_t parts;    /* of the page that are in memory or on their way, a bit each (kv_parts.c) */
+    uint8_t reading;  /* requests on their way */
+    bool fetched : 1; /* from disk, and not released since */
+    bool is_victim : 1;
+    bool reads_quantized : 1; /* being read as a 4-bit page */
+    bool prefetched : 1;      /* read by a prefetch, and not released since */
+    bool is_held : 1;         /* residency.h: one of the pins is that, */
+    uint32_t used_at;         /* struct kv_tier, use_clock, when it was used last; wraps */
+    uint32_t next_held;       /* and this the next slot of its head; TIER_NO_SLOT: none */
+};
+
+/* The page of a tag; part_count 0: all of it. */
+struct tier_place {
+    uint32_t slot; /* TIER_NO_SLOT: it has arrived */
+    uint8_t part_first, part_count;
 };
 
 /* Slots of one kind: plain ones of rows, as attention over everything reads them, or of chunks in 4 bits. */
@@ -71,9 +80,9 @@ struct tier_slots {
 };
 
 struct tier_reads {
-    struct io_queue *queue; /* owned */
-    bool is_registered;     /* the memory that reads go to, with the queue */
-    uint32_t *ring;         /* owned; [ring_pages]: the slot of a tag; TIER_NO_SLOT: it has arrived */
+    struct io_queue *queue;  /* owned */
+    bool is_registered;      /* the memory that reads go to, with the queue */
+    struct tier_place *ring; /* owned; [ring_pages]: by tag */
     uint64_t ring_pages;
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
     uint8_t *pages;                /* [ring_pages][page_bytes]: where a tag's 4-bit page is read */
@@ -92,6 +101,7 @@ struct kv_tier {
     struct tier_reads reads;
     struct codec_kernels codec;
     size_t quantized_bytes;          /* of a 4-bit chunk; 0: there are none */
+    struct store_parts page_parts;   /* of a page of rows; count 0: none */
     size_t resident_layers;          /* whose chunks never go */
     struct page_fractions fractions; /* by which slots are divided, where pages are mixed */
     uint64_t host_bytes_max;         /* before slots were divided anew (kv_tier_statistics) */
@@ -189,7 +199,9 @@ struct read_batch {
     size_t count;
 };
 
-void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot);
+/* part_count 0: the whole page. */
+void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, size_t part_first,
+                    size_t part_count);
 void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch);
 /* Waits for at least so many completions of requests. */
 void tier_drain(struct kv_tier *tier, size_t least);
@@ -199,6 +211,17 @@ struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool
 /* The same for a chunk that is in none of the pool, in SLOT_DIRTY. */
 struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
                              size_t lane, uint64_t chunk);
+
+/* ---- kv_parts.c ---- */
+
+enum { TIER_PARTS_ALL = UINT8_MAX };
+
+/* Requests that reading so much of a page takes at most, where nothing of it is in memory. */
+size_t tier_requests_of(const struct kv_tier *tier, uint8_t blocks);
+/* The slot's page lacks some of these blocks of 8 tokens (a bit each). */
+bool tier_lacks(const struct kv_tier *tier, const struct slot *slot, uint8_t blocks);
+/* Reads what it lacks. */
+void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, uint8_t blocks);
 
 /* ---- kv_fetch.c ---- */
 

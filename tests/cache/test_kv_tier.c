@@ -3,14 +3,18 @@
  * Sequences are appended to in blocks, layer by layer, read whole and in parts, cut back, saved and opened again. */
 #include "testing.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../platform/scratch.h"
+#include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
 #include "cache/kv_tier.h"
+#include "cache/store/store_internal.h"
 #include "seed.h"
 
 enum { SEQUENCES = 3, LAYERS = 3, HEADS = 2, CONTEXT = 4096, BLOCK = 200, KEY_INDEX = 128 };
@@ -23,6 +27,7 @@ struct setting {
     struct kv_backing backing;
     struct random *random;
     enum io_backend backend;
+    bool whole_pages; /* struct store_options */
 };
 
 struct model_sequence {
@@ -54,8 +59,10 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                .block_tokens = BLOCK};
     setting->config.host_bytes = host_bytes > 0 ? host_bytes : kv_tier_bytes_min(&setting->config);
     assert_ok(store_open(&setting->store,
-                         &(struct store_options){
-                             .directory = directory, .backend = setting->backend, .staging_bytes = 1 << 20},
+                         &(struct store_options){.directory = directory,
+                                                 .backend = setting->backend,
+                                                 .staging_bytes = 1 << 20,
+                                                 .whole_pages = setting->whole_pages},
                          &error),
               error);
     assert_ok(kv_tier_create(&setting->cache, setting->device, &setting->config, &error), error);
@@ -126,6 +133,8 @@ static void check_fetch(struct setting *setting, const struct model_sequence *mo
         for (uint64_t position = chunk * KV_CHUNK_TOKENS; position < end && position < model->length;
              position++) {
             uint32_t word;
+            if (fetch->blocks != NULL && (fetch->blocks[i] >> position % KV_CHUNK_TOKENS / 8 & 1) == 0)
+                continue;
             memcpy(&word, row_address(model->sequence, fetch->layer_index, fetch->kv_head, position),
                    sizeof word);
             assert_int_equal(word, word_of(model->rows[position], fetch->layer_index, fetch->kv_head));
@@ -141,6 +150,7 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
     struct random *random = setting->random;
     struct error error;
     uint32_t chunks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
+    uint8_t blocks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
     struct kv_fetch fetchs[2 * HEADS];
     uint64_t stored = (model->length + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
     size_t begun = 0, count = 1 + random_below(random, 2 * HEADS);
@@ -156,6 +166,9 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
             continue;
         }
         fetchs[i].chunks = chunks[i];
+        if (random_below(random, 2) == 0) fetchs[i].blocks = blocks[i];
+        for (size_t c = 0; c < CONTEXT / KV_CHUNK_TOKENS; c++)
+            blocks[i][c] = (uint8_t)(1 + random_below(random, UINT8_MAX));
         for (uint64_t chunk = 0; chunk < stored; chunk++)
             if (random_below(random, 3) == 0) chunks[i][fetchs[i].chunk_count++] = (uint32_t)chunk;
     }
@@ -369,6 +382,93 @@ static void what_goes_is_the_policys(void **state) {
     device_destroy(device);
 }
 
+/* A page's bit of a document that is saved in the setting's folder. */
+static void flip(const struct scratch *scratch, uint64_t id, uint64_t offset) {
+    char name[40];
+    uint8_t byte;
+    document_file_name(name, id, "pages");
+    int fd = open(scratch_name(scratch, name), O_RDWR);
+    assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
+    byte ^= 4;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
+}
+
+/* Fetches blocks of one chunk of layer 0, head 0; the bytes that were read for it. */
+static uint64_t read_blocks(struct setting *setting, const struct model_sequence *model, uint32_t chunk,
+                            uint8_t blocks, enum status expected) {
+    struct error error;
+    struct kv_fetch fetch = {.sequence = model->sequence,
+                             .chunks = &chunk,
+                             .chunk_count = 1,
+                             .blocks = blocks == UINT8_MAX ? NULL : &blocks};
+    const struct kv_tier_statistics before = kv_tier_statistics(setting->cache);
+    assert_true(kv_fetch_begin(&fetch));
+    assert_int_equal(kv_fetch_wait(&fetch, &error), expected);
+    if (expected == STATUS_OK) check_fetch(setting, model, &fetch);
+    kv_fetch_release(&fetch);
+    const struct kv_tier_statistics after = kv_tier_statistics(setting->cache);
+    assert_int_equal(after.hits + after.misses, before.hits + before.misses + 1);
+    assert_int_equal(after.misses > before.misses, after.read_bytes > before.read_bytes);
+    return after.read_bytes - before.read_bytes;
+}
+
+/* Of a page the parts are read that wanted blocks lie in, each once; its other bytes need not even be right. */
+static void what_is_read_is_what_was_chosen(void **state) {
+    (void)state;
+    enum { PART = 4096, CHUNKS = 12 };
+    struct device *device = make_device();
+    for (int form = 0; form < 2; form++) { /* with checksums of parts, and as before */
+        static struct model_sequence model;
+        struct random random;
+        struct scratch scratch;
+        struct error error;
+        random_init(&random, 7);
+        scratch_create(&scratch, SCRATCH_DISK);
+        struct setting setting = {.device = device, .random = &random, .whole_pages = form == 1};
+        setting_open(&setting, scratch.path, 0, 0);
+        memset(&model, 0, sizeof model);
+        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
+        kv_sequence_set_backing(model.sequence, &setting.backing);
+        assert_ok(kv_sequence_create_document(model.sequence, CONTEXT, &error), error);
+        while (model.length < CHUNKS * KV_CHUNK_TOKENS) append(&setting, &model);
+        save(&model);
+        assert_ok(kv_sequence_flush(model.sequence, &error), error);
+        kv_sequence_destroy(model.sequence);
+        struct document *document;
+        assert_ok(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout,
+                                DOCUMENT_READ, 0, &error),
+                  error);
+        /* Of a chunk of 8,704 bytes: part 1 of chunk 6, and part 0 of chunk 7. */
+        assert_int_equal(bytes_per_chunk(&setting), 8704);
+        flip(&scratch, 1, page_offset(&document->geometry, 0, 0, 6) + PART + 100);
+        flip(&scratch, 1, page_offset(&document->geometry, 0, 0, 7) + 100);
+        const uint64_t last = align_up(8704 - 2 * PART, document->pages.block_bytes);
+        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
+        kv_sequence_set_backing(model.sequence, &setting.backing);
+        assert_ok(kv_sequence_open_document(model.sequence, document, model.length, false, &error), error);
+        if (form == 0) {
+            assert_int_equal(read_blocks(&setting, &model, 5, 1, STATUS_OK), PART);
+            assert_int_equal(read_blocks(&setting, &model, 5, 7, STATUS_OK), 0); /* the same part */
+            assert_int_equal(read_blocks(&setting, &model, 5, 0x10, STATUS_OK), PART);
+            assert_int_equal(read_blocks(&setting, &model, 5, UINT8_MAX, STATUS_OK), last);
+            assert_int_equal(read_blocks(&setting, &model, 5, UINT8_MAX, STATUS_OK), 0);
+            assert_int_equal(read_blocks(&setting, &model, 4, 8, STATUS_OK), 2 * PART); /* lies in two */
+            assert_int_equal(read_blocks(&setting, &model, 3, 0x41, STATUS_OK), 2 * PART);
+            assert_int_equal(read_blocks(&setting, &model, 2, 0x81, STATUS_OK), 2 * PART + last);
+            assert_int_equal(read_blocks(&setting, &model, 6, 1, STATUS_OK), PART);
+        } else {
+            assert_int_equal(read_blocks(&setting, &model, 5, 1, STATUS_OK), 2 * PART + last);
+            assert_int_equal(read_blocks(&setting, &model, 5, UINT8_MAX, STATUS_OK), 0);
+        }
+        (void)read_blocks(&setting, &model, form == 0 ? 6 : 7, 0x20, STATUS_DOCUMENT);
+        kv_sequence_destroy(model.sequence);
+        setting_close(&setting);
+        scratch_destroy(&scratch);
+    }
+    device_destroy(device);
+}
+
 static void test_too_small_a_budget_is_refused(void **state) {
     (void)state;
     struct device *device = make_device();
@@ -420,6 +520,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
         cmocka_unit_test(what_goes_is_the_policys),
+        cmocka_unit_test(what_is_read_is_what_was_chosen),
         cmocka_unit_test(test_too_small_a_budget_is_refused),
         cmocka_unit_test(an_eighth_is_enough),
     };
