@@ -1,10 +1,10 @@
 /* Panels: weights of 16 rows, unpacked from the layout of the file for the integer kernels.
  *
- * A row's integers are first scaled per block of 32 columns:
+ * A panel has 32 columns, with scales of their own:
  *     w[r][c] = scale[r] * group_scale[r][c / 16 % 2] * (code[r][c] - offset) + minimum[r][c / 16 % 2]
- * where group_scale exists only for types that scale groups of 16 and minimum only for types
- * that have one (for groups of 32 it is minimum[0]).  Four columns of a row are neighbours in
- * memory, then come the other rows: the operand of the byte dot products, one row per 32-bit lane.
+ * Only types that scale groups of 16 have group_scale.  Only types with a minimum have minimum (with groups of 32 it
+ * is minimum[0]).  Four columns of a row are adjacent in memory, and the same four columns of the other rows follow:
+ * the operand of byte dot products, one row per 32-bit lane.
  */
 #ifndef LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
 #define LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
@@ -51,8 +51,8 @@ struct code_layout {
     bool has_groups;       /* scales per 16 columns */
     bool has_minimum;      /* a minimum per group */
     unsigned offset_shift; /* offset = 1 << offset_shift; NO_OFFSET: none */
-    /* Unpacks block_count panels (rows `half * 8` and the 7 after it) from 8 rows of the file that start
-     * at the same column; a multiple of the type's block. */
+    /* Unpacks rows `half * 8` to `half * 8 + 7` of block_count panels from 8 rows of the file.  row[] point to the same
+     * column, a multiple of the type's block. */
     void (*unpack)(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel);
 };
 
@@ -71,15 +71,15 @@ typedef void wide_unpack(const uint8_t *const row[8], size_t block_count, size_t
 wide_unpack *wide_unpack_find(enum tensor_type type); /* NULL: the type has no such panel */
 
 /* --- tiles of inputs ---------------------------------------------------------------------
- * Inputs are multiplied in tiles of at most `most`, as even as they can be: 8 inputs are 4 + 4,
- * not 6 + 2, because a tile of 2 wastes the weights it loads. */
+ * Inputs are multiplied in tiles of at most inputs_max, of sizes as equal as possible: 8 inputs are 4 + 4, not 6 + 2,
+ * because a tile of 2 wastes the weights that it loads. */
 
 struct tile_inputs {
     size_t begin, count;
 };
 
-static inline size_t tile_count_get(size_t input_count, size_t most) {
-    return (input_count + most - 1) / most;
+static inline size_t tile_count_get(size_t input_count, size_t inputs_max) {
+    return (input_count + inputs_max - 1) / inputs_max;
 }
 
 /* Tile `tile` (0 .. tile count - 1). */
@@ -89,10 +89,10 @@ static inline struct tile_inputs tile_get(size_t tile, size_t tile_count, size_t
                                 small + (tile < larger_count)};
 }
 
-/* The same for tiles of exactly `most` but for the last. */
-static inline struct tile_inputs tile_get_whole(size_t tile, size_t most, size_t input_count) {
-    size_t begin = tile * most;
-    return (struct tile_inputs){begin, input_count - begin < most ? input_count - begin : most};
+/* The same for tiles that all have tile_size inputs, except the last. */
+static inline struct tile_inputs tile_get_whole(size_t tile, size_t tile_size, size_t input_count) {
+    size_t begin = tile * tile_size, left = input_count - begin;
+    return (struct tile_inputs){begin, left < tile_size ? left : tile_size};
 }
 
 /* The tile that an input belongs to. */
@@ -111,12 +111,13 @@ struct code_input {
     float sum;          /* scale * sum of q */
     float group_sum[2]; /* the same for columns 0..15 and 16..31 */
     union {
+        /* -(sum of q) over the columns that a 16-bit lane adds, 4s + 2j and 4s + 2j + 1: of all, of each group of 16 */
         struct {
-            int16_t
-                pair[2]; /* -(sum of q) over the columns that a 16-bit lane adds: 4s + 2j and 4s + 2j + 1 */
-            int16_t group_pair[2][2]; /* the same for each group of 16 */
+            int16_t pair[2];
+            int16_t group_pair[2][2];
         };
-        struct { /* AVX-512: -(sum of q), and of each group of 16 */
+        /* AVX-512: -(sum of q) of all and of each group of 16 */
+        struct {
             int32_t total, group_total[2];
         };
     };
@@ -143,11 +144,11 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
                            size_t block_count);
 
 /* --- running -----------------------------------------------------------------------------
- * The loops around a tile kernel, the same for all of them.  RUN_ROWS rows at a time, a stretch of
- * about RUN_INPUTS inputs is multiplied with run_blocks blocks of columns after the other.  Those blocks are
- * unpacked into scratch (they stay in L2, a tile's part of them in L1) next to the sums of the stretch, which go
- * to the outputs once: outputs are often a power of two apart and would evict each other from the caches.
- * Unpacking again for each stretch costs less than 1% of multiplying it. */
+ * The loops around a tile kernel, the same for all kernels.  They take RUN_ROWS rows and a stretch of about
+ * RUN_INPUTS inputs at a time, and multiply run_blocks blocks of columns after run_blocks blocks.  Scratch holds these
+ * blocks, unpacked (they stay in L2, a tile's part of them in L1), and the sums of the stretch.  The sums go to the
+ * outputs once: outputs are often a power of two apart and would evict each other from the caches.  Unpacking again for
+ * each stretch costs less than 1% of multiplying it. */
 
 enum {
     RUN_ROWS = 64,
@@ -161,12 +162,13 @@ typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *cons
                           size_t half, void *panel);
 
 struct panel_kernel {
-    size_t panel_bytes;   /* of PANEL_ROWS x PANEL_COLUMNS */
-    size_t run_blocks;    /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
-    size_t run_inputs;    /* inputs per stretch, about */
-    size_t tile_inputs;   /* inputs per tile, at most */
-    size_t tile_rows;     /* PANEL_ROWS or twice that */
-    bool has_whole_tiles; /* tiles of exactly tile_inputs but for the last; sums have room for all of it */
+    size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
+    size_t run_blocks;  /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
+    size_t run_inputs;  /* inputs per stretch, about */
+    size_t tile_inputs; /* inputs per tile, at most */
+    size_t tile_rows;   /* PANEL_ROWS or twice that */
+    bool
+        has_whole_tiles; /* all tiles but the last have tile_inputs; sums hold that many for the last as well */
     struct code_layout code;
     wide_unpack *wide;
     float_unpack *floats;
@@ -184,7 +186,7 @@ struct panel_kernel {
 
 void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel);
 
-/* The same for float tiles; how they are multiplied but for .run; and panel_kernel.unpack of a float type. */
+/* Float tiles: their method (all but .run), panel_kernel.input_get, and panel_kernel.unpack of a float type. */
 enum { FLOAT_TILE_INPUTS = 6 };
 extern const struct matmul_method float_tiles_method;
 const void *float_input_get(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
