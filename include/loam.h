@@ -143,9 +143,10 @@ struct loam_session_options {
 
     /* Which parts of the context a sampled token reads: the command line's options of these names
      * (docs/command_line.md).  Prompt tokens attend to everything. */
-    const char *preset; /* "full", "streaming", "quest", "hata", "h2o", "infinigen", "leoam", "clo"; NULL: full */
-    const char *set;    /* changes to the preset, "select=meanstd,bits=256,dense=0"; NULL: none */
-    const char *keep;   /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */
+    const char
+        *preset; /* "full", "streaming", "quest", "hata", "h2o", "infinigen", "leoam", "clo"; NULL: full */
+    const char *set;  /* changes to the preset, "select=meanstd,bits=256,dense=0"; NULL: none */
+    const char *keep; /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */
 
     /* Budgets for KV; 0: none.  On a CPU both are the same memory and are added.  Without a disk the context must fit;
      * with a disk, the KV that exceeds the budget is there. */
@@ -195,6 +196,13 @@ struct loam_receipt {
     uint64_t host_bytes;                          /* max RAM so far for KV, key index, tables and buffers */
     /* Tokens read / tokens in the context, over layers, KV heads and steps; 1: all were read. */
     double kept_ratio;
+    /* With set="receipt=1": the share of the attention that was left out, estimated from a sample of the keys: the
+     * mean over query heads of layers and steps that chose, its error, the largest mean of a step, and the largest of a
+     * head.  mass_caught_min: with set="mass_bound=1" what was certainly caught, on average; else 0.
+     * left_out_count 0: nothing was estimated. */
+    uint64_t left_out_count;
+    double left_out, left_out_error, left_out_worst_step, left_out_worst_head;
+    double mass_caught_min;
 };
 LOAM_API enum loam_status loam_session_receipt(const struct loam_session *session,
                                                struct loam_receipt *receipt, struct loam_error *error);

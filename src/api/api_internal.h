@@ -29,6 +29,8 @@ struct loam_session {
     const struct loam_generate_options *generating; /* during loam_generate */
     struct loam_receipt before;                     /* sums of earlier engines: disk traffic */
     uint64_t kept, visible, reused; /* kept, visible: sums of earlier engines; reused: of the session */
+    struct mass_receipt left_out;   /* of earlier engines */
+    struct mass_bounds mass_bound;  /* of earlier engines */
     atomic_bool cancelled;
 };
 

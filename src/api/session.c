@@ -49,6 +49,8 @@ static void keep_statistics(struct loam_session *session) {
     const struct select_statistics select = attention_statistics(engine_attention(session->engine));
     session->kept += select.kept;
     session->visible += select.visible;
+    mass_receipt_merge(&session->left_out, &select.receipt);
+    mass_bounds_merge(&session->mass_bound, &select.mass_bound);
 }
 
 /* Whatever the sequences held is gone with the engine. */
@@ -228,6 +230,13 @@ enum loam_status loam_session_receipt(const struct loam_session *session, struct
     own.prefill_seconds = figures->prefill_seconds;
     own.decode_seconds = figures->decode_seconds;
     own.kept_ratio = sum.visible > 0 ? (double)sum.kept / (double)sum.visible : 1;
+    const struct mass_estimate left_out = mass_receipt_mean(&sum.left_out);
+    own.left_out_count = sum.left_out.count;
+    own.left_out = left_out.left_out;
+    own.left_out_error = left_out.error;
+    own.left_out_worst_step = sum.left_out.step_worst;
+    own.left_out_worst_head = sum.left_out.worst.left_out;
+    if (sum.mass_bound.count > 0) own.mass_caught_min = sum.mass_bound.sum / (double)sum.mass_bound.count;
     if (session->engine != NULL)
         own.host_bytes = session->plan.host_bytes > 0 ? engine_tier_statistics(session->engine).host_bytes
                                                       : engine_kv_used_bytes(session->engine);

@@ -266,6 +266,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
     const struct attend_operation *operation = &layer->operation;
     const struct choice *choice = &attention->choice;
     const double *bounds = select_mass_bounds(attention->select);
+    const struct mass_estimate *left_out = select_mass_estimates(attention->select);
     for (size_t i = 0; i < choice->chosen_count && attention->observer != NULL; i++) {
         const struct rows_item *item = &choice->chosen[i];
         const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float);
@@ -274,17 +275,18 @@ static enum status observe(struct attention *attention, struct stream *stream,
             return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
         TRY(device_read(attention->device, stream, attention->event_q,
                         operation->q + item->row * operation->q_stride, q_bytes, error));
-        attention->observer(
-            attention->observer_context,
-            &(struct select_event){.layer_index = layer->index,
-                                   .row = item->row,
-                                   .position = item->position,
-                                   .q = attention->event_q,
-                                   .view = item->view,
-                                   .device = attention->device,
-                                   .stream = stream,
-                                   .lists = item->lists,
-                                   .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL});
+        attention->observer(attention->observer_context,
+                            &(struct select_event){
+                                .layer_index = layer->index,
+                                .row = item->row,
+                                .position = item->position,
+                                .q = attention->event_q,
+                                .view = item->view,
+                                .device = attention->device,
+                                .stream = stream,
+                                .lists = item->lists,
+                                .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL,
+                                .left_out = left_out != NULL ? left_out + i * operation->head_count : NULL});
     }
     return STATUS_OK;
 }
@@ -408,6 +410,7 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
 
 void attention_end_step(struct attention *attention) {
     if (attention->tiered != NULL) tiered_end_step(attention->tiered);
+    mass_receipt_end_step(&attention->choice.statistics.receipt);
     attention->expected.is_known = false;
     attention->failed = false;
 }

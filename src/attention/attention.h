@@ -102,8 +102,9 @@ struct select_event {
     struct kv_view view;
     struct device *device; /* that the view is of */
     struct stream *stream;
-    const struct row_list *lists; /* [kv_head_count]: the rows attended to */
-    const double *mass_bound;     /* [head_count]: 0 to 1; NULL: options.mass_bound is off */
+    const struct row_list *lists;         /* [kv_head_count]: the rows attended to */
+    const double *mass_bound;             /* [head_count]: 0 to 1; NULL: options.mass_bound is off */
+    const struct mass_estimate *left_out; /* [head_count]; NULL: options.receipt is off */
 };
 typedef void select_observer(void *context, const struct select_event *event);
 void attention_set_observer(struct attention *attention, select_observer *observer,

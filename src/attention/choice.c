@@ -13,6 +13,7 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     sum->evaluated += more->evaluated;
     tree_counts_add(&sum->tree, &more->tree);
     mass_bounds_merge(&sum->mass_bound, &more->mass_bound);
+    mass_receipt_merge(&sum->receipt, &more->receipt);
     sum->reuse.hits += more->reuse.hits;
     sum->reuse.misses += more->reuse.misses;
     sum->reuse.rows += more->reuse.rows;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "attention/mass_bounds.h"
+#include "attention/receipt.h"
 #include "attention/tree_density.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -32,6 +33,7 @@ struct select_statistics { /* since the last reset */
     uint64_t evaluated;            /* importances that were computed: of tokens, pages or nodes */
     struct tree_counts tree;       /* select=tree: what its searches evaluated */
     struct mass_bounds mass_bound; /* of rows that chose */
+    struct mass_receipt receipt;   /* of rows that chose */
     struct reuse_counts reuse;     /* zeros: nothing is reused */
     uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
 };

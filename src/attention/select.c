@@ -12,6 +12,9 @@
 #include "base/checked.h"
 #include "platform/clock.h"
 
+/* Keys of a KV head and row that are looked at for what it left out: docs/decisions has what they cost. */
+enum { SAMPLED_KEYS_MAX = 80 };
+
 struct select {
     struct device *device; /* borrowed */
     struct select_shape shape;
@@ -31,6 +34,7 @@ struct select {
     bool bounds_mass;
     double *
         mass_bounds; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
+    struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
 
 /* ---- life ---- */
@@ -141,6 +145,11 @@ static enum status load_thresholds(struct select *select, const struct select_ca
     return STATUS_OK;
 }
 
+/* Of attention to what is chosen: what follows needs its sums. */
+static bool wants_sums(const struct select *select) {
+    return select->bounds_mass || select->layout.sample_count > 0;
+}
+
 static enum status init(struct select *select, size_t row_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
@@ -156,7 +165,12 @@ static enum status init(struct select *select, size_t row_capacity,
         if (select->mass_bounds == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     }
-    if (!select->bounds_mass && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
+    if (select->layout.sample_count > 0) {
+        select->estimates = calloc(heads, sizeof *select->estimates);
+        if (select->estimates == NULL)
+            return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
+    }
+    if (!wants_sums(select) && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
     void *sums;
     TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
                                              &sums, error));
@@ -196,6 +210,7 @@ void select_destroy(struct select *select) {
     free(select->thresholds);
     free(select->head_budgets);
     free(select->mass_bounds);
+    free(select->estimates);
     free(select);
 }
 
@@ -208,10 +223,13 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     if (select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
-    snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
-             spreads ? "-meanstd" : "", select->layout.by_level ? "-level" : "",
-             select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
-             select->weights_digest);
+    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
+                              spreads ? "-meanstd" : "", select->layout.by_level ? "-level" : "",
+                              select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
+                              select->weights_digest);
+    ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
+    if (select->layout.sample_count > 0)
+        snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", select->layout.sample_count);
 }
 
 size_t select_tree_layers(const struct select *select) {
@@ -219,6 +237,7 @@ size_t select_tree_layers(const struct select *select) {
 }
 bool select_learns(const struct select *select) { return select->layout.kind == KEY_INDEX_MASS; }
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
+const struct mass_estimate *select_mass_estimates(const struct select *select) { return select->estimates; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
 const float *select_head_importance(const struct select *select) { return select->importance; }
 const double *select_reuse_thresholds(const struct select *select) { return select->thresholds; }
@@ -248,6 +267,7 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
     select->device->operations->key_index_build(
         stream, &(struct key_index_operation){.layout = &select->layout,
                                               .weights = weights_of(select, layer_index),
+                                              .layer_index = layer_index,
                                               .kv_head_count = select->shape.kv_head_count,
                                               .items = items,
                                               .item_count = item_count});
@@ -503,6 +523,36 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
         mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
 }
 
+static void estimate_mass(struct select *select, struct stream *stream,
+                          const struct attend_rows_operation *rows, struct mass_receipt *receipt) {
+    const size_t count = rows->item_count * rows->head_count;
+    const uint64_t began = clock_ns();
+    select->device->operations->sample_mass(
+        stream, &(struct sample_mass_operation){.q = rows->q,
+                                                .q_stride = rows->q_stride,
+                                                .head_count = rows->head_count,
+                                                .kv_head_count = rows->kv_head_count,
+                                                .scale = rows->scale,
+                                                .softcap = rows->softcap,
+                                                .items = rows->items,
+                                                .item_count = rows->item_count,
+                                                .sums = rows->sums,
+                                                .layout = &select->layout,
+                                                .key_max = SAMPLED_KEYS_MAX,
+                                                .estimates = select->estimates});
+    /* A broken device says so to the step as well. */
+    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
+        mass_receipt_add(receipt, select->estimates, count, rows->head_count / rows->kv_head_count);
+    receipt->time_ns += clock_ns() - began;
+}
+
+/* What is said of rows that have attended, by their sums. */
+static void account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                    struct select_statistics *statistics) {
+    if (select->bounds_mass) bound_mass(select, stream, rows, &statistics->mass_bound);
+    if (select->layout.sample_count > 0) estimate_mass(select, stream, rows, &statistics->receipt);
+}
+
 static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {
     return (struct attend_rows_operation){.q = operation->q,
                                           .q_stride = operation->q_stride,
@@ -521,10 +571,12 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
     rows.times = &choice->statistics.times;
-    if (select->layout.kind == KEY_INDEX_MASS) return attend_with_mass(select, stream, &rows, 1, error);
-    if (select->bounds_mass) rows.sums = select->sums;
-    select->device->operations->attend_rows(stream, &rows);
-    if (select->bounds_mass) bound_mass(select, stream, &rows, &choice->statistics.mass_bound);
+    if (wants_sums(select)) rows.sums = select->sums;
+    if (select->layout.kind == KEY_INDEX_MASS)
+        TRY(attend_with_mass(select, stream, &rows, 1, error));
+    else
+        select->device->operations->attend_rows(stream, &rows);
+    account(select, stream, &rows, &choice->statistics);
     return STATUS_OK;
 }
 
@@ -546,9 +598,9 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.items = &heads;
     rows.item_count = 1;
     rows.times = &choice->statistics.times;
-    if (select->bounds_mass) rows.sums = select->sums;
+    if (wants_sums(select)) rows.sums = select->sums;
     select->device->operations->attend_rows(stream, &rows);
-    if (select->bounds_mass) bound_mass(select, stream, &rows, &choice->statistics.mass_bound);
+    account(select, stream, &rows, &choice->statistics);
 }
 
 /* ---- prompts that are watched ---- */

@@ -111,6 +111,10 @@ struct select_options {
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
      * caught, by minima and maxima of the keys, which are then kept whatever ranks.  What is chosen is the same. */
     bool mass_bound;
+    /* Of each step and query head it is estimated what share of the attention was left out, from so many keys of each
+     * chunk, which are kept beside it whatever ranks (receipt.h, device/key_sample.h).  What is chosen is the same. */
+    bool receipt;
+    size_t sampled_keys;
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -202,6 +206,8 @@ void select_attend_heads(struct select *select, struct stream *stream,
 /* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.mass_bound is
  * off. */
 const double *select_mass_bounds(const struct select *select);
+/* [rows][head_count]: of the rows that attended last, what each head left out; NULL: options.receipt is off. */
+const struct mass_estimate *select_mass_estimates(const struct select *select);
 
 /* Choosing needs all chunks in memory, or selection reads every key for comparison: tiered.h then goes head by head. */
 bool select_scans(const struct select *select);

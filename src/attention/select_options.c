@@ -7,6 +7,7 @@
 
 #include "attention/head_budgets.h"
 #include "attention/select_internal.h"
+#include "device/key_sample.h"
 
 /* ---- methods ---- */
 
@@ -31,6 +32,7 @@ struct select_options select_options_default(void) {
                                    .dense_layers = 2,
                                    .bits = 128,
                                    .leaf = 8,
+                                   .sampled_keys = 4,
                                    .norms = true,
                                    .reuse = reuse_options_default()};
 }
@@ -52,6 +54,8 @@ static const struct setting {
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
     {"rank", "bound or meanstd", 0, false},
     {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
+    {"receipt", NULL, offsetof(struct select_options, receipt), true},
+    {"sampled_keys", NULL, offsetof(struct select_options, sampled_keys), false},
     {"heads", "even or importance", 0, false},
     {"group", "max, sum or softmax", 0, false},
     {"code", "sign or level", 0, false},
@@ -194,11 +198,26 @@ uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible) {
     return keep.tokens;
 }
 
+enum { SAMPLED_KEYS_LIMIT = 16 };
+
+static enum status add_samples(struct key_index_layout *layout, const struct select_options *options,
+                               const struct select_shape *shape, struct error *error) {
+    if (!options->receipt || options->method == &select_all) return STATUS_OK;
+    if (options->sampled_keys == 0 || options->sampled_keys > SAMPLED_KEYS_LIMIT)
+        return error_set(error, STATUS_USAGE, "sampled_keys=%zu, expected 1 to %d of each 64",
+                         options->sampled_keys, SAMPLED_KEYS_LIMIT);
+    layout->sample_count = options->sampled_keys;
+    layout->sample_offset = layout->bytes;
+    layout->bytes += align_up(key_sample_bytes(layout->sample_count, shape->k_dimension), 64);
+    return STATUS_OK;
+}
+
 enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) {
     *layout = (struct key_index_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
     layout->bytes = align_up(layout->bytes, 64);
+    TRY(add_samples(layout, options, shape, error));
     if (!options->mass_bound || layout->has_bounds || options->method == &select_all) return STATUS_OK;
     return error_set(error, STATUS_USAGE,
                      "select=%s: mass_bound=1 needs bounds of keys, which quest, meanstd and tree have",

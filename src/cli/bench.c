@@ -269,8 +269,7 @@ static enum status set_axes(struct plan *plan, const struct options *options, en
                             enum kv_type v_type, struct error *error) {
     plan->k_type = k_type;
     plan->v_type = v_type;
-    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
-                      option_text(options, OPTION_KEEP), error));
+    TRY(plan_read_axes(plan, options, error));
     if ((option_given(options, OPTION_BENCH_CACHE_K) && plan->k_type != k_type) ||
         (option_given(options, OPTION_BENCH_CACHE_V) && plan->v_type != v_type))
         return error_set(error, STATUS_USAGE,

@@ -220,6 +220,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
     json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
+    if (test->plan->select.receipt) json_add(row, "select_left_out", receipt_json(&s->receipt));
     json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
@@ -263,7 +264,8 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks; and hits that are owed to them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
-    if (test->fractions != NULL) json_add_number(row, "kv_quantized_fraction", fractions_mean(test->fractions));
+    if (test->fractions != NULL)
+        json_add_number(row, "kv_quantized_fraction", fractions_mean(test->fractions));
 }
 
 /* llama-bench's names; what loam adds comes last. */

@@ -147,6 +147,11 @@ static void print_figures(const struct chat *chat, size_t reused) {
     fprintf(stderr, "loam: prompt %llu tokens (%zu more reused) in %.2f s, answer %zu tokens (%.1f t/s)\n",
             (unsigned long long)g->prefill_tokens, reused, g->prefill_seconds, chat->answer.tokens.count,
             generation_decode_rate(g));
+    if (!chat->plan.select.receipt) return;
+    const struct select_statistics chosen = attention_statistics(engine_attention(chat->session.engine));
+    char left_out[RECEIPT_TEXT_BYTES];
+    fprintf(stderr, "loam: receipt: %s\n", receipt_text(&chosen, left_out, sizeof left_out));
+    attention_reset_statistics(engine_attention(chat->session.engine)); /* each answer has its own */
 }
 
 static enum status generate_answer(struct chat *chat, const struct token_list *tokens, struct error *error) {

@@ -42,8 +42,14 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
     TRY(plan_read_budgets(plan, options, error));
-    return plan_set_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
-                         option_text(options, OPTION_KEEP), error);
+    return plan_read_axes(plan, options, error);
+}
+
+enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
+    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
+                      option_text(options, OPTION_KEEP), error));
+    if (option_flag(options, OPTION_RECEIPT)) plan->select.receipt = true;
+    return STATUS_OK;
 }
 
 json_t *plan_json(const struct plan *plan) {
@@ -95,6 +101,37 @@ json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
     json_add_uint(object, "age_max", counts->age_max);
     json_add_uint(object, "bytes_kept", counts->rows * row_bytes);
     return object;
+}
+
+json_t *receipt_json(const struct mass_receipt *receipt) {
+    const struct mass_estimate mean = mass_receipt_mean(receipt);
+    json_t *object = json_object();
+    json_add_number(object, "mean", mean.left_out);
+    json_add_number(object, "mean_error", mean.error);
+    json_add_number(object, "worst_step", receipt->step_worst);
+    json_add_number(object, "worst_head", receipt->worst.left_out);
+    json_add_number(object, "worst_head_error", receipt->worst.error);
+    json_add_uint(object, "count", receipt->count);
+    json_add_number(object, "seconds", (double)receipt->time_ns * 1e-9);
+    return object;
+}
+
+const char *receipt_text(const struct select_statistics *statistics, char *buffer, size_t buffer_bytes) {
+    const struct mass_receipt *receipt = &statistics->receipt;
+    const struct mass_bounds *bounds = &statistics->mass_bound;
+    const struct mass_estimate mean = mass_receipt_mean(receipt);
+    if (receipt->count == 0) {
+        snprintf(buffer, buffer_bytes, "no attention was left out");
+        return buffer;
+    }
+    const int used = snprintf(
+        buffer, buffer_bytes,
+        "left out %.2f ± %.2f%% of the attention, by a sample; worst step %.2f%%, worst head %.1f%%",
+        100 * mean.left_out, 100 * mean.error, 100 * receipt->step_worst, 100 * receipt->worst.left_out);
+    if (bounds->count > 0 && used > 0 && (size_t)used < buffer_bytes)
+        snprintf(buffer + used, buffer_bytes - (size_t)used, "; certainly caught %.2f%%",
+                 100 * bounds->sum / (double)bounds->count);
+    return buffer;
 }
 
 json_t *mass_bounds_json(const struct mass_bounds *bounds) {

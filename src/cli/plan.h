@@ -9,6 +9,9 @@
 
 /* The types of K and V, the budgets and the axes. */
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+/* --preset, --set, --keep, --receipt; to be read after the budgets. */
+enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error)
+    STATUS_CHECKED;
 /* --kv-device, --kv-host and --kv-disk alone; to be read before the axes. */
 enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
@@ -24,6 +27,11 @@ json_t *plan_json(const struct plan *plan);
 json_t *tree_counts_json(const struct tree_counts *counts);
 /* The mass bounds with mass_bound=1; NULL: there are none. */
 json_t *mass_bounds_json(const struct mass_bounds *bounds);
+/* What --receipt estimates was left out; zeros: nothing was. */
+json_t *receipt_json(const struct mass_receipt *receipt);
+/* The same for people, without a full stop.  Returns buffer. */
+enum { RECEIPT_TEXT_BYTES = 200 };
+const char *receipt_text(const struct select_statistics *statistics, char *buffer, size_t buffer_bytes);
 
 /* What reuse=similarity took from steps before; hit_ratio is null where no head looked. */
 json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes);

@@ -293,6 +293,11 @@ static void print_timings(const struct run *run) {
             generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
             g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
+    if (run->plan.select.receipt) {
+        const struct select_statistics chosen = attention_statistics(engine_attention(run->session.engine));
+        char left_out[RECEIPT_TEXT_BYTES];
+        fprintf(stderr, "loam: receipt: %s\n", receipt_text(&chosen, left_out, sizeof left_out));
+    }
     print_full_context(run);
     fractions_print(run->session.engine, run->answers[0].sequence);
 }
@@ -342,13 +347,19 @@ static json_t *answers_json(const struct run *run) {
 }
 
 /* With everything attended to both are 1 by definition; else the recall was not measured (loam eval recall does). */
-static json_t *selection_json(struct engine *engine) {
-    if (engine_select(engine) == NULL) return json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
+static json_t *selection_json(struct engine *engine, bool has_receipt) {
+    const struct mass_receipt nothing = {0};
+    if (engine_select(engine) == NULL) {
+        json_t *everything = json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
+        if (has_receipt) json_add(everything, "left_out", receipt_json(&nothing));
+        return everything;
+    }
     struct select_statistics s = attention_statistics(engine_attention(engine));
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
     json_t *object =
         json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
     json_add(object, "mass_bound", mass_bounds_json(&s.mass_bound));
+    if (has_receipt) json_add(object, "left_out", receipt_json(&s.receipt));
     return object;
 }
 
@@ -394,7 +405,7 @@ static json_t *run_json(const struct run *run) {
     tiers_json(run, root);
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
     if (fractions != NULL) json_add(root, "compression", fractions);
-    json_add(root, "selection", selection_json(session->engine));
+    json_add(root, "selection", selection_json(session->engine, run->plan.select.receipt));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
     json_add(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));
     json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());

@@ -178,6 +178,9 @@ struct key_index_layout {
     bool use_norms; /* KEY_INDEX_HASH */
     bool by_level;  /* KEY_INDEX_HASH: hash_levels; factors lie in place of norms, weights are rotations */
     size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    /* So many keys of each chunk, drawn at random, lie in the block from sample_offset (a multiple of 16) on:
+     * key_sample.h.  0: none do.  For sample_mass. */
+    size_t sample_count, sample_offset;
     /* Over the heads of a group.  KEY_INDEX_HASH: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
     enum score_aggregate aggregate;
 };
@@ -201,7 +204,7 @@ struct key_index_operation {
     const struct key_index_layout *layout;
     /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _PARTIAL */
     const uint16_t *weights;
-    size_t kv_head_count;
+    size_t layer_index, kv_head_count;
     const struct attend_item *items; /* row_first is not used */
     size_t item_count;
 };
@@ -331,6 +334,30 @@ struct mass_bound_operation {
     double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
 };
 
+/* What a query head left out of the attention over all that its row sees: the share, by the sample, and its standard
+ * error.  Of many, the mean of left_out errs downwards and that of upper, which may be above 1, upwards; they are alike
+ * where what was left out is of many keys.  1 where it is no number. */
+struct mass_estimate {
+    double left_out, upper, error;
+};
+
+/* A layout with samples: an estimate of the share that the listed rows do not have, for each query head.  Of a
+ * context's chunks one in n is looked at, so that no more than key_max keys of a KV head are, and by the row's position
+ * in turn. */
+struct sample_mass_operation {
+    const float *q; /* as attend_rows had all of these */
+    size_t q_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    const struct rows_item *items;
+    size_t item_count;
+    const struct softmax_sum *sums;
+    const struct key_index_layout *layout;
+    size_t key_max;                  /* at least the layout's sample_count, at most MASS_SAMPLE_MAX */
+    struct mass_estimate *estimates; /* out, host memory, [item_count][head_count] */
+};
+enum { MASS_SAMPLE_MAX = 1024 };
+
 struct gather_operation { /* y[i] = x[indices[i]] */
     const float *x;
     size_t x_stride;
@@ -394,6 +421,7 @@ struct device_operations {
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);
     void (*mass_bound)(struct stream *stream, const struct mass_bound_operation *operation);
+    void (*sample_mass)(struct stream *stream, const struct sample_mass_operation *operation);
 };
 
 struct device {

@@ -96,6 +96,7 @@ enum { PROMPT = 600, ANSWER = 24 };
 struct answer {
     int32_t tokens[ANSWER];
     double kept;
+    struct loam_receipt receipt;
     bool noted;
 };
 
@@ -126,6 +127,7 @@ static struct answer answer_with(struct loam_model *model, const char *preset, c
     assert_int_equal(loam_session_receipt(started.session, &receipt, &error), LOAM_OK);
     assert_true(receipt.prefill_tokens == PROMPT && receipt.decode_tokens == ANSWER - 1);
     answer.kept = receipt.kept_ratio;
+    answer.receipt = receipt;
     answer.noted = loam_session_note(started.session) != NULL;
     stop(started);
     return answer;
@@ -162,6 +164,13 @@ static void test_selection(void **state) {
     assert_true(differ >= 3);
     struct answer signs = answer_with(model, "hata", "dense=0,code=sign", "96", false);
     assert_true(signs.noted); /* there is no calibration */
+    struct answer measured = answer_with(model, "hata", "dense=0,sinks=4,recent=16,receipt=1", "96", false),
+                  plain = answer_with(model, "hata", "dense=0,sinks=4,recent=16", "96", false);
+    assert_true(same(&measured, &plain) && plain.receipt.left_out_count == 0);
+    assert_true(measured.receipt.left_out_count > 0 && measured.receipt.left_out > 0 &&
+                measured.receipt.left_out_error > 0 && measured.receipt.mass_caught_min == 0);
+    assert_true(measured.receipt.left_out <= measured.receipt.left_out_worst_step &&
+                measured.receipt.left_out_worst_step <= measured.receipt.left_out_worst_head);
     struct answer one_dense = answer_with(model, "quest", "dense=1", "96", false);
     assert_true(one_dense.kept > 0.5 && one_dense.kept < 0.65); /* one of the two layers */
     struct answer q8 = answer_with(model, NULL, NULL, NULL, true),

@@ -331,7 +331,7 @@ static void selection_is_reported(void **state) {
     free(same);
     free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos", "--temp",
                 "0", "--preset", "hata", "--set", "dense=0,recent=4,sinks=2,select=quest,page=8,mass_bound=1",
-                "--keep", "24"));
+                "--keep", "24", "--receipt"));
     json_t *root = load_json(), *selection = json_object_get(root, "selection");
     double kept = json_number_value(json_object_get(selection, "kept_ratio"));
     assert_true(kept > 0.2 && kept < 0.9);
@@ -341,6 +341,14 @@ static void selection_is_reported(void **state) {
     double min = json_number_value(json_object_get(bound, "min"));
     assert_true(mean > 0 && mean < 1 && min > 0 && min <= mean);
     assert_true(json_integer_value(json_object_get(bound, "count")) > 0);
+    json_t *left_out = json_object_get(selection, "left_out");
+    double worst = json_number_value(json_object_get(left_out, "worst_step"));
+    mean = json_number_value(json_object_get(left_out, "mean"));
+    assert_true(mean > 0 && mean <= worst &&
+                worst <= json_number_value(json_object_get(left_out, "worst_head")));
+    assert_true(json_number_value(json_object_get(left_out, "mean_error")) > 0);
+    assert_int_equal(json_integer_value(json_object_get(left_out, "count")),
+                     json_integer_value(json_object_get(bound, "count")));
     json_t *plan = json_object_get(root, "plan");
     assert_string_equal(json_string_value(json_object_get(root, "preset")), "hata");
     assert_string_equal(json_string_value(json_object_get(plan, "select")), "quest");
@@ -351,6 +359,15 @@ static void selection_is_reported(void **state) {
         LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "hata", "--set", "dense=0,code=sign");
     assert_int_equal(told.code, 0);
     assert_non_null(strstr(told.complaints, "random hyperplanes"));
+    assert_null(strstr(told.complaints, "receipt"));
+    process_deinit(&told);
+    told = LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--receipt");
+    assert_non_null(strstr(told.complaints, "receipt: no attention was left out\n"));
+    process_deinit(&told);
+    told = LOAM("run", "-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos",
+                "--preset", "streaming", "--keep", "8", "--set", "dense=0,recent=4,sinks=2", "--receipt");
+    assert_int_equal(told.code, 0);
+    assert_non_null(strstr(told.complaints, "receipt: left out "));
     process_deinit(&told);
 }
 

@@ -317,6 +317,22 @@ static void walled_mass_bound(struct stream *stream, const struct mass_bound_ope
     free(own.lists);
 }
 
+static void walled_sample_mass(struct stream *stream, const struct sample_mass_operation *operation) {
+    struct sample_mass_operation call = *operation;
+    run_overlap(stream->device);
+    struct own_rows own =
+        own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
+    call.items = own.items;
+    call.estimates =
+        late_result(stream->device, operation->estimates,
+                    operation->item_count * operation->head_count * sizeof *call.estimates, NULL);
+    enter(stream->device, false);
+    inner_of(stream)->sample_mass(stream->inner, &call);
+    leave(stream->device);
+    free(own.items);
+    free(own.lists);
+}
+
 static void walled_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
     enter(stream->device, false);
     inner_of(stream)->key_index_build(stream->inner, operation);
@@ -372,6 +388,7 @@ static const struct device_operations OPERATIONS = {
     .attend_rows = walled_attend_rows,
     .add_mass = walled_add_mass,
     .mass_bound = walled_mass_bound,
+    .sample_mass = walled_sample_mass,
 };
 
 struct device *walled_device_create(const struct device_options *options, bool reaches_host) {

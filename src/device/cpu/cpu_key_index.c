@@ -54,13 +54,17 @@ static void build_range(const struct build_run *run, struct range range, bool ab
                 .kv = item->view.layout,
                 .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
                 .block = blocks[chunk],
+                .chunk_index = chunk,
                 .kv_head = head,
                 .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
                 .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
             if (above) /* of blocks that other units have written before the barrier */
                 run->scorer->build_above(operation->layout, blocks, chunk, &unit);
-            else
-                run->scorer->build(run->device, operation, &unit, scratch);
+            else {
+                if (run->scorer->build != NULL) run->scorer->build(run->device, operation, &unit, scratch);
+                if (operation->layout->sample_count > 0)
+                    cpu_key_sample_build(run->device, operation, &unit, scratch);
+            }
         }
         before += units;
     }
@@ -87,7 +91,7 @@ void cpu_key_index_build(struct stream *stream, const struct key_index_operation
         rows += operation->items[i].row_count;
     }
     run.scorer = cpu_scorer_of(operation->layout);
-    if (run.unit_count == 0 || run.scorer->build == NULL) return;
+    if (run.unit_count == 0 || (run.scorer->build == NULL && operation->layout->sample_count == 0)) return;
     const struct kv_layout *kv = operation->items[0].view.layout;
     struct build_scratch unused;
     run.thread_bytes = scratch_layout(NULL, kv, &unused);

@@ -10,6 +10,7 @@ struct build_unit {
     const struct kv_layout *kv;
     const void *chunk;
     void *block;
+    uint64_t chunk_index;
     size_t kv_head, token_begin, token_end; /* within the chunk */
 };
 
@@ -78,5 +79,9 @@ const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 /* The unit's keys as floats, from row 0 of scratch->keys. */
 void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,
                    const struct build_scratch *scratch);
+
+/* The sampled keys of the unit's tokens (device/key_sample.h). */
+void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_operation *operation,
+                          const struct build_unit *unit, const struct build_scratch *scratch);
 
 #endif
