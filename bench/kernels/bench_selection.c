@@ -28,6 +28,7 @@ enum {
 
 enum method {
     HASH,
+    LEVEL,
     HASH_TOP_K,
     TOP_K,
     MIN_MAX,
@@ -46,7 +47,7 @@ enum method {
 struct selection_case {
     const char *name;
     enum method method;
-    size_t bits, page_tokens, columns; /* hash; abstracts; partial keys */
+    size_t bits, page_tokens, columns; /* hash, or a coordinate's of level; abstracts; partial keys */
     enum kv_type type;                 /* of KV rows */
     size_t dimension, group;
 };
@@ -58,6 +59,13 @@ static const struct selection_case cases[] = {
     {"hash 256", HASH, 256, 0, 0, 0, 128, 4},
     {"hash 256 group 1", HASH, 256, 0, 0, 0, 128, 1},
     {"hash 256 group 2", HASH, 256, 0, 0, 0, 128, 2},
+    {"level 2 bits d 64 group 3", LEVEL, 2, 0, 0, 0, 64, 3},
+    {"level 2 bits d 64 group 4", LEVEL, 2, 0, 0, 0, 64, 4},
+    {"level 2 bits d 64 group 1", LEVEL, 2, 0, 0, 0, 64, 1},
+    {"level 3 bits d 64 group 4", LEVEL, 3, 0, 0, 0, 64, 4},
+    {"level 1 bit d 128 group 4", LEVEL, 1, 0, 0, 0, 128, 4},
+    {"level 2 bits d 128 group 4", LEVEL, 2, 0, 0, 0, 128, 4},
+    {"level 2 bits d 128 group 8", LEVEL, 2, 0, 0, 0, 128, 8},
     {"hash 128 + top-k", HASH_TOP_K, 128, 0, 0, 0, 128, 4},
     {"top-k", TOP_K, 0, 0, 0, 0, 0, 1},
     {"min-max page 16 d 64", MIN_MAX, 0, 16, 0, 0, 64, 4},
@@ -91,6 +99,7 @@ struct selection_run {
     const void **chunks; /* [heads][tokens / 64] of key index, or of KV */
     struct kv_layout kv;
     struct hash_layout hash;
+    struct level_layout level;
     struct abstract_layout abstract;
     float *q;       /* [GROUP_MAX][2 * DIMENSION_MAX] */
     uint8_t *codes; /* [GROUP_MAX][32] */
@@ -156,8 +165,15 @@ static void attention_run_head(const struct selection_run *run, const void **chu
 static void score_run_head(const struct selection_run *run, const void **chunks,
                            struct selection_output *out) {
     const struct selection_case *c = run->c;
-    struct hash_score_args hash = {&run->hash, chunks, 0,           run->tokens,  run->codes, NULL,
+    struct hash_score_args hash = {&run->hash, chunks, 0,           run->tokens,  run->codes,
                                    c->group,   true,   out->scores, out->scratch, NULL};
+    struct level_score_args level = {.layout = &run->level,
+                                     .blocks = chunks,
+                                     .token_end = run->tokens,
+                                     .queries = out->scratch,
+                                     .heads = c->group,
+                                     .scores = out->scores,
+                                     .stride = run->tokens};
     struct abstract_score_args pages = {.layout = &run->abstract,
                                         .kind =
                                             c->method == MIN_MAX ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION,
@@ -180,6 +196,10 @@ static void score_run_head(const struct selection_run *run, const void **chunks,
                               .scores = out->scores,
                               .scratch = out->scratch};
     if (c->method == HASH || c->method == HASH_TOP_K) run->kernels->hash.score(&hash);
+    for (size_t i = 0; c->method == LEVEL && i < c->group; i++)
+        level_prepare(&run->level, run->q + i * c->dimension,
+                      (char *)out->scratch + i * level_query_bytes(&run->level));
+    if (c->method == LEVEL) run->kernels->level.score(&level);
     if (c->method == MIN_MAX || c->method == MEAN_DEVIATION) run->kernels->abstract.score(&pages);
     if (c->method == PARTIAL_SUM || c->method == PARTIAL_MAX) run->kernels->score.rows(&rows);
 }
@@ -203,6 +223,7 @@ static void head_run(const struct selection_run *run, size_t head, struct select
                                  .mass = out->scores};
     switch (c->method) {
     case HASH:
+    case LEVEL:
     case MIN_MAX:
     case MEAN_DEVIATION:
     case PARTIAL_SUM:
@@ -226,7 +247,7 @@ static void head_run(const struct selection_run *run, size_t head, struct select
 static void selection_task(void *context, const struct pool_worker *worker) {
     const struct selection_run *run = context;
     struct range share = pool_range(worker, run->heads, 1);
-    struct selection_output out = {.scores = calloc(run->tokens, sizeof(float)),
+    struct selection_output out = {.scores = calloc(GROUP_MAX * run->tokens, sizeof(float)),
                                    .indices = malloc(KEEP * sizeof(uint32_t)),
                                    .o = malloc(GROUP_MAX * DIMENSION_MAX * sizeof(float))};
     size_t bytes = max_size(run->kernels->top_k.scratch_bytes(run->tokens, KEEP), (size_t)1 << 20);
@@ -249,6 +270,10 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
     case HASH_TOP_K:
         hash_layout_init(&run->hash, c->bits);
         bytes = run->hash.bytes;
+        break;
+    case LEVEL:
+        level_layout_init(&run->level, c->dimension, c->bits);
+        bytes = align_up(run->level.bytes, 64);
         break;
     case MIN_MAX:
     case MEAN_DEVIATION:

@@ -220,11 +220,12 @@ size_t select_key_index_bytes(const struct select *select) { return select->layo
 void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
     size_t parameter = key_index_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens;
-    if (select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
+    const bool by_level = select->layout.kind == KEY_INDEX_LEVEL;
+    if (by_level || select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
     const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
-                              spreads ? "-meanstd" : "", select->layout.by_level ? "-level" : "",
+                              spreads ? "-meanstd" : "", by_level ? "-mean" : "",
                               select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
                               select->weights_digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
@@ -289,6 +290,9 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     item->position = position;
     item->candidate_begin = sinks;
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
+    const uint64_t complete = visible / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    if (select->layout.kind == KEY_INDEX_LEVEL && item->candidate_end > complete && !rule->window_only)
+        item->candidate_end = complete; /* the others have no codes yet */
     if (item->candidate_end <= sinks) { /* all of it is window */
         if (!options->gather_all) return false;
         item->candidate_begin = item->candidate_end = 0;

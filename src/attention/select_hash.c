@@ -1,13 +1,15 @@
-/* hash: tokens ranked by codes of their keys (kernels/hash), of two kinds.
+/* hash: tokens ranked by codes of their keys, of two kinds.
  *
- *   level  the coordinates of a rotated key, rounded to bits / dimension bits each, and a factor, against the query as
- *          it is: an estimate of q . k.  The rotation is random, orthonormal, the same for all layers: no calibration.
- *   sign   signs of projections, against those of the query, times |k| (Gong et al. 2025, HATA; what CLO selects by).
- *          The projections are learned; without a calibration they are random hyperplanes, orthonormal in blocks of
- *          k_dimension; with more bits than dimensions W W^T = (bits / dimension) I then holds exactly, which is the
- *          corrected form of HATA's decorrelation target.
+ *   level  the coordinates of a rotated key less the mean of its chunk, rounded to bits / dimension bits each, and a
+ *          factor, against the query as it is: an estimate of q . k (kernels/level).  The rotation is random,
+ *          orthonormal, the same for all layers: no calibration.
+ *   sign   signs of projections, against those of the query, times |k| (kernels/hash; Gong et al. 2025, HATA; what
+ *          CLO selects by).  The projections are learned; without a calibration they are random hyperplanes,
+ *          orthonormal in blocks of k_dimension; with more bits than dimensions W W^T = (bits / dimension) I then
+ *          holds exactly, which is the corrected form of HATA's decorrelation target.
  *
- * Of as many bits levels lose half of what signs lose, learned or random (docs/decisions/0029-codes-by-level.md). */
+ * Of as many bits levels lose half of what signs lose or less, learned or random (docs/decisions/0029-codes-by-level.md
+ * and 0032-codes-around-a-mean.md). */
 #include <math.h>
 
 #include "attention/select_internal.h"
@@ -20,7 +22,8 @@ static const uint64_t RANDOM_SEED =
 enum { DIMENSION_MAX = 1024 };
 
 static bool fits_levels(const struct select_options *options, const struct select_shape *shape) {
-    return options->bits % shape->k_dimension == 0 && options->bits <= HASH_PLANES_MAX * shape->k_dimension;
+    return options->bits % shape->k_dimension == 0 &&
+           level_fits(shape->k_dimension, options->bits / shape->k_dimension);
 }
 
 static bool uses_levels(const struct select_options *options, const struct select_shape *shape) {
@@ -46,19 +49,25 @@ static enum status check_options(const struct select_options *options, const str
             error, STATUS_USAGE,
             "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
             "with code=level",
-            options->bits, shape->k_dimension, HASH_PLANES_MAX);
+            options->bits, shape->k_dimension, LEVEL_PLANES_MAX);
     return STATUS_OK;
 }
 
 static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     TRY(check_options(options, shape, error));
-    layout->kind = KEY_INDEX_HASH;
-    hash_layout_init(&layout->hash, options->bits);
-    layout->bytes = layout->hash.bytes;
-    layout->use_norms = options->norms;
-    layout->by_level = uses_levels(options, shape);
-    layout->aggregate = select_aggregate(options, layout->by_level ? SCORE_SOFTMAX : SCORE_SUM);
+    const bool by_level = uses_levels(options, shape);
+    layout->aggregate = select_aggregate(options, by_level ? SCORE_SOFTMAX : SCORE_SUM);
+    if (by_level) {
+        layout->kind = KEY_INDEX_LEVEL;
+        level_layout_init(&layout->level, shape->k_dimension, options->bits / shape->k_dimension);
+        layout->bytes = layout->level.bytes;
+    } else {
+        layout->kind = KEY_INDEX_HASH;
+        hash_layout_init(&layout->hash, options->bits);
+        layout->bytes = layout->hash.bytes;
+        layout->use_norms = options->norms;
+    }
     return select_layout_tokens(layout, options, error);
 }
 

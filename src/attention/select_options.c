@@ -245,6 +245,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
+    if (layout.kind == KEY_INDEX_LEVEL && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS - 1;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;

@@ -28,6 +28,7 @@
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
+#include "kernels/level/level.h"
 #include "kernels/rope/rope.h"
 #include "kernels/tree/tree.h"
 #include "platform/cpu.h"
@@ -155,6 +156,7 @@ enum key_index_kind {
     KEY_INDEX_NONE,
     KEY_INDEX_ABSTRACT, /* of pages of 8 to 64 tokens: kernels/abstract */
     KEY_INDEX_HASH,     /* a code and a norm per token: kernels/hash */
+    KEY_INDEX_LEVEL,    /* a rotated key's levels and a factor per token, a mean per chunk: kernels/level */
     KEY_INDEX_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
     KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
     KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
@@ -170,30 +172,32 @@ struct key_index_layout {
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
+    struct level_layout level;
     struct tree_layout tree; /* unit_tokens are those of a leaf */
     /* Whether minima and maxima of each unit's keys lie in the block, as [64 / unit_tokens][2][k_dimension] halves from
      * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
     bool use_norms; /* KEY_INDEX_HASH */
-    bool by_level;  /* KEY_INDEX_HASH: hash_levels; factors lie in place of norms, weights are rotations */
     size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
     /* So many keys of each chunk, drawn at random, lie in the block from sample_offset (a multiple of 16) on:
      * key_sample.h.  0: none do.  For sample_mass. */
     size_t sample_count, sample_offset;
-    /* Over the heads of a group.  KEY_INDEX_HASH: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
+    /* Over the heads of a group.  KEY_INDEX_HASH, _LEVEL: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
     enum score_aggregate aggregate;
 };
 
 /* Whether scores are of single tokens, whatever is picked together. */
 static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
-    return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_PARTIAL ||
-           layout->kind == KEY_INDEX_MASS || layout->kind == KEY_INDEX_KEYS;
+    return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
+           layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
+           layout->kind == KEY_INDEX_KEYS;
 }
 
 /* Columns of a KV head's weights; 0: it has none. */
 static inline size_t key_index_weight_columns(const struct key_index_layout *layout, size_t k_dimension) {
-    if (layout->kind == KEY_INDEX_HASH) return layout->by_level ? k_dimension : layout->hash.bits;
+    if (layout->kind == KEY_INDEX_HASH) return layout->hash.bits;
+    if (layout->kind == KEY_INDEX_LEVEL) return k_dimension; /* a rotation */
     return layout->kind == KEY_INDEX_PARTIAL ? layout->columns : 0;
 }
 
@@ -202,7 +206,7 @@ static inline size_t key_index_weight_columns(const struct key_index_layout *lay
  * with its last token, from the blocks of its other chunks. */
 struct key_index_operation {
     const struct key_index_layout *layout;
-    /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _PARTIAL */
+    /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _LEVEL, _PARTIAL */
     const uint16_t *weights;
     size_t layer_index, kv_head_count;
     const struct attend_item *items; /* row_first is not used */
@@ -222,7 +226,8 @@ struct select_item {
     struct kv_view view;
     size_t row; /* of q */
     uint64_t position;
-    /* Multiples of the layout's unit_tokens where rows are scored (0 < picks < their number). */
+    /* Multiples of the layout's unit_tokens where rows are scored (0 < picks < their number).  KEY_INDEX_LEVEL: the
+     * candidates' chunks are complete. */
     uint64_t candidate_begin, candidate_end;
     const uint64_t *picks; /* [kv_head_count], multiples of unit_tokens, host memory; NULL: none */
 };

@@ -8,6 +8,7 @@ void kernels_init(struct kernels *kernels, cpu_mask mask) {
     convert_kernels_init(&kernels->convert, mask);
     group_kernels_init(&kernels->group, mask);
     hash_kernels_init(&kernels->hash, mask);
+    level_kernels_init(&kernels->level, mask);
     mass_kernels_init(&kernels->mass, mask);
     matmul_kernels_init(&kernels->matmul, mask);
     matvec_kernels_init(&kernels->matvec, mask);

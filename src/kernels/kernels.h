@@ -9,6 +9,7 @@
 #include "kernels/convert/convert.h"
 #include "kernels/group/group.h"
 #include "kernels/hash/hash.h"
+#include "kernels/level/level.h"
 #include "kernels/mass/mass.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matvec/matvec.h"
@@ -26,6 +27,7 @@ struct kernels {
     struct convert_kernels convert;
     struct group_kernels group;
     struct hash_kernels hash;
+    struct level_kernels level;
     struct mass_kernels mass;
     struct matmul_kernels matmul;
     struct matvec_kernels matvec;

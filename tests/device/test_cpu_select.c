@@ -81,15 +81,13 @@ static void layout_init(struct select_case *c, enum key_index_kind kind) {
     } else if (kind == KEY_INDEX_HASH) {
         hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
         layout->use_norms = random_below(&c->random, 2);
-        layout->by_level = c->seed % 3 == 0;
-        if (layout->by_level) {
-            layout->use_norms = true;
-            c->columns = c->kv.k_dimension;
-            hash_layout_init(&layout->hash,
-                             c->columns < 32 || c->seed / 3 % 2 == 1 ? 2 * c->columns : c->columns);
-        }
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
         layout->bytes = layout->hash.bytes;
+    } else if (kind == KEY_INDEX_LEVEL) {
+        c->columns = c->kv.k_dimension;
+        level_layout_init(&layout->level, c->columns, c->columns < 32 || c->seed / 3 % 2 == 1 ? 2 : 1);
+        if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
+        layout->bytes = align_up(layout->level.bytes, 64);
     } else if (kind == KEY_INDEX_PARTIAL) {
         c->columns = layout->columns = pick(&c->random, columns, 3);
         layout->bytes = align_up(KV_CHUNK_TOKENS * layout->columns * sizeof(uint16_t), 64);
@@ -277,17 +275,17 @@ static void run(const struct select_case *c, const struct fixture *fixture, size
 static void score_levels(const struct select_case *c, const struct kernels *kernels, const uint16_t *weights,
                          const float *q, size_t group, const void *const *blocks, uint64_t begin,
                          uint64_t end, float *scores) {
-    const size_t dimension = c->kv.k_dimension, bits = c->layout.hash.bits;
-    _Alignas(64) static uint8_t scratch[1 << 20];
-    float sum[HASH_BITS_MAX] = {0}, values[HASH_BITS_MAX];
+    const size_t dimension = c->kv.k_dimension;
+    _Alignas(64) static uint8_t query[1 << 16];
+    float sum[LEVEL_DIMENSION_MAX] = {0}, rotated[LEVEL_DIMENSION_MAX];
     for (size_t head = 0; head < group; head++) {
         kernels->project.rows(&(struct project_args){weights, dimension, dimension, q + head * dimension,
-                                                     dimension, 1, values, NULL, dimension});
-        hash_level_values(values, dimension, bits, values);
-        for (size_t j = 0; j < bits; j++) sum[j] = head == 0 ? values[j] : sum[j] + values[j];
+                                                     dimension, 1, rotated, NULL, dimension});
+        for (size_t j = 0; j < dimension; j++) sum[j] += rotated[j];
     }
-    kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, NULL, sum, 1, true,
-                                                  scores, scratch, NULL});
+    level_prepare(&c->layout.level, sum, query);
+    kernels->level.score(
+        &(struct level_score_args){&c->layout.level, blocks, begin, end, query, 1, scores, 0, NULL});
 }
 
 /* Scores of all candidates by `group` query heads from `first` on, in one call of the kernel. */
@@ -310,15 +308,12 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
             end / unit, q, c->kv.k_dimension, group, scores, scratch, NULL});
         break;
     case KEY_INDEX_HASH:
-        if (c->layout.by_level) {
-            score_levels(c, kernels, weights, q, group, blocks, begin, end, scores);
-            break;
-        }
         kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
                                                         c->kv.k_dimension, group, codes, NULL});
-        kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, NULL, group,
+        kernels->hash.score(&(struct hash_score_args){&c->layout.hash, blocks, begin, end, codes, group,
                                                       c->layout.use_norms, scores, scratch, NULL});
         break;
+    case KEY_INDEX_LEVEL: score_levels(c, kernels, weights, q, group, blocks, begin, end, scores); break;
     case KEY_INDEX_PARTIAL:
         kernels->project.rows(&(struct project_args){weights, c->kv.k_dimension, c->columns, q,
                                                      c->kv.k_dimension, group, projected, NULL, c->columns});
@@ -370,7 +365,7 @@ static float logit_scale(const struct select_case *c, const struct select_item *
     const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + query) * c->kv.k_dimension;
     double squares = 0;
     for (size_t d = 0; d < c->kv.k_dimension; d++) squares += (double)q[d] * (double)q[d];
-    return c->layout.kind == KEY_INDEX_HASH && !c->layout.by_level ? (float)sqrt(squares) : 1;
+    return c->layout.kind == KEY_INDEX_HASH ? (float)sqrt(squares) : 1;
 }
 
 static size_t expected_rows(const struct select_case *c, const struct kernels *kernels,

@@ -132,6 +132,7 @@ static struct select_options similar(double eta, double power, size_t age) {
     options.keep = (struct select_keep){.tokens = KEEP};
     options.sinks = SINKS;
     options.recent = RECENT;
+    options.code = SELECT_CODE_SIGN; /* levels are of complete chunks, and the window is shorter */
     options.dense_layers = 0;
     options.reuse.kind = REUSE_SIMILARITY;
     options.reuse.eta = eta;

@@ -57,8 +57,10 @@ struct cpu_scorer {
     /* The query's side of a score, query_bytes of it; NULL: the query itself. */
     size_t (*query_bytes)(const struct key_index_layout *layout, size_t group);
     void (*prepare)(const struct select_run *run, size_t kv_head, const float *q, void *prepared);
-    /* One score per unit, or per token where key_index_scores_tokens. */
+    /* One score per unit, or per token where key_index_scores_tokens.  scores_apart: where scores_by_head, of each of
+     * the range's heads, run->score_stride apart; others are then asked for one head after the other. */
     void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
+    bool scores_apart;
     size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */
     /* What a query head's scores lack to be products of query and key; NULL: nothing.  For SCORE_SOFTMAX. */
     float (*head_scale)(const struct select_run *run, const float *q);
@@ -71,8 +73,8 @@ static inline const float *range_query(const struct score_range *range) {
            range->head_first * range->run->kv->k_dimension;
 }
 
-extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_partial, cpu_scorer_mass,
-    cpu_scorer_tree, cpu_scorer_keys;
+extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_level, cpu_scorer_partial,
+    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_keys;
 
 const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 

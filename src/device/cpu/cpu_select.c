@@ -71,6 +71,12 @@ static void score_heads(const struct score_range *range, float *scores, uint8_t 
     best_of_units(of_tokens, (size_t)(range->end - range->begin) / unit_tokens, unit_tokens, scores);
 }
 
+/* Query heads whose tokens are scored in one walk. */
+static size_t heads_at_once(const struct select_run *run) {
+    const bool together = run->scorer->scores_apart && !scores_by_best_token(run->operation->layout);
+    return together ? run->group : run->group / run->score_heads;
+}
+
 static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t row = 0;
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
@@ -85,7 +91,7 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         .run = run,
         .row = row,
         .kv_head = head,
-        .head_count = run->group / run->score_heads,
+        .head_count = heads_at_once(run),
         .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS,
         .blocks = r->item->view.key_index != NULL ? head_key_index(r->item, head) : NULL,
         .then = asks_for_pages(run, r->item, head)

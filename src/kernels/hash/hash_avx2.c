@@ -66,7 +66,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
         _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
-                      hash_table_heads(args, set), distance);
+                      hash_set_heads(args->group, set), distance);
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++) {
         size_t token = n / 2 * 32 + n % 2 * 8;

@@ -40,7 +40,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
     __m512i distance[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
-                      hash_table_heads(args, set), distance);
+                      hash_set_heads(args->group, set), distance);
     chunk_finish(code_bytes, args, block, ahead, distance, hash_line_of(args), scores);
 }
 

@@ -60,7 +60,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
 #include "kernels/hash/hash_score.h"
 
 static void hash_score_counted(const struct hash_score_args *args) {
-    if (args->group <= HASH_COUNTED_GROUP && args->values == NULL)
+    if (args->group <= HASH_COUNTED_GROUP)
         hash_score(args);
     else
         hash_avx512_score(args);

@@ -46,7 +46,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
     for (size_t n = 0; n < 2 * HASH_PARTS; n++) distance[n] = vdupq_n_u16(0);
     for (size_t set = 0; set < hash_sets(args->group); set++)
         distances_add(code_bytes, block, ahead, tables + set * code_bytes * HASH_POSITION_BYTES,
-                      hash_table_heads(args, set), distance);
+                      hash_set_heads(args->group, set), distance);
     const struct hash_line *line = hash_line_of(args);
     const floats scale = floats_set(line->scale), all = floats_set(line->offset);
     const floats slope = floats_set(line->slope);

@@ -21,25 +21,7 @@ static void encode(const struct hash_encode_args *args) {
     }
 }
 
-/* The estimates of a query's products with keys. */
-static void score_by_values(const struct hash_score_args *args) {
-    const struct hash_layout *layout = args->layout;
-    uint8_t code[HASH_CODE_BYTES_MAX];
-    for (uint64_t token = args->token_begin; token < args->token_end; token++) {
-        float factor;
-        double sum = 0;
-        hash_load(layout, args->blocks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS, code, &factor);
-        for (size_t j = 0; j < layout->bits; j++)
-            sum += (code[j / 8] >> j % 8 & 1) != 0 ? (double)args->values[j] : -(double)args->values[j];
-        args->scores[token - args->token_begin] = (float)(sum / (double)layout->bits * (double)factor);
-    }
-}
-
 static void score(const struct hash_score_args *args) {
-    if (args->values != NULL) {
-        score_by_values(args);
-        return;
-    }
     const struct hash_layout *layout = args->layout;
     uint8_t code[HASH_CODE_BYTES_MAX];
     for (uint64_t token = args->token_begin; token < args->token_end; token++) {

@@ -5,15 +5,10 @@
  * shuffles of bytes then give 32 (64) keys' sums of one byte position, whatever the group.  Sums of bytes
  * overflow after 255 / (8 heads) positions and are widened to 16 bits before; groups of more than 31 heads take
  * several sets of tables.
- *
- * A query by its values has the same tables: what a nibble adds, +-v_j of four values, rounded to 7 bits, so that a
- * byte position's two still fit a byte and are widened one by one, as those of 31 heads are.  A nibble's sums reach
- * from -a to a, a the greatest sum of four |v_j|; entry e stands for (e - 63.5) a / 63.5.
  */
 #ifndef LOAM_KERNELS_HASH_TABLES_H
 #define LOAM_KERNELS_HASH_TABLES_H
 
-#include <math.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -54,45 +49,8 @@ FLOATS_INLINE bytes16 bytes16_lookup(bytes16 table, bytes16 index) {
 #endif
 }
 
-/* Heads whose sums need as many bits as the tables' entries do: sums are widened by it. */
-FLOATS_INLINE size_t hash_table_heads(const struct hash_score_args *args, size_t set) {
-    return args->values != NULL ? HASH_SET_HEADS : hash_set_heads(args->group, set);
-}
-
-/* What each value of a nibble adds: value[j] where bit j is set, else -value[j]. */
-FLOATS_INLINE void nibble_sums(const float *value, float sums[16]) {
-    for (size_t v = 0; v < 16; v++)
-        sums[v] = ((v & 1) != 0 ? value[0] : -value[0]) + ((v & 2) != 0 ? value[1] : -value[1]) +
-                  (((v & 4) != 0 ? value[2] : -value[2]) + ((v & 8) != 0 ? value[3] : -value[3]));
-}
-
-static void hash_prepare_values(const struct hash_score_args *args, uint8_t *tables) {
-    const size_t nibbles = args->layout->bits / 4;
-    float greatest = 0, sums[16];
-    for (size_t n = 0; n < nibbles; n++) {
-        const float *value = args->values + 4 * n;
-        float size = fabsf(value[0]) + fabsf(value[1]) + (fabsf(value[2]) + fabsf(value[3]));
-        if (!(size <= greatest) && greatest == greatest) greatest = size; /* NaN stays */
-    }
-    const bool is_number = greatest > 0 && greatest < INFINITY;
-    const float inverse = is_number ? 63.5f / greatest : 0;
-    for (size_t n = 0; n < nibbles; n++) {
-        nibble_sums(args->values + 4 * n, sums);
-        for (size_t v = 0; v < 16; v++) {
-            float entry = is_number ? fmaf(sums[v], inverse, 64.0f) : 0; /* 63.5, and a half to round by */
-            tables[n * 16 + v] = (uint8_t)(entry < 0 ? 0 : entry > 127 ? 127 : entry);
-        }
-    }
-    *hash_line_of(args) =
-        (struct hash_line){-63.5f * (float)nibbles, 1, greatest / 63.5f / (float)args->layout->bits};
-}
-
 /* tables: [set][code_bytes][2][16] */
 static void hash_prepare(const struct hash_score_args *args, uint8_t *tables) {
-    if (args->values != NULL) {
-        hash_prepare_values(args, tables);
-        return;
-    }
     *hash_line_of(args) =
         (struct hash_line){(float)(args->group * args->layout->bits), -2, 1.0f / (float)args->layout->bits};
     const bytes16 value = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -1,0 +1,75 @@
+/* level: keys of which each coordinate is rounded to a few levels, and estimates of q . k by them.
+ *
+ * Of a rotated key k of a chunk is kept
+ *   k  ~  c + f l,    c the mean of the chunk's keys, [dimension] halves
+ *                     l the levels of k - c, odd integers from 1 - 2^planes to 2^planes - 1
+ *                     f a half, the one that brings f l nearest to k - c: (k - c) . l / l . l
+ * and with a query q of 8-bit integers, a step apart,
+ *   score(t) = q . c + f_t (q . l_t),  the first with q as it is.
+ *
+ * What a chunk's keys have in common is in c and takes no levels, and the same of all of a chunk's tokens is exact.
+ * f is the least-squares factor: |k - c|^2 / (k - c) . l, RaBitQ's (arXiv 2405.12497, 2409.09913), is unbiased, and
+ * the largest of noisy estimates are then those that are too large (docs/decisions/0032-codes-around-a-mean.md).
+ * A chunk has codes when it is complete.
+ *
+ * A chunk's block: codes, factors [64] halves, c [dimension] halves.  A level's number, (l + 2^planes - 1) / 2, is cut
+ * into parts of 4, 2 and 1 bits (planes 2: one part of 2; 3: 2 and 1), the highest bits first.  A part is
+ * [dimension * width / 32][64 tokens][4 bytes]; byte b of word w holds coordinates (w * 8 / width + i) * 4 + b for
+ * i from 0 on, `width` bits each, the lowest first: shifted and masked, a register of words is a register of bytes of
+ * which four neighbours are four coordinates of a token, what the dot products of bytes want.
+ */
+#ifndef LOAM_KERNELS_LEVEL_H
+#define LOAM_KERNELS_LEVEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/attention/kv_layout.h"
+#include "platform/cpu.h"
+
+enum { LEVEL_PLANES_MAX = 8, LEVEL_DIMENSION_MAX = 512, LEVEL_HEADS_MAX = 64 };
+
+struct level_layout {
+    size_t dimension, planes;
+    size_t factors_offset, center_offset; /* from the start of a chunk's block */
+    size_t bytes;                         /* of a chunk's block */
+};
+
+/* Whether there is a layout: the dimension a multiple of 8, its planes' bits of 32. */
+bool level_fits(size_t dimension, size_t planes);
+void level_layout_init(struct level_layout *layout, size_t dimension, size_t planes);
+
+/* The mean of a chunk's rotated keys becomes its center, or 0 where that is no half; keys: [64][dimension]. */
+void level_set_center(const struct level_layout *layout, void *block, const float *keys);
+/* Stores a rotated key, [dimension], as token 0..63 of the block, around its center.  A NaN in it makes its factor
+ * NaN. */
+void level_store(const struct level_layout *layout, void *block, size_t token, const float *key);
+/* The levels of a token, [dimension], and its factor. */
+void level_load(const struct level_layout *layout, const void *block, size_t token, int *levels,
+                float *factor);
+
+/* A rotated query, [dimension], prepared into level_query_bytes of memory aligned to 64. */
+size_t level_query_bytes(const struct level_layout *layout);
+void level_prepare(const struct level_layout *layout, const float *q, void *query);
+
+struct level_score_args {
+    const struct level_layout *layout;
+    const void *const *blocks;       /* token t is token t % 64 of blocks[t / 64]; aligned to 4 */
+    uint64_t token_begin, token_end; /* any; rows of a block outside of it are read, not used */
+    const void *queries;             /* [heads][level_query_bytes] */
+    size_t heads;                    /* 1..LEVEL_HEADS_MAX */
+    float *scores;                   /* [heads][stride], token_end - token_begin each */
+    size_t stride;
+    /* What will be read of tokens like token t is at then[t / 64]: a line of each is asked for while these
+     * are scored, so that its page is known by then (bench/lab/prefetches.md).  NULL: nothing. */
+    const void *const *then;
+};
+
+struct level_kernels {
+    void (*score)(const struct level_score_args *args);
+};
+
+void level_kernels_init(struct level_kernels *kernels, cpu_mask mask);
+
+#endif
