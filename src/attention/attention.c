@@ -168,6 +168,10 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     return choice_init(&attention->tiered->prefetch.choice, &own, error);
 }
 
+const double *attention_reuse_thresholds(const struct attention *attention) {
+    return attention->reuse != NULL ? reuse_thresholds(attention->reuse) : NULL;
+}
+
 bool attention_watches_prefill(const struct attention *attention) {
     return attention->select != NULL && select_watches_prefill(attention->select);
 }

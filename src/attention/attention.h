@@ -40,6 +40,8 @@ void attention_destroy(struct attention *attention); /* NULL allowed */
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error)
     STATUS_CHECKED;
 void attention_drop_select(struct attention *attention); /* everything is attended to again */
+/* reuse_thresholds of the present selection; NULL: it reuses nothing. */
+const double *attention_reuse_thresholds(const struct attention *attention);
 /* Somebody needs the queries of a prompt, in the last layer as well. */
 bool attention_watches_prefill(const struct attention *attention);
 

@@ -113,6 +113,8 @@ void reuse_destroy(struct reuse *reuse) {
     free(reuse);
 }
 
+const double *reuse_thresholds(const struct reuse *reuse) { return reuse->thresholds; }
+
 bool reuse_speculates(const struct reuse *reuse) {
     return reuse->options.labels == REUSE_SPECULATED && reuse->options.eta <= 1;
 }

@@ -37,6 +37,8 @@ enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape,
                          const struct reuse_options *options, const float *importance,
                          const double *thresholds, struct error *error) STATUS_CHECKED;
 void reuse_destroy(struct reuse *reuse); /* NULL allowed */
+/* [layer_count][kv_head_count]: what the similarity of each KV head's group must reach. */
+const double *reuse_thresholds(const struct reuse *reuse);
 /* Rows look up, choose and label by the queries that the layer before expected. */
 bool reuse_speculates(const struct reuse *reuse);
 

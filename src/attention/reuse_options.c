@@ -3,7 +3,7 @@
 #include <math.h>
 
 struct reuse_options reuse_options_default(void) {
-    return (struct reuse_options){.eta = 0.8, .power = 3, .age = 64};
+    return (struct reuse_options){.eta = 0.8, .power = 3, .epsilon = 0.1, .age = 64};
 }
 
 double reuse_threshold(const struct reuse_options *options, double importance) {

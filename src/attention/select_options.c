@@ -75,6 +75,7 @@ static const struct real_setting {
      "a number from -1 to 2, above 1: reuses nothing"},
     {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
     {"reused", offsetof(struct select_options, reuse.reused), 0, 1, "a fraction of the lists, 0 to 1"},
+    {"epsilon", offsetof(struct select_options, reuse.epsilon), -2, 2, "a number from -2 to 2"},
 };
 enum { REAL_SETTING_COUNT = sizeof real_settings / sizeof real_settings[0] };
 

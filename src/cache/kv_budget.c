@@ -86,8 +86,22 @@ uint64_t kv_tier_bytes_min(const struct kv_cache_config *config) {
     return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, kv_budget_slots_min(config));
 }
 
-struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
-                                         const struct page_fractions *fractions, size_t layer_count) {
+/* Slots for the chunks of a head's whole context. */
+static struct slot_counts lane_slots(const struct kv_cache_config *config,
+                                     const struct page_fractions *fractions, size_t lane) {
+    const uint64_t chunks = kv_chunks_of(config->token_capacity);
+    if (!config->mixes_pages)
+        return config->quantized_pages ? (struct slot_counts){.quantized = chunks}
+                                       : (struct slot_counts){.plain = chunks};
+    const size_t heads = config->kv_head_count;
+    const uint64_t quantized = page_fractions_before(fractions, lane / heads, lane % heads, heads, chunks),
+                   rounding =
+                       max_size(config->sequence_capacity, 1); /* each sequence's fraction has its own */
+    return (struct slot_counts){.plain = chunks - quantized + rounding, .quantized = quantized + rounding};
+}
+
+static struct slot_counts layer_slots(const struct kv_cache_config *config,
+                                      const struct page_fractions *fractions, size_t layer_count) {
     uint64_t layer = config->kv_head_count * kv_chunks_of(config->token_capacity), quantized = 0;
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = layer_count * layer}
@@ -100,14 +114,33 @@ struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
                                 .quantized = quantized + rounding};
 }
 
-size_t kv_budget_resident_layers(const struct kv_cache_config *config,
-                                 const struct page_fractions *fractions) {
-    size_t layers = min_size(config->resident_layers, config->layer_count);
-    uint64_t rest = config->host_bytes - kv_tier_bytes_min(config);
-    while (layers > 0 &&
-           kv_budget_slot_bytes(config, kv_budget_layer_slots(config, fractions, layers)) > rest)
-        layers--;
-    return layers;
+struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config,
+                                            const struct page_fractions *fractions,
+                                            const struct kv_residents *residents) {
+    struct slot_counts counts = layer_slots(config, fractions, residents->layer_count);
+    for (size_t i = 0; i < residents->lane_count; i++) {
+        const struct slot_counts lane = lane_slots(config, fractions, residents->lanes[i]);
+        counts.plain += lane.plain;
+        counts.quantized += lane.quantized;
+    }
+    return counts;
+}
+
+struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
+                                        const struct page_fractions *fractions, const uint32_t *lanes,
+                                        size_t lane_count) {
+    const size_t wanted = min_size(config->resident_layers, config->layer_count);
+    const uint64_t rest = config->host_bytes - kv_tier_bytes_min(config);
+    struct kv_residents residents = {.layer_count = wanted, .lanes = lanes};
+    while (residents.layer_count > 0 &&
+           kv_budget_slot_bytes(config, kv_budget_resident_slots(config, fractions, &residents)) > rest)
+        residents.layer_count--;
+    if (residents.layer_count < wanted) return residents;
+    do residents.lane_count++;
+    while (residents.lane_count <= lane_count &&
+           kv_budget_slot_bytes(config, kv_budget_resident_slots(config, fractions, &residents)) <= rest);
+    residents.lane_count--;
+    return residents;
 }
 
 /* Of `rest` bytes what goes to quantized slots, by the chunks that are quantized of all. */
@@ -122,10 +155,10 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
 /* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key
  * index is all there is.  Where pages are mixed they hold those that are rows. */
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
-                                   const struct page_fractions *fractions) {
+                                   const struct page_fractions *fractions,
+                                   const struct kv_residents *residents) {
     struct slot_counts counts = kv_budget_slots_min(config),
-                       resident = kv_budget_layer_slots(config, fractions,
-                                                        kv_budget_resident_layers(config, fractions));
+                       resident = kv_budget_resident_slots(config, fractions, residents);
     counts.plain += resident.plain;
     counts.quantized += resident.quantized;
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);

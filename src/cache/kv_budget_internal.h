@@ -20,14 +20,23 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config);
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config);
 /* With what the tier keeps about each. */
 uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_counts counts);
-/* For every chunk of the first layers, in the form in which it stays. */
-struct slot_counts kv_budget_layer_slots(const struct kv_cache_config *config,
-                                         const struct page_fractions *fractions, size_t layer_count);
-/* Of a budget that suffices (kv_tier_bytes_min): the first layers that it holds whole, of those that are wanted; and
- * all slots. */
-size_t kv_budget_resident_layers(const struct kv_cache_config *config,
-                                 const struct page_fractions *fractions);
+/* What stays in RAM whole: the first layers, and heads of later ones. */
+struct kv_residents {
+    size_t layer_count;
+    const uint32_t *lanes; /* borrowed; [lane_count] layer * kv_head_count + head, each once */
+    size_t lane_count;
+};
+/* For every chunk of theirs, in the form in which it stays. */
+struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config,
+                                            const struct page_fractions *fractions,
+                                            const struct kv_residents *residents);
+/* Of a budget that suffices (kv_tier_bytes_min): the first layers that it holds whole, of those that are wanted, and
+ * then the first of the lanes; and all slots.  lanes: all those that are wanted, in layers behind the first ones. */
+struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
+                                        const struct page_fractions *fractions, const uint32_t *lanes,
+                                        size_t lane_count);
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
-                                   const struct page_fractions *fractions);
+                                   const struct page_fractions *fractions,
+                                   const struct kv_residents *residents);
 
 #endif

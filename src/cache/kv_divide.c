@@ -65,12 +65,39 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     return io_queue_create(&tier->reads.queue, &options, error);
 }
 
+void tier_set_residents(struct kv_tier *tier, struct kv_residents residents) {
+    const struct kv_cache_config *config = &tier->cache->config;
+    tier->residents = residents;
+    for (size_t lane = 0; lane < config->layer_count * config->kv_head_count; lane++)
+        tier->lane_stays[lane] = lane < residents.layer_count * config->kv_head_count;
+    for (size_t i = 0; i < residents.lane_count; i++) tier->lane_stays[residents.lanes[i]] = true;
+}
+
 static enum status divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     tier->host_bytes_max = tier_host_bytes(tier);
     tier_release_slots(tier);
-    tier->resident_layers = kv_budget_resident_layers(config, &tier->fractions);
-    return create_slots(tier, kv_budget_slots(config, &tier->fractions), error);
+    tier_set_residents(
+        tier, kv_budget_residents(config, &tier->fractions, tier->wanted_lanes, tier->wanted_lane_count));
+    return create_slots(tier, kv_budget_slots(config, &tier->fractions, &tier->residents), error);
+}
+
+enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
+                                       struct error *error) {
+    struct kv_tier *tier = cache->tier;
+    const struct kv_cache_config *config = &cache->config;
+    const size_t first = config->resident_layers * config->kv_head_count;
+    ASSERT(tier_used_bytes(cache) == 0);
+    uint32_t *wanted = calloc(count + 1, sizeof *wanted);
+    if (wanted == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    free(tier->wanted_lanes);
+    tier->wanted_lanes = wanted;
+    tier->wanted_lane_count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (lanes[i] >= first) wanted[tier->wanted_lane_count++] = lanes[i];
+    if (!tier_is_divided(cache)) return STATUS_OK;
+    tier_drain_all(tier);
+    return divide(tier, error);
 }
 
 enum status tier_divide(struct kv_cache *cache, struct error *error) {

@@ -79,15 +79,16 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
 }
 
 /* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
-static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
-                               uint64_t first, size_t count, struct error *error) {
+/* wanted: [kv_head_count]; NULL: all heads. */
+static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
+                               const bool *wanted, uint64_t first, size_t count, struct error *error) {
     size_t heads = sequence->cache->config.kv_head_count;
     for (size_t head = 0; head < heads; head++)
         fetchs[head] = (struct kv_fetch){.sequence = sequence,
                                          .layer_index = layer,
                                          .kv_head = head,
                                          .chunk_first = first,
-                                         .chunk_count = count,
+                                         .chunk_count = wanted == NULL || wanted[head] ? count : 0,
                                          .quantized = true};
     for (size_t head = 0; head < heads; head++)
         if (!kv_fetch_begin(&fetchs[head])) {
@@ -96,6 +97,11 @@ static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fe
         }
     for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetchs[head], error));
     return STATUS_OK;
+}
+
+static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
+                               uint64_t first, size_t count, struct error *error) {
+    return fetch_heads(sequence, fetchs, layer, NULL, first, count, error);
 }
 
 static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs) {
@@ -173,16 +179,17 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
     return status;
 }
 
-/* Layers that stay in memory come there now, and are not waited for later. */
+/* Layers and heads that stay in memory come there now, and are not waited for later. */
 static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
     const struct kv_tier *tier = sequence->cache->tier;
     const size_t heads = sequence->cache->config.kv_head_count;
-    if (tier->resident_layers == 0 || chunk_count == 0) return STATUS_OK;
+    if (chunk_count == 0) return STATUS_OK;
     struct kv_fetch *fetchs = calloc(heads, sizeof *fetchs);
     if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
-    for (size_t layer = 0; layer < tier->resident_layers && status == STATUS_OK; layer++) {
-        status = fetch_layer(sequence, fetchs, layer, 0, (size_t)chunk_count, error);
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
+        status = fetch_heads(sequence, fetchs, layer, tier->lane_stays + layer * heads, 0,
+                             (size_t)chunk_count, error);
         release_layer(sequence, fetchs);
     }
     free(fetchs);

@@ -19,7 +19,7 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
                                    .part_first = place->part_first,
                                    .part_count = place->part_count};
     struct error error;
-    if (slot->lane < tier->resident_layers * heads) tier->statistics.resident_read_pages++;
+    if (tier->lane_stays[slot->lane]) tier->statistics.resident_read_pages++;
     enum status status =
         completion->status == STATUS_OK
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)

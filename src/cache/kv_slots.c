@@ -85,7 +85,7 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
  * other fractions than there are slots for nothing stays. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
     const size_t heads = tier->cache->config.kv_head_count;
-    if (slot->lane >= tier->resident_layers * heads) return false;
+    if (!tier->lane_stays[slot->lane]) return false;
     if (tier->cache->config.mixes_pages &&
         memcmp(&slot->sequence->pages->fractions, &tier->fractions, sizeof tier->fractions) != 0)
         return false;

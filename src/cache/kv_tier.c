@@ -24,6 +24,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reads.page_bytes = align_up(tier->quantized_bytes, IO_ALIGNMENT);
     tier->reads.ring_pages = tier->quantized_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
+    tier->lane_stays = calloc(config->layer_count * config->kv_head_count, sizeof *tier->lane_stays);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
     ASSERT(!config->mixes_pages ||
            (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
@@ -32,7 +33,8 @@ static enum status create(struct kv_cache *cache, struct error *error) {
            tier->fractions.layer_count); /* until a sequence has some */
     tier->page_parts =
         store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
-    if (tier->reads.ring == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    if (tier->reads.ring == NULL || tier->lane_stays == NULL)
+        return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);
 }
 
@@ -42,6 +44,8 @@ static void destroy(struct kv_cache *cache) {
     tier_release_slots(tier);
     if (tier->stream != NULL) tier->cache->device->operations->stream_destroy(tier->stream);
     free(tier->reads.ring);
+    free(tier->wanted_lanes);
+    free(tier->lane_stays);
     free(tier->key_index_run);
     free(tier->reads.began_ns);
     free(tier);
@@ -96,7 +100,8 @@ struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;
     statistics.held = cache->tier->slots.plain.held_count + cache->tier->slots.quantized.held_count;
-    statistics.resident_layers = cache->tier->resident_layers;
+    statistics.resident_layers = cache->tier->residents.layer_count;
+    statistics.resident_heads = cache->tier->residents.lane_count;
     statistics.host_bytes = tier_host_bytes(cache->tier);
     return statistics;
 }
@@ -114,14 +119,16 @@ enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struc
     return STATUS_OK;
 }
 
-/* Slots that chunks [chunk_first, chunk_end) of the layers that do not stay take, the last one of them as it grows. */
+/* Slots that chunks [chunk_first, chunk_end) of the heads that do not stay take, the last one of them as it grows. */
 static struct slot_counts slots_of_chunks(const struct kv_sequence *sequence, uint64_t chunk_first,
                                           uint64_t chunk_end) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct slot_counts counts = {0, 0};
-    for (size_t layer = sequence->cache->tier->resident_layers; layer < config->layer_count; layer++)
+    const bool *stays = sequence->cache->tier->lane_stays;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
-            for (uint64_t chunk = chunk_first; chunk < chunk_end; chunk++)
+            for (uint64_t chunk = chunk_first;
+                 chunk < chunk_end && !stays[layer * config->kv_head_count + head]; chunk++)
                 if (chunk + 1 < chunk_end && kv_chunk_is_quantized(sequence, layer, head, chunk))
                     counts.quantized++;
                 else
@@ -129,13 +136,13 @@ static struct slot_counts slots_of_chunks(const struct kv_sequence *sequence, ui
     return counts;
 }
 
-/* What is lacking for them, beside the layers that stay and a head's chunks from the disk. */
+/* What is lacking for them, beside those that stay and a head's chunks from the disk. */
 static struct slot_counts lacking(const struct kv_sequence *sequence, uint64_t token_count) {
     const struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     uint64_t first = tier_sources_end(sequence), sequences = max_size(config->sequence_capacity, 1);
     struct slot_counts needed = slots_of_chunks(sequence, first, kv_chunks_of(token_count)),
-                       stays = kv_budget_layer_slots(config, &tier->fractions, tier->resident_layers);
+                       stays = kv_budget_resident_slots(config, &tier->fractions, &tier->residents);
     needed.plain = needed.plain * sequences + stays.plain + first;
     needed.quantized = needed.quantized * sequences + stays.quantized + (config->quantized_pages ? first : 0);
     return (struct slot_counts){
@@ -150,13 +157,18 @@ enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count
     for (;;) {
         struct slot_counts lack = lacking(sequence, token_count);
         if (lack.plain == 0 && lack.quantized == 0) return STATUS_OK;
-        if (tier->resident_layers == 0)
+        struct kv_residents fewer = tier->residents;
+        if (fewer.layer_count + fewer.lane_count == 0)
             return error_set(error, sequence->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
                              "%s; and for the KV of %" PRIu64
                              " tokens that the disk does not have --kv-host lacks at least %" PRIu64 " bytes",
                              sequence->pages->failure.message,
                              token_count - tier_sources_end(sequence) * KV_CHUNK_TOKENS,
                              kv_budget_slot_bytes(&sequence->cache->config, lack));
-        tier->resident_layers--;
+        if (fewer.lane_count > 0)
+            fewer.lane_count--;
+        else
+            fewer.layer_count--;
+        tier_set_residents(tier, fewer);
     }
 }

@@ -21,7 +21,8 @@
  *
  * Resident layers.  The chunks of the first resident_layers layers stay in RAM (LeoAM: "first layers never on disk"),
  * in the form in which they are chosen from.  They are written like all others, and read once, when a document is
- * opened.  A budget that does not hold so many layers keeps fewer, the first ones.
+ * opened.  A budget that does not hold so many layers keeps fewer, the first ones.  Heads of later layers stay in the
+ * same way (kv_tier_set_resident_heads), as many as the budget holds beside those layers.
  *
  * 4-bit pages.  With quantized_pages a full chunk is quantized to 4 bits (kernels/codec), on disk and in its slot, and
  * attention to chosen rows reads it so.  Slots are then of two kinds, plain (rows) and quantized.  Attention over
@@ -159,6 +160,11 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
  * kv_sequence_commit asked for since the sequence was made; those two go on without the disk and say nothing. */
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 
+/* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (layer * kv_head_count + head, each
+ * once, the most wanted first) as many of the first ones as the budget holds whole.  Before there is KV in the tier. */
+enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
+                                       struct error *error) STATUS_CHECKED;
+
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
     uint64_t hits, misses;              /* chunks that were fetched to be attended to */
@@ -167,6 +173,7 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t host_bytes;                /* of slots that were ever used, key index, tables and buffers */
     uint64_t resident_read_pages;       /* of read_pages, those of layers that stay in RAM */
     size_t resident_layers;             /* so many do */
+    size_t resident_heads;              /* of later layers */
     uint64_t held;                      /* chunks that heads hold now */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);

@@ -14,6 +14,7 @@
 #ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
 #define LOAM_CACHE_KV_TIER_INTERNAL_H
 
+#include "cache/kv_budget_internal.h"
 #include "cache/kv_cache_internal.h"
 #include "cache/kv_tier.h"
 #include "kernels/codec/codec.h"
@@ -100,9 +101,12 @@ struct kv_tier {
     uint32_t use_clock; /* uses so far */
     struct tier_reads reads;
     struct codec_kernels codec;
-    size_t quantized_bytes;          /* of a 4-bit chunk; 0: there are none */
-    struct store_parts page_parts;   /* of a page of rows; count 0: none */
-    size_t resident_layers;          /* whose chunks never go */
+    size_t quantized_bytes;        /* of a 4-bit chunk; 0: there are none */
+    struct store_parts page_parts; /* of a page of rows; count 0: none */
+    struct kv_residents residents; /* whose chunks never go; its lanes are the first of: */
+    uint32_t *wanted_lanes;        /* owned; [wanted_lane_count] (kv_tier_set_resident_heads) */
+    size_t wanted_lane_count;
+    bool *lane_stays;                /* owned; [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* by which slots are divided, where pages are mixed */
     uint64_t host_bytes_max;         /* before slots were divided anew (kv_tier_statistics) */
     uint8_t *key_index_run;          /* owned; [TIER_RUN_CHUNKS][key_index_bytes] */
@@ -231,6 +235,8 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
 
 /* ---- kv_divide.c ---- */
 
+/* Who stays, from now on: lane_stays follows. */
+void tier_set_residents(struct kv_tier *tier, struct kv_residents residents);
 /* Makes the slots that the budget gives, after the key index has changed. */
 enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 void tier_release_slots(struct kv_tier *tier);

@@ -10,7 +10,7 @@ static uint64_t half_beyond(uint64_t count, uint64_t needed) {
 void residency_divide(struct kv_tier *tier) {
     const struct kv_cache_config *config = &tier->cache->config;
     const struct slot_counts least = kv_budget_slots_min(config),
-                             stays = kv_budget_layer_slots(config, &tier->fractions, tier->resident_layers);
+                             stays = kv_budget_resident_slots(config, &tier->fractions, &tier->residents);
     struct tier_pool *plain = &tier->slots.plain, *quantized = &tier->slots.quantized;
     ASSERT(plain->held_count == 0 && quantized->held_count == 0);
     plain->held_max = half_beyond(plain->count, least.plain + stays.plain);

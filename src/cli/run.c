@@ -369,6 +369,8 @@ static void tiers_json(const struct run *run, json_t *root) {
     json_add_uint(kv, "device_bytes_peak", 0);
     json_add_uint(kv, "host_bytes_peak", run->kv_bytes_peak);
     json_add_uint(kv, "disk_bytes", tier.write_bytes);
+    json_add_uint(kv, "resident_layers", tier.resident_layers);
+    json_add_uint(kv, "resident_heads", tier.resident_heads);
     json_add_uint(io, "read_bytes", tier.read_bytes);
     json_add_uint(io, "read_ops", tier.read_pages);
     json_add_uint(io, "write_bytes", tier.write_bytes);

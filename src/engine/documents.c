@@ -350,6 +350,15 @@ void documents_choose_with(struct documents *documents, documents_choose *choose
     documents->choose_context = context;
 }
 
+enum status documents_measure(struct documents *documents, uint64_t token_capacity, struct store_rates *rates,
+                              struct error *error) {
+    enum { SAMPLE_PAGES = 64 };
+    const struct store_layout *layout = &documents->backing.layout;
+    if (documents->is_read_only) return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
+    return store_measure(documents->store, layout, token_capacity, SAMPLE_PAGES * store_tail_bytes(layout),
+                         rates, error);
+}
+
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
                                       uint64_t token_capacity, struct error *error) {
     if (documents->is_read_only) /* on purpose, to go to the disk */

@@ -50,6 +50,9 @@ typedef void documents_choose(void *context, struct store *store, const struct s
                               struct page_fractions *fractions);
 /* Call before the first sequence. */
 void documents_choose_with(struct documents *documents, documents_choose *choose, void *context);
+/* How fast pages are read (store_measure), for documents of so many tokens.  STATUS_IO: the folder is read only. */
+enum status documents_measure(struct documents *documents, uint64_t token_capacity, struct store_rates *rates,
+                              struct error *error) STATUS_CHECKED;
 /* A line for the user (store_warning), or NULL. */
 const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */

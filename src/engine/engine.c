@@ -86,6 +86,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     TRY(device->operations->stream_create(device, &engine->stream, error));
     TRY(engine_replace_select(engine, &plan->select, error));
     TRY(open_documents(engine, plan, options, error));
+    TRY(engine_choose_persistent(engine, plan, error));
     return set_trace(engine, options->trace, error);
 }
 

@@ -4,7 +4,7 @@
  *   sequence     tokens and KV of one sequence      step         batches, decode steps
  *   selection    what is selected, key indexes      fill         KV that is not computed
  *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
- *   documents    which saved KV a prompt has
+ *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
  */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
@@ -66,6 +66,14 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
 void engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
                              struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                              struct page_fractions *fractions);
+
+/* Seconds of one token through one layer, measured with an empty sequence, which is empty afterwards too; 0: not
+ * measured. */
+double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv);
+
+/* persistent.c.  Before the first sequence. */
+enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)
+    STATUS_CHECKED;
 
 /* step.c.  Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
 enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,

@@ -9,11 +9,8 @@ struct layer_timing {
     struct kv_sequence *kv; /* empty, and afterwards too */
 };
 
-/* Seconds of one token through one layer, measured on the second run, with warm caches; 0: not measured. */
-static double layer_seconds(void *context) {
-    const struct layer_timing *timing = context;
-    struct engine *engine = timing->engine;
-    struct kv_sequence *kv = timing->kv;
+/* On the second run, with warm caches. */
+double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv) {
     static const int32_t token = 0;
     struct attend_item item = {.row_count = 1};
     const struct forward_batch batch = {.tokens = &token,
@@ -35,6 +32,11 @@ static double layer_seconds(void *context) {
     }
     kv_sequence_close_documents(kv); /* forgets what it stored */
     return status == STATUS_OK ? (double)took * 1e-9 / (double)engine->kv.layer_count : 0;
+}
+
+static double layer_seconds(void *context) {
+    const struct layer_timing *timing = context;
+    return engine_layer_seconds(timing->engine, timing->kv);
 }
 
 /* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */

@@ -58,6 +58,7 @@ struct plan {
     /* With KV on disk: this many first layers stay in RAM if host_bytes holds them. */
     size_t resident_layers;
     enum kv_eviction eviction; /* with KV on disk */
+    bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;
 

@@ -28,6 +28,9 @@ struct setting {
     struct random *random;
     enum io_backend backend;
     bool whole_pages; /* struct store_options */
+    uint32_t lanes[LAYERS * HEADS]; /* wanted in RAM whole, the first ones most; so many of them: */
+    size_t lane_count;
+    bool grows; /* sequences are seldom cut, so that they become as long as they may */
 };
 
 struct model_sequence {
@@ -145,6 +148,20 @@ static void check_fetch(struct setting *setting, const struct model_sequence *mo
     }
 }
 
+/* What of the heads that stay was stored is in memory, whatever happened since. */
+static void check_residents(const struct setting *setting, const struct model_sequence *model) {
+    const size_t count = kv_tier_statistics(setting->cache).resident_heads;
+    const uint64_t stored = kv_chunks_of(model->length);
+    assert_true(count <= setting->lane_count);
+    for (size_t i = 0; i < count; i++) {
+        const struct kv_view view = kv_sequence_view(model->sequence, setting->lanes[i] / HEADS);
+        for (uint64_t chunk = 0; chunk < stored; chunk++)
+            if (view.chunks[setting->lanes[i] % HEADS * view.chunk_stride + chunk] == NULL)
+                fail_msg("head %u of layer %u stays, and chunk %u of it is gone", setting->lanes[i] % HEADS,
+                         setting->lanes[i] / HEADS, (unsigned)chunk);
+    }
+}
+
 /* Some heads at once, as many as there is room for, each whole or in part. */
 static void read_some(struct setting *setting, const struct model_sequence *model) {
     struct random *random = setting->random;
@@ -255,7 +272,7 @@ static uint64_t run(struct setting *setting, size_t steps) {
     for (size_t i = 0; i < SEQUENCES; i++) create(setting, &models[i]);
     for (size_t step = 0; step < steps; step++) {
         struct model_sequence *model = &models[random_below(setting->random, SEQUENCES)];
-        switch (random_below(setting->random, 16)) {
+        switch (random_below(setting->random, setting->grows ? 256 : 16)) {
         case 0: cut(setting, model); break;
         case 1: save(model); break;
         case 2: reopen(setting, model); break;
@@ -271,6 +288,7 @@ static uint64_t run(struct setting *setting, size_t steps) {
                 read_some(setting, model);
         }
         assert_true(kv_tier_statistics(setting->cache).host_bytes <= setting->config.host_bytes);
+        for (size_t i = 0; i < SEQUENCES; i++) check_residents(setting, &models[i]);
     }
     for (size_t i = 0; i < SEQUENCES; i++) {
         read_some(setting, &models[i]);
@@ -490,6 +508,46 @@ static void test_too_small_a_budget_is_refused(void **state) {
     device_destroy(device);
 }
 
+/* Heads wanted in RAM whole: as many of the first ones as the budget holds, and nothing of them ever goes. */
+static void residents_never_go(void **state) {
+    (void)state;
+    struct device *device = make_device();
+    struct error error;
+    const uint64_t seed = test_seed(20261122);
+    uint64_t misses = 0;
+    for (size_t round = 0; round < 4; round++) {
+        struct random random;
+        random_init(&random, seed + round);
+        struct scratch scratch;
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct setting setting = {
+            .device = device, .random = &random, .lane_count = 1 + round, .grows = true};
+        for (uint32_t lane = 0; lane < LAYERS * HEADS; lane++) setting.lanes[lane] = lane;
+        for (size_t i = LAYERS * HEADS - 1; i > 0; i--) {
+            const size_t other = (size_t)random_below(&random, i + 1);
+            const uint32_t lane = setting.lanes[i];
+            setting.lanes[i] = setting.lanes[other];
+            setting.lanes[other] = lane;
+        }
+        const size_t held = (size_t)random_below(&random, setting.lane_count + 1);
+        setting_open(&setting, scratch.path, 0, 0); /* what is needed at least */
+        const uint64_t head_bytes =
+            kv_chunks_of(SEQUENCES * CONTEXT) * (align_up(bytes_per_chunk(&setting), 4096) + 64);
+        const uint64_t host_bytes = setting.config.host_bytes + held * head_bytes;
+        setting_close(&setting);
+        setting_open(&setting, scratch.path, host_bytes, 0);
+        assert_ok(kv_tier_set_resident_heads(setting.cache, setting.lanes, setting.lane_count, &error),
+                  error);
+        assert_int_equal(kv_tier_statistics(setting.cache).resident_heads, held);
+        misses += run(&setting, 600);
+        assert_int_equal(kv_tier_statistics(setting.cache).resident_heads, held);
+        setting_close(&setting);
+        scratch_destroy(&scratch);
+    }
+    assert_true(misses > 0); /* or there was no need for anything to go */
+    device_destroy(device);
+}
+
 /* Room for an eighth of the KV in f16, beside key index, tables and buffers, is enough for a context of 8K and more. */
 static void an_eighth_is_enough(void **state) {
     (void)state;
@@ -522,6 +580,7 @@ int main(void) {
         cmocka_unit_test(what_goes_is_the_policys),
         cmocka_unit_test(what_is_read_is_what_was_chosen),
         cmocka_unit_test(test_too_small_a_budget_is_refused),
+        cmocka_unit_test(residents_never_go),
         cmocka_unit_test(an_eighth_is_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,9 +122,12 @@ static float *decode(struct rig *rig, struct select_statistics *statistics) {
 
 static void tiers_change_nothing(void **state) {
     struct rig *rig = *state;
-    static const char *const sets[] = {
-        "dense=0,reused=0,labels=speculated", "dense=0,reused=0,labels=speculated,eta=0.3,power=0,age=5",
-        "dense=0,reused=0", "dense=1,reused=0,labels=speculated,eta=-1,age=3,page=16", "dense=0,eta=0.3"};
+    static const char *const sets[] = {"dense=0,reused=0,labels=speculated",
+                                       "dense=0,reused=0,labels=speculated,eta=0.3,power=0,age=5",
+                                       "dense=0,reused=0",
+                                       "dense=1,reused=0,labels=speculated,eta=-1,age=3,page=16",
+                                       "dense=0,eta=0.3",
+                                       "dense=0,reused=0,place=persistent"};
     struct random random;
     random_init(&random, test_seed(23));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -148,6 +151,35 @@ static void tiers_change_nothing(void **state) {
         }
         free(expected);
     }
+}
+
+/* Important heads, whose thresholds their queries do not reach, stay as the budget holds them, and with them the first
+ * layer: nothing of theirs is read after the prompt.  Others are, and the answers are those in RAM. */
+static void hard_heads_stay(void **state) {
+    struct rig *rig = *state;
+    static const char set[] = "dense=0,reused=0,place=persistent,speculate=none,page=16";
+    struct kv_tier_statistics last;
+    struct select_statistics in_ram, found;
+    engine_open(rig, set, 0, 1);
+    float *expected = decode(rig, &in_ram);
+    engine_close(rig);
+    size_t heads[3];
+    for (size_t round = 0; round < 3; round++) {
+        engine_open(rig, set, budget(rig, set, round * kv_bytes(rig) * 2 / 3, 1), 1);
+        float *logits = decode(rig, &found);
+        assert_memory_equal(logits, expected, STEPS * rig->width * sizeof *logits);
+        last = engine_tier_statistics(rig->engine);
+        heads[round] = last.resident_heads;
+        assert_int_equal(last.resident_layers, round > 0);
+        assert_int_equal(last.resident_read_pages, 0);
+        assert_true(round > 1 || last.read_pages > 0);
+        free(logits);
+        engine_close(rig);
+    }
+    assert_true(heads[0] == 0 && heads[1] >= heads[0] && heads[2] >= heads[1] && heads[2] > 0);
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1};
+    assert_int_equal(plan_set_axes(&plan, "hata", "place=persistent", NULL, &rig->error), STATUS_USAGE);
+    free(expected);
 }
 
 /* Every query alike: lists are chosen once.  With slots for twice what they lie in, the steps that follow read nothing;
@@ -198,6 +230,7 @@ static void what_is_held_gives_way(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiers_change_nothing),
+        cmocka_unit_test(hard_heads_stay),
         cmocka_unit_test(hits_read_nothing),
         cmocka_unit_test(what_is_held_gives_way),
     };

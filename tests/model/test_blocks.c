@@ -397,7 +397,7 @@ static void tier_rig_open(struct tier_rig *rig, uint64_t spare_bytes) {
                                  .block_tokens = FAIL_BLOCK,
                                  .scratch_bytes = attention_bytes(&attention)};
     kv.host_bytes = kv_tier_bytes_min(&kv) + spare_bytes;
-    rig->slots = kv_budget_slots(&kv, NULL).plain;
+    rig->slots = kv_budget_slots(&kv, NULL, &(struct kv_residents){0}).plain;
     assert_ok(kv_tier_create(&rig->cache, rig->device, &kv, &rig->error), rig->error);
     assert_ok(kv_sequence_create(&rig->sequence, rig->cache, FAIL_CONTEXT, &rig->error), rig->error);
     attention.cache = rig->cache;

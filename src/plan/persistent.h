@@ -1,0 +1,40 @@
+/* persistent: KV heads whose KV stays in RAM whole, since their lists are hard to reuse and their reads do not hide
+ * under computation (CLO, section 3.3).
+ *
+ *   D_i = tau_i - (s_i - epsilon)                                                                     Eq. 11
+ *   N_p = T_comp B / mem_head                                                                         Eq. 12, corrected
+ *   max(N_d - N_p, 0) of each layer's heads persist, those of the largest D                           Eq. 13
+ *
+ * s_i is the mean similarity of a head's adjacent queries, aggregated over its group as lookups are; N_d are a layer's
+ * heads with D > 0; T_comp are the seconds of a layer, B is the rate of the tier that is read from, mem_head are the
+ * bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head), which is no number of heads.
+ *
+ * Differs from [clo]: similarities are those of adjacent tokens of a text (loam calibrate), not of decoded sequences.
+ * Where heads stay never changes an answer. */
+#ifndef LOAM_PLAN_PERSISTENT_H
+#define LOAM_PLAN_PERSISTENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention/reuse_options.h"
+
+struct persistent_question {
+    size_t layer_count, layer_first; /* layers below the first one stay, or are not chosen from */
+    size_t head_count, kv_head_count;
+    const struct reuse_options *options;
+    const double *thresholds; /* [layer_count][kv_head_count]: tau */
+    const float *similarity;  /* [layer_count][head_count], -1..1 */
+    const float *importance;  /* [layer_count][head_count], 0..1; NULL: all alike */
+    size_t prefetchable;      /* N_p */
+};
+
+/* N_p: whole heads of a layer that are read within the time of its computation. */
+size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, double head_bytes);
+/* D of a KV head; NaN: it has no similarity. */
+double persistent_difficulty(const struct persistent_question *question, size_t layer, size_t kv_head);
+/* lanes: [layer_count * kv_head_count].  Those that persist, as layer * kv_head_count + kv_head, the hardest first;
+ * returns how many. */
+size_t persistent_choose(const struct persistent_question *question, uint32_t *lanes);
+
+#endif
