@@ -32,10 +32,10 @@ int main(int argc, char **argv) {
     check(loam_sequence_create(&sequence, session, NULL, &error), &error);
     struct loam_message said[200];
     char *line = NULL, *document = NULL, *text;
-    size_t room = 0, count = 0;
+    size_t capacity = 0, count = 0;
     FILE *file = fopen(argv[3], "r");
-    if (file == NULL || getdelim(&document, &room, '\0', file) < 0) return perror(argv[3]), 6;
-    for (size_t n = 0; n < 200 && getline(&line, &room, stdin) > 0; n += 2) {
+    if (file == NULL || getdelim(&document, &capacity, '\0', file) < 0) return perror(argv[3]), 6;
+    for (size_t n = 0; n < 200 && getline(&line, &capacity, stdin) > 0; n += 2) {
         if (asprintf(&text, "%s%s", n == 0 ? document : "", line) < 0) return 5;
         said[n] = (struct loam_message){LOAM_USER, text, strlen(text)};
         loam_chat_tokens(model, argv[4], said, n + 1, NULL, 0, &count, NULL); /* how many */

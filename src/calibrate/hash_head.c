@@ -247,14 +247,14 @@ static void top(const struct caught_run *run, const float *scores, size_t count,
 /* Softmax weights of tokens [0, position] for a query, not yet divided by their sum, which it returns. */
 static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position,
                     float *weights) {
-    float scale = h->samples->model->config.attention_scale, most = -INFINITY;
+    float scale = h->samples->model->config.attention_scale, largest = -INFINITY;
     double sum = 0;
     for (size_t i = 0; i <= position; i++) {
         weights[i] = scale * dot(q, keys + i * h->dimension, h->dimension);
-        most = weights[i] > most ? weights[i] : most;
+        largest = weights[i] > largest ? weights[i] : largest;
     }
     for (size_t i = 0; i <= position; i++) {
-        weights[i] = expf(weights[i] - most);
+        weights[i] = expf(weights[i] - largest);
         sum += (double)weights[i];
     }
     return sum;

@@ -9,8 +9,8 @@
 static const double tolerance = 0.05; /* published files have -0.0002 for 0 */
 enum { FILE_BYTES_MAX = 1 << 24 };
 
-/* The numbers of one line into row[most]; *count of them. */
-static enum status read_line(char *line, size_t number, const char *path, double *row, size_t most,
+/* The numbers of one line into row[count_max]; *count of them. */
+static enum status read_line(char *line, size_t number, const char *path, double *row, size_t count_max,
                              size_t *count, struct error *error) {
     *count = 0;
     for (char *at = line;;) {
@@ -23,7 +23,7 @@ static enum status read_line(char *line, size_t number, const char *path, double
         if (!(value >= -tolerance && value <= 1 + tolerance))
             return error_set(error, STATUS_USAGE, "%s: line %zu: score %g, expected 0 to 1", path, number,
                              value);
-        if (*count < most) row[*count] = fmin(1, fmax(0, value));
+        if (*count < count_max) row[*count] = fmin(1, fmax(0, value));
         ++*count;
         at = end;
     }

@@ -25,11 +25,12 @@ void study_round_q8(float *x, size_t count, size_t dimension) {
 
 /* count values, stride apart: minimum and step of 15. */
 static void round_4(float *x, size_t count, size_t stride) {
-    float least = INFINITY, most = -INFINITY;
-    for (size_t i = 0; i < count; i++) least = fminf(least, x[i * stride]), most = fmaxf(most, x[i * stride]);
-    float step = (most - least) / 15;
+    float smallest = INFINITY, largest = -INFINITY;
+    for (size_t i = 0; i < count; i++)
+        smallest = fminf(smallest, x[i * stride]), largest = fmaxf(largest, x[i * stride]);
+    float step = (largest - smallest) / 15;
     for (size_t i = 0; i < count && step > 0; i++)
-        x[i * stride] = least + step * nearbyintf((x[i * stride] - least) / step);
+        x[i * stride] = smallest + step * nearbyintf((x[i * stride] - smallest) / step);
 }
 
 void study_round_tokens_4(float *x, size_t count, size_t dimension) {

@@ -77,7 +77,7 @@ static enum status read_lines(const char *path, const char *text, size_t length,
 
 enum status evaluation_resume(struct evaluation *evaluation, const char *id, evaluation_each_line *each,
                               void *context, struct error *error) {
-    const size_t most = (size_t)1 << 30;
+    const size_t bytes_max = (size_t)1 << 30;
     const char *path = evaluation->jsonl.path;
     struct stat info;
     char *text;
@@ -86,7 +86,7 @@ enum status evaluation_resume(struct evaluation *evaluation, const char *id, eva
     if (fstat(fileno(evaluation->jsonl.stream), &info) != 0 || !S_ISREG(info.st_mode))
         return error_set(error, STATUS_USAGE, "--resume: %s: expected a file that can be read again", path);
     if (info.st_size == 0) return STATUS_OK;
-    TRY(file_read_all(path, most, &text, &length, error));
+    TRY(file_read_all(path, bytes_max, &text, &length, error));
     size_t whole = length;
     while (whole > 0 && text[whole - 1] != '\n') whole--;
     enum status status = STATUS_OK;

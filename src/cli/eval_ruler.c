@@ -82,10 +82,10 @@ static void group_tasks(struct ruler_run *run, uint64_t sharing) {
 }
 
 static uint64_t longest(const struct ruler_run *run) {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t i = 0; i < run->length_count; i++)
-        if (run->lengths[i] > most) most = run->lengths[i];
-    return most;
+        if (run->lengths[i] > max) max = run->lengths[i];
+    return max;
 }
 
 static enum status open_run(struct ruler_run *run, bool with_engine, struct error *error) {
@@ -142,8 +142,8 @@ static enum status create_samples(const struct ruler_run *run, const struct grou
 static size_t common_tokens(const struct ruler_sample *samples, size_t count) {
     size_t common = samples[0].tokens.count - 1;
     for (size_t i = 1; i < count; i++) {
-        size_t same = 0, most = min_size(common, samples[i].tokens.count - 1);
-        while (same < most && samples[i].tokens.ids[same] == samples[0].tokens.ids[same]) same++;
+        size_t same = 0, max = min_size(common, samples[i].tokens.count - 1);
+        while (same < max && samples[i].tokens.ids[same] == samples[0].tokens.ids[same]) same++;
         common = same;
     }
     return common;

@@ -13,15 +13,15 @@ double fractions_mean(const struct page_fractions *fractions) {
 }
 
 const char *fractions_text(const struct page_fractions *fractions, char text[FRACTIONS_TEXT_BYTES]) {
-    uint8_t least = PAGE_FRACTION_WHOLE, most = 0;
+    uint8_t smallest = PAGE_FRACTION_WHOLE, largest = 0;
     for (size_t i = 0; i < fractions->layer_count; i++) {
-        least = fractions->sixteenths[i] < least ? fractions->sixteenths[i] : least;
-        most = fractions->sixteenths[i] > most ? fractions->sixteenths[i] : most;
+        smallest = fractions->sixteenths[i] < smallest ? fractions->sixteenths[i] : smallest;
+        largest = fractions->sixteenths[i] > largest ? fractions->sixteenths[i] : largest;
     }
     int used = snprintf(text, FRACTIONS_TEXT_BYTES, "%.2f", fractions_mean(fractions));
-    if (least < most)
-        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", part(least),
-                 part(most));
+    if (smallest < largest)
+        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", part(smallest),
+                 part(largest));
     return text;
 }
 

@@ -61,8 +61,8 @@ static void value_text(const struct gguf_entry *entry, uint64_t index, char *buf
     if (type == GGUF_STRING) {
         const struct gguf_string *string = &entry->strings[index];
         char escaped[160];
-        size_t most = entry->type == GGUF_ARRAY ? 24 : 72;
-        utf8_escape(string->text, string->length, escaped, most);
+        size_t length_max = entry->type == GGUF_ARRAY ? 24 : 72;
+        utf8_escape(string->text, string->length, escaped, length_max);
         snprintf(buffer, buffer_bytes, "\"%s\"", escaped);
     } else if (type == GGUF_FLOAT32 || type == GGUF_FLOAT64) {
         snprintf(buffer, buffer_bytes, "%.7g", gguf_array_float(entry, index));

@@ -50,7 +50,7 @@ static uint64_t survey(const char *parent) {
     return bytes;
 }
 
-static enum status take_room(const char *parent, uint64_t *limit_bytes, struct error *error) {
+static enum status reserve_space(const char *parent, uint64_t *limit_bytes, struct error *error) {
     const uint64_t taken = survey(parent);
     if (*limit_bytes == 0) return STATUS_OK;
     if (taken >= *limit_bytes)
@@ -90,7 +90,7 @@ enum status kv_scratch_open(struct kv_scratch *scratch, const char *directory, u
     *scratch = (struct kv_scratch){.parent = strdup(directory), .fd = -1};
     if (scratch->parent == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", directory);
     scratch->made_parent = mkdir(directory, 0700) == 0;
-    enum status status = take_room(directory, limit_bytes, error);
+    enum status status = reserve_space(directory, limit_bytes, error);
     for (bool gone = true; gone && (status == STATUS_OK || status == STATUS_IO);) {
         if (scratch->fd >= 0) close(scratch->fd);
         free(scratch->path);

@@ -54,18 +54,18 @@ enum status logits_base_create(struct logits_base_writer *writer, const char *pa
 
 enum status logits_base_write(struct logits_base_writer *writer, const float *logits, struct error *error) {
     uint32_t count = writer->head.vocabulary_size;
-    float most = logits[0], least = logits[0];
+    float largest = logits[0], smallest = logits[0];
     for (uint32_t i = 1; i < count; i++) {
-        most = logits[i] > most ? logits[i] : most;
-        least = logits[i] < least ? logits[i] : least;
+        largest = logits[i] > largest ? logits[i] : largest;
+        smallest = logits[i] < smallest ? logits[i] : smallest;
     }
-    if (least < most - range_max) least = most - range_max;
+    if (smallest < largest - range_max) smallest = largest - range_max;
     double sum = 0;
-    for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - most);
-    float step = (most - least) / CODE_MAX;
-    float row[2] = {step, least - most - (float)log(sum)};
+    for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - largest);
+    float step = (largest - smallest) / CODE_MAX;
+    float row[2] = {step, smallest - largest - (float)log(sum)};
     for (uint32_t i = 0; i < count; i++)
-        writer->codes[i] = logits[i] > least ? (uint16_t)((logits[i] - least) / step + 0.5F) : 0;
+        writer->codes[i] = logits[i] > smallest ? (uint16_t)((logits[i] - smallest) / step + 0.5F) : 0;
     TRY(put(writer, row, sizeof row, error));
     return put(writer, writer->codes, codes_per_row(count) * sizeof *writer->codes, error);
 }

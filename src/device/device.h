@@ -242,12 +242,12 @@ static inline uint64_t select_item_kept(const struct select_item *item, size_t k
 }
 
 static inline uint64_t select_item_kept_max(const struct select_item *item, size_t kv_head_count) {
-    uint64_t most = 0;
+    uint64_t kept_max = 0;
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t kept = select_item_kept(item, head);
-        if (kept > most) most = kept;
+        if (kept > kept_max) kept_max = kept;
     }
-    return most;
+    return kept_max;
 }
 
 /* Time of a device's parts of a selection, added up. */
@@ -289,7 +289,7 @@ struct rows_item {
 
 /* What a query head's softmax comes to over its list, before it is divided. */
 struct softmax_sum {
-    float greatest, sum; /* the greatest score; the sum of exp(score - greatest) */
+    float largest, sum; /* the greatest score; the sum of exp(score - greatest) */
 };
 
 /* Attention of each KV head over its list: only those rows are read, so all other chunks' entries may be NULL.  An item

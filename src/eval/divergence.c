@@ -19,11 +19,11 @@ double tally_error(const struct tally *tally) {
 }
 
 void log_softmax(const float *logits, uint32_t count, float *log_probabilities) {
-    float most = logits[0];
-    for (uint32_t i = 1; i < count; i++) most = logits[i] > most ? logits[i] : most;
+    float largest = logits[0];
+    for (uint32_t i = 1; i < count; i++) largest = logits[i] > largest ? logits[i] : largest;
     double sum = 0;
-    for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - most);
-    float offset = most + (float)log(sum);
+    for (uint32_t i = 0; i < count; i++) sum += (double)expf(logits[i] - largest);
+    float offset = largest + (float)log(sum);
     for (uint32_t i = 0; i < count; i++) log_probabilities[i] = logits[i] - offset;
 }
 
@@ -35,10 +35,10 @@ uint32_t top_of(const float *values, size_t count) {
 }
 
 double kl_divergence(const float *base, const float *own, size_t count, float floor) {
-    float least = floor > -40 ? floor : -40; /* below -40 a term is less than 1e-16 */
+    float smallest = floor > -40 ? floor : -40; /* below -40 a term is less than 1e-16 */
     double sum = 0;
     for (size_t i = 0; i < count; i++)
-        if (base[i] > least) sum += exp((double)base[i]) * ((double)base[i] - (double)own[i]);
+        if (base[i] > smallest) sum += exp((double)base[i]) * ((double)base[i] - (double)own[i]);
     return sum;
 }
 

@@ -123,13 +123,13 @@ static void add_head(struct recall *recall, const struct select_event *step, con
     const uint32_t *rows = list->rows;
     const size_t row_count = list->count;
     size_t visible = (size_t)step->position + 1;
-    float most = scores[0];
-    for (size_t i = 1; i < visible; i++) most = scores[i] > most ? scores[i] : most;
+    float largest = scores[0];
+    for (size_t i = 1; i < visible; i++) largest = scores[i] > largest ? scores[i] : largest;
     double all = 0, caught = 0;
-    for (size_t i = 0; i < visible; i++) all += exp((double)scores[i] - (double)most);
+    for (size_t i = 0; i < visible; i++) all += exp((double)scores[i] - (double)largest);
     for (size_t i = 0; i < row_count; i++) {
         ASSERT(rows[i] < visible && (i == 0 || rows[i] > rows[i - 1]));
-        caught += exp((double)scores[rows[i]] - (double)most);
+        caught += exp((double)scores[rows[i]] - (double)largest);
     }
     recall->top_k.select(&(struct top_k_args){.scores = scores,
                                               .count = visible,

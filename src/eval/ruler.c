@@ -211,13 +211,13 @@ enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_optio
 /* One attempt, in the trial; *exhausted: the task's word lists are too short for this length. */
 static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exhausted, struct error *error) {
     const struct ruler_draft *draft = &trial->draft;
-    size_t least = draft->task == RULER_FWE ? UNITS_MIN_FWE : 0, token_count;
-    TRY(write_page(trial, least, &token_count, exhausted, error));
+    size_t units_min = draft->task == RULER_FWE ? UNITS_MIN_FWE : 0, token_count;
+    TRY(write_page(trial, units_min, &token_count, exhausted, error));
     TRY(ruler_page_budget(&trial->page, draft->options->tokenizer, draft->task, budget, error));
     if (token_count + *budget > draft->length)
         return error_set(error, STATUS_USAGE, "%s: needs a length of %zu tokens at least, found %llu",
                          tasks[draft->task].name, token_count + *budget, (unsigned long long)draft->length);
-    return ruler_fit(write_page, trial, least, token_count, (size_t)draft->length - *budget, exhausted,
+    return ruler_fit(write_page, trial, units_min, token_count, (size_t)draft->length - *budget, exhausted,
                      error);
 }
 

@@ -162,15 +162,15 @@ static bool is_unambiguous(const struct shared *shared) {
 
 static enum status make(struct shared *shared, uint64_t index, struct error *error) {
     for (uint64_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
-        size_t least;
+        size_t token_min;
         bool exhausted;
         TRY(draw_all(shared, index, attempt, error));
-        TRY(write_pages(shared, 0, &least, &exhausted, error));
-        if (least > shared->length)
+        TRY(write_pages(shared, 0, &token_min, &exhausted, error));
+        if (token_min > shared->length)
             return error_set(error, STATUS_USAGE,
-                             "a shared text: needs a length of %zu tokens at least, found %llu", least,
+                             "a shared text: needs a length of %zu tokens at least, found %llu", token_min,
                              (unsigned long long)shared->length);
-        TRY(ruler_fit(write_pages, shared, 0, least, (size_t)shared->length, &exhausted, error));
+        TRY(ruler_fit(write_pages, shared, 0, token_min, (size_t)shared->length, &exhausted, error));
         if (is_unambiguous(shared)) return STATUS_OK;
     }
     return error_set(error, STATUS_USAGE, "a shared text: the essay holds every answer that was drawn");

@@ -20,7 +20,7 @@ static enum status start(struct gguf *gguf, const char *path, struct error *erro
     return STATUS_OK;
 }
 
-/* What the first file alone says; tensors follow when all files have been read. */
+/* The contents of the first file; tensors are added once all files are read. */
 static enum status adopt_entries(struct gguf *gguf, const struct gguf_part *part, struct error *error) {
     struct gguf_index *index = arena_allocate(&gguf->arena, sizeof *index);
     if (index == NULL) return out_of_memory(gguf, error);
@@ -84,10 +84,11 @@ static enum status open_part(struct gguf *gguf, struct gguf_part *part, uint32_t
 }
 
 struct split {
-    uint64_t number, count, tensor_count; /* count 1: not split; tensor_count UINT64_MAX: not said */
+    /* count 1: not split.  tensor_count UINT64_MAX: the file does not give it. */
+    uint64_t number, count, tensor_count;
 };
 
-/* part as if it were a whole model, so that its keys can be asked for. */
+/* Views a part as a whole model, so that its keys can be looked up. */
 static enum status read_split(struct split *split, const struct gguf_part *part, const char *path,
                               struct error *error) {
     struct gguf_index index = {.entries = part->by_key};
@@ -111,7 +112,7 @@ static void write_suffix(char suffix[SUFFIX_BYTES + 1], uint64_t number, uint64_
     snprintf(suffix, SUFFIX_BYTES + 1, "-%05u-of-%05u.gguf", (unsigned)number + 1, (unsigned)count);
 }
 
-/* The path of part number, from the path of the first; STATUS_MODEL when that has no such form. */
+/* The path of a part, from the path of the first one.  STATUS_MODEL if that is not named as a first part. */
 static enum status part_path(struct gguf *gguf, const struct split *first, uint64_t number, char **path,
                              struct error *error) {
     char suffix[SUFFIX_BYTES + 1];

@@ -92,18 +92,18 @@ struct gguf {
 };
 
 enum status gguf_open(struct gguf *gguf, const char *path, struct error *error) STATUS_CHECKED;
-/* The same parser over bytes in memory (no split files); for tests and fuzzing. name is used in messages. */
+/* The same parser for bytes in memory (no split files), for tests and fuzzing.  name appears in messages. */
 enum status gguf_open_memory(struct gguf *gguf, const void *data, uint64_t size_bytes, const char *name,
                              struct error *error) STATUS_CHECKED;
-void gguf_close(struct gguf *gguf); /* safe on a zeroed struct and after a failed open */
+void gguf_close(struct gguf *gguf); /* Works on a zeroed struct and after a failed open. */
 
 const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key);          /* NULL: absent */
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *name); /* NULL: absent */
 
-/* Typed access.  Absent key: `*value` keeps what it had and STATUS_OK (give the default first);
- * the _required forms fail.  Present with another type or out of range: STATUS_MODEL naming the key,
- * the type found and the type expected.  Integers of any width are accepted where they fit. */
-enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t most, uint64_t *value,
+/* Typed access.  If the key is absent, *value stays unchanged and the result is STATUS_OK (so set the default first);
+ * the _required forms fail.  If the key has another type or is out of range, STATUS_MODEL names the key and the types
+ * found and expected.  Integers of any width are accepted where they fit. */
+enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t max, uint64_t *value,
                           struct error *error) STATUS_CHECKED;
 enum status gguf_get_float(const struct gguf *gguf, const char *key, float *value, struct error *error)
     STATUS_CHECKED; /* finite only */
@@ -111,15 +111,15 @@ enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value,
     STATUS_CHECKED;
 enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value,
                             struct error *error) STATUS_CHECKED;
-/* element_type GGUF_INT32 stands for integers of any width, GGUF_FLOAT32 for both floats (read them with
- * gguf_array_int and gguf_array_float); any other is meant exactly. */
+/* element_type GGUF_INT32 accepts integers of any width, and GGUF_FLOAT32 both floats; read them with gguf_array_int
+ * and gguf_array_float.  Any other type must match exactly. */
 enum status gguf_get_array(const struct gguf *gguf, const char *key, enum gguf_type element_type,
                            const struct gguf_entry **value, struct error *error)
     STATUS_CHECKED; /* absent: *value = NULL */
 enum status gguf_required(const struct gguf *gguf, const char *key, struct error *error)
     STATUS_CHECKED; /* STATUS_MODEL when absent */
 
-/* Element of an array entry of numbers (any integer or float type), converted. */
+/* An element of an array of numbers (any integer or float type), converted. */
 int64_t gguf_array_int(const struct gguf_entry *array, uint64_t index);
 double gguf_array_float(const struct gguf_entry *array, uint64_t index);
 
@@ -127,8 +127,8 @@ const char *gguf_type_name(enum gguf_type type); /* "uint8", "string", ... */
 
 /* ---- writing ---- */
 
-/* Writes a v3 file: add all metadata, declare all tensors, then gguf_writer_begin_data, then write the
- * tensors' bytes in the declared order, then commit.  Uses file_writer: nothing is left behind on failure. */
+/* Writes a v3 file.  Order: all metadata, all declarations of tensors, gguf_writer_begin_data, the tensors' bytes in
+ * the declared order, commit.  Nothing is left behind on failure (file_writer). */
 struct gguf_writer;
 enum status gguf_writer_create(struct gguf_writer **writer, const char *path, struct error *error)
     STATUS_CHECKED;
@@ -148,14 +148,14 @@ enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, co
                                  uint64_t count, struct error *error) STATUS_CHECKED;
 enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
                                    uint64_t count, struct error *error) STATUS_CHECKED;
-/* As it was read; general.alignment is left out, since the writer aligns to GGUF_ALIGNMENT_DEFAULT. */
+/* Copies an entry unchanged, except general.alignment: the writer aligns to GGUF_ALIGNMENT_DEFAULT. */
 enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,
                                    struct error *error) STATUS_CHECKED;
 enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *name, enum tensor_type type,
                                        uint32_t dimension_count, const uint64_t *dimensions,
                                        struct error *error) STATUS_CHECKED;
 enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;
-/* May be called several times for one tensor; goes to the next when its bytes are complete (padding is ours). */
+/* Several calls may write one tensor.  When its bytes are complete, padding follows and the next tensor begins. */
 enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
                               struct error *error) STATUS_CHECKED;
 enum status gguf_writer_commit(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;

@@ -1,4 +1,4 @@
-/* What a file has under a name: entries and tensors were sorted when it was parsed. */
+/* Finds entries and tensors by name, in the orders that the parser sorted. */
 #include <stdlib.h>
 #include <string.h>
 

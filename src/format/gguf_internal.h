@@ -19,22 +19,22 @@ struct gguf_part {
     struct gguf_tensor *tensors;      /* [tensor_count], in file order */
 };
 
-/* Parses the header in data[size_bytes]; everything it allocates lives in arena. */
+/* Parses the header in data[size_bytes].  Everything it allocates is in arena. */
 enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_t size_bytes,
                             const char *path, uint32_t file_index, struct arena *arena, struct error *error)
     STATUS_CHECKED;
 
-/* Sorts tensors by name into by_name [count]; the same name twice is STATUS_MODEL. */
+/* Sorts tensors by name into by_name [count].  STATUS_MODEL: two have the same name. */
 enum status gguf_tensors_index(const struct gguf_tensor *tensors, uint64_t count,
                                const struct gguf_tensor **by_name, const char *path, struct error *error)
     STATUS_CHECKED;
 
-/* Bytes of one value of a type that has a fixed size, else 0. */
+/* Bytes of a value of a type with a fixed size, else 0. */
 uint64_t gguf_type_bytes(enum gguf_type type);
 
 int gguf_string_compare(struct gguf_string a, struct gguf_string b);
 
-/* A path for a message of limited length: its end, when it is long. */
+/* A path for a message of limited length: its end if it is long. */
 const char *gguf_path_shown(const char *path);
 
 enum { GGUF_NAME_SHOWN = 80 }; /* bytes of an untrusted name in a message */

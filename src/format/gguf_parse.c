@@ -1,6 +1,6 @@
-/* Parses one GGUF file in two passes over its header.  The first checks every byte and counts entries; the second
- * fills arrays of exactly that size.  So no declared number causes an allocation: allocated entries exist in the file,
- * where each takes at least an eighth of its size in memory. */
+/* Parses one GGUF file in two passes over its header.  The first pass checks every byte and counts; the second fills
+ * arrays of exactly that size.  So memory follows from entries that exist in the file, not from numbers that it
+ * declares: an entry takes at most eight times its size in the file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ struct cursor {
     const char *path;
     struct error *error;
     const char *subject;     /* "key" or "tensor" being read, or NULL */
-    uint64_t subject_number; /* from 0; shown while the name is not known */
+    uint64_t subject_number; /* from 0; shown until the name is known */
     struct gguf_string subject_name;
 };
 
@@ -101,12 +101,12 @@ static enum status take_string(struct cursor *cursor, const char *field, struct 
     return STATUS_OK;
 }
 
-/* A key or a tensor's name: not empty, no zero byte (names are looked up as C strings). */
+/* The name of a key or a tensor: not empty, and without a zero byte (names are looked up as C strings). */
 static enum status take_name(struct cursor *cursor, const char *field, uint64_t most_bytes) {
     struct gguf_string name;
     uint64_t length;
-    struct cursor ahead = *cursor;
-    TRY(take_u64(&ahead, field, &length));
+    struct cursor lookahead = *cursor;
+    TRY(take_u64(&lookahead, field, &length));
     if (length == 0 || length > most_bytes)
         return fail(cursor, field, "found %llu bytes, expected 1 to %llu", (unsigned long long)length,
                     (unsigned long long)most_bytes);
@@ -135,30 +135,30 @@ static enum status check_bools(const struct cursor *cursor, const uint8_t *data,
     return STATUS_OK;
 }
 
-/* Where the second pass puts strings: the room that the first pass counted. */
-struct string_room {
+/* Where the second pass puts strings: as many entries as the first pass counted. */
+struct string_store {
     struct gguf_string *next, *end;
 };
 
-/* The strings of a value: checked always, stored where room is not NULL. */
-static enum status take_strings(struct cursor *cursor, uint64_t count, struct string_room *room) {
-    /* Each needs its length: without this a count of 2^64 would keep us reading for ever. */
+/* The strings of a value.  They are always checked, and stored unless store is NULL. */
+static enum status take_strings(struct cursor *cursor, uint64_t count, struct string_store *store) {
+    /* Every string takes at least its length: this stops a declared count of 2^64. */
     if (count > 1 && count > (cursor->size_bytes - cursor->offset) / sizeof(uint64_t))
         return fail(cursor, "count", "found %llu strings, more than the file could hold",
                     (unsigned long long)count);
-    /* The file is mapped: another process may have written to it since the first pass. */
-    if (room != NULL && count > (uint64_t)(room->end - room->next))
+    /* Another process may have written to the mapped file since the first pass. */
+    if (store != NULL && count > (uint64_t)(store->end - store->next))
         return fail(cursor, "count", "the file changed while it was read");
     for (uint64_t i = 0; i < count; i++) {
         struct gguf_string string;
         TRY(take_string(cursor, "string", &string));
-        if (room != NULL) *room->next++ = string;
+        if (store != NULL) *store->next++ = string;
     }
     return STATUS_OK;
 }
 
-/* Reads one key and value; room (NULL in the first pass) is where its strings go. */
-static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, struct string_room *room) {
+/* Reads one key and value.  store: where its strings go; NULL in the first pass. */
+static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, struct string_store *store) {
     *entry = (struct gguf_entry){.count = 1};
     TRY(take_name(cursor, "name", GGUF_KEY_BYTES_MAX));
     entry->key = cursor->subject_name;
@@ -174,8 +174,8 @@ static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, s
         TRY(take_u64(cursor, "count", &entry->count));
     }
     if (type == GGUF_STRING) {
-        entry->strings = room == NULL ? NULL : room->next;
-        return take_strings(cursor, entry->count, room);
+        entry->strings = store == NULL ? NULL : store->next;
+        return take_strings(cursor, entry->count, store);
     }
     uint64_t bytes;
     if (!checked_multiply(entry->count, gguf_types[type].bytes, &bytes))
@@ -186,7 +186,7 @@ static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, s
     return STATUS_OK;
 }
 
-/* ggml's numbers of types that loam does not read, for a better message. */
+/* ggml's numbers of types that loam does not read, for the message. */
 static const char *foreign_type_name(uint32_t number) {
     static const struct {
         uint32_t number;
@@ -219,7 +219,7 @@ static enum status take_dimensions(struct cursor *cursor, struct gguf_tensor *te
     return STATUS_OK;
 }
 
-/* Reads one tensor's declaration; its offset (relative to the data section) goes to *offset. */
+/* Reads one tensor's declaration; *offset is relative to the data section. */
 static enum status take_tensor(struct cursor *cursor, struct gguf_tensor *tensor, uint64_t *offset) {
     *tensor = (struct gguf_tensor){0};
     TRY(take_name(cursor, "name", GGUF_NAME_BYTES_MAX));
@@ -356,7 +356,7 @@ static enum status check_overlap(struct cursor *cursor, const struct gguf_part *
     return STATUS_OK;
 }
 
-/* Turns a tensor's offset into its place in the file, which must hold it whole. */
+/* Turns a tensor's offset into its place in the file, and checks that the file holds all of it. */
 static enum status place_tensor(struct cursor *cursor, struct gguf_tensor *tensor, uint64_t data_begin,
                                 uint64_t alignment, uint64_t offset) {
     if (offset % alignment != 0)
@@ -374,18 +374,19 @@ static enum status place_tensor(struct cursor *cursor, struct gguf_tensor *tenso
     return STATUS_OK;
 }
 
-/* Second pass over the tensors, whose place in the file is now known; cursor stands at the first. */
+/* Second pass over the tensors, whose places in the file are now known.  The cursor is at the first one. */
 static enum status fill_tensors(struct cursor *cursor, struct gguf_part *part, uint32_t file_index,
                                 struct arena *arena) {
     part->tensors = arena_array(arena, part->tensor_count, sizeof *part->tensors);
     if (part->tensors == NULL) return no_memory(cursor, part->tensor_count, "tensors");
-    struct cursor ahead = *cursor;
+    struct cursor lookahead = *cursor;
     for (uint64_t i = 0; i < part->tensor_count; i++) {
         uint64_t offset;
-        TRY(take_tensor(&ahead, &part->tensors[i], &offset)); /* cannot fail: the first pass has seen it */
+        TRY(take_tensor(&lookahead, &part->tensors[i], &offset)); /* cannot fail: the first pass checked it */
     }
     uint64_t data_begin;
-    if (!checked_align(ahead.offset, part->alignment, &data_begin)) return fail(cursor, "header", "too long");
+    if (!checked_align(lookahead.offset, part->alignment, &data_begin))
+        return fail(cursor, "header", "too long");
     for (uint64_t i = 0; i < part->tensor_count; i++) {
         uint64_t offset;
         subject_set(cursor, "tensor", i);
@@ -409,10 +410,10 @@ enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_
     struct gguf_string *strings = arena_array(arena, string_count, sizeof *strings);
     if (part->entries == NULL || strings == NULL)
         return no_memory(&cursor, part->entry_count + string_count, "keys and strings");
-    struct string_room room = {strings, strings + string_count};
+    struct string_store store = {strings, strings + string_count};
     for (uint64_t i = 0; i < part->entry_count; i++) {
         subject_set(&cursor, "key", i);
-        TRY(take_entry(&cursor, &part->entries[i], &room));
+        TRY(take_entry(&cursor, &part->entries[i], &store));
     }
     TRY(index_entries(&cursor, part, arena));
     TRY(read_alignment(&cursor, part));

@@ -28,7 +28,7 @@ static enum status wrong_type(const struct gguf *gguf, const struct gguf_entry *
     type value;    \
     memcpy(&value, entry->data + index * sizeof value, sizeof value)
 
-/* Element index as a signed number; *above says that it is a uint64 that does not fit. */
+/* Element index as a signed number.  *above: it is a uint64 that does not fit. */
 static int64_t read_int(const struct gguf_entry *entry, uint64_t index, bool *above) {
     ASSERT(index < entry->count);
     *above = false;
@@ -108,7 +108,7 @@ double gguf_array_float(const struct gguf_entry *array, uint64_t index) {
     return (double)value;
 }
 
-enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t most, uint64_t *value,
+enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t max, uint64_t *value,
                           struct error *error) {
     const struct gguf_entry *entry = gguf_find(gguf, key);
     if (entry == NULL) return STATUS_OK;
@@ -118,15 +118,15 @@ enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t mos
     if (above) {
         uint64_t big;
         memcpy(&big, entry->data, sizeof big);
-        if (big > most)
+        if (big > max)
             return error_set(error, STATUS_MODEL, "%s: key '%s': found %llu, expected at most %llu",
-                             path_of(gguf), key, (unsigned long long)big, (unsigned long long)most);
+                             path_of(gguf), key, (unsigned long long)big, (unsigned long long)max);
         *value = big;
         return STATUS_OK;
     }
-    if (number < 0 || (uint64_t)number > most)
+    if (number < 0 || (uint64_t)number > max)
         return error_set(error, STATUS_MODEL, "%s: key '%s': found %lld, expected 0 to %llu", path_of(gguf),
-                         key, (long long)number, (unsigned long long)most);
+                         key, (long long)number, (unsigned long long)max);
     *value = (uint64_t)number;
     return STATUS_OK;
 }

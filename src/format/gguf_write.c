@@ -1,5 +1,5 @@
-/* Writing GGUF v3.  The header is collected in memory and written by gguf_writer_begin_data; tensors'
- * bytes go straight to the file. */
+/* Writes GGUF v3.  The header is collected in memory, and gguf_writer_begin_data writes it.  Tensors' bytes go
+ * straight to the file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +28,9 @@ struct gguf_writer {
     uint64_t entry_count;
     struct declared *tensors; /* [tensor_count] */
     uint64_t tensor_count, tensor_capacity;
-    uint64_t data_bytes; /* of the data section: all tensors with their padding */
+    uint64_t data_bytes; /* of the data section: all tensors, with padding */
     bool in_data;
-    uint64_t current, current_bytes; /* the tensor being written, and its bytes so far */
+    uint64_t current, current_bytes; /* the current tensor, and its bytes so far */
 };
 
 static enum status out_of_memory(const struct gguf_writer *writer, struct error *error) {
@@ -82,7 +82,7 @@ static bool append_string(struct buffer *buffer, const char *text, uint64_t leng
     return append(buffer, &length, sizeof length) && append(buffer, text, length);
 }
 
-/* Starts an entry; count is written for arrays only. */
+/* Begins an entry.  count is written for arrays only. */
 static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t key_length,
                          enum gguf_type type, enum gguf_type element_type, uint64_t count) {
     ASSERT(!writer->in_data);

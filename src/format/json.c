@@ -7,7 +7,7 @@
 #include "format/path_tail.h"
 #include "platform/file.h"
 
-/* Brackets outside of strings; says whether they ever nest deeper than JSON_DEPTH_MAX. */
+/* Whether brackets outside of strings nest deeper than JSON_DEPTH_MAX. */
 static bool is_too_deep(const char *text, uint64_t length) {
     uint64_t depth = 0;
     bool in_string = false;

@@ -15,11 +15,12 @@
 
 enum { JSON_DEPTH_MAX = 64 };
 
-/* text[length]; path is for messages, failed the status of a refusal.  The caller json_decrefs *value. */
+/* text[length].  path is for messages; failed is the status of a rejection.  The caller frees *value by json_decref.
+ */
 enum status json_parse_bytes(const char *text, uint64_t length, const char *path, enum status failed,
                              json_t **value, struct error *error) STATUS_CHECKED;
 
-/* A file of at most limit_bytes; STATUS_IO when it cannot be read, STATUS_MODEL when it is no JSON. */
+/* A file of at most limit_bytes.  STATUS_IO: it cannot be read.  STATUS_MODEL: it is not JSON. */
 enum status json_parse_file(const char *path, uint64_t limit_bytes, json_t **value, struct error *error)
     STATUS_CHECKED;
 

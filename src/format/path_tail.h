@@ -5,12 +5,12 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { PATH_TAIL_BYTES = 140 }; /* leaves room for a field and what was found of it */
+enum { PATH_TAIL_BYTES = 140 }; /* leaves space for a field and the value found */
 
-/* The last bytes of a path, which tell more than its first; all of a short one. */
-static inline const char *path_tail(const char *path, size_t most) {
+/* The last bytes of a long path, which say more than its first ones; all of a short one. */
+static inline const char *path_tail(const char *path, size_t length_max) {
     size_t length = strlen(path);
-    return length <= most ? path : path + length - most;
+    return length <= length_max ? path : path + length - length_max;
 }
 
 #endif

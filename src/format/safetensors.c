@@ -19,7 +19,7 @@ static const struct {
     {"U64", 64},    {"U32", 32}, {"U16", 16}, {"U8", 8},    {"BOOL", 8},
 };
 
-/* What one file holds; names live in the arena. */
+/* The contents of one file; names are in the arena. */
 struct shard {
     const char *path;
     const uint8_t *data; /* the data section */
@@ -151,7 +151,7 @@ static enum status read_tensors(struct shard *shard, const json_t *header, struc
     return check_overlap(shard);
 }
 
-/* Parses one file in data[size_bytes]; keys are unique because the JSON reader refuses duplicates. */
+/* Parses one file in data[size_bytes].  Keys are unique: the JSON reader rejects duplicates. */
 static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_t size_bytes,
                                const char *path, struct arena *arena, struct error *error) {
     *shard = (struct shard){.path = path, .error = error};
@@ -160,15 +160,15 @@ static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_
         return fail(shard, NULL, "header length", "needs 8 bytes, the file has %llu",
                     (unsigned long long)size_bytes);
     memcpy(&header_bytes, data, sizeof header_bytes);
-    uint64_t most = size_bytes - sizeof header_bytes;
-    if (header_bytes > most)
+    uint64_t bytes_max = size_bytes - sizeof header_bytes;
+    if (header_bytes > bytes_max)
         return fail(shard, NULL, "header length", "found %llu, the file ends after %llu",
-                    (unsigned long long)header_bytes, (unsigned long long)most);
+                    (unsigned long long)header_bytes, (unsigned long long)bytes_max);
     if (header_bytes > SAFETENSORS_HEADER_MAX)
         return fail(shard, NULL, "header length", "found %llu, expected at most %d",
                     (unsigned long long)header_bytes, SAFETENSORS_HEADER_MAX);
     shard->data = data + sizeof header_bytes + header_bytes;
-    shard->data_bytes = most - header_bytes;
+    shard->data_bytes = bytes_max - header_bytes;
     json_t *header;
     TRY(json_parse_bytes((const char *)data + sizeof header_bytes, header_bytes, path, STATUS_MODEL, &header,
                          error));
@@ -235,7 +235,7 @@ struct shards {
     const char *folder;
 };
 
-/* The shard that the index names: opened on first mention.  A name is a file beside the index. */
+/* The shard that the index names, opened on first use.  A name is a file in the index's folder. */
 static enum status shard_named(struct safetensors *safetensors, struct shards *shards, const char *name,
                                const struct shard **result, struct error *error) {
     for (uint32_t i = shards->count; i-- > 0;) { /* neighbours in the index share a file */

@@ -22,7 +22,7 @@ enum {
 };
 
 struct safetensors_tensor {
-    const char *name;  /* zero-terminated; holds no zero byte itself */
+    const char *name;  /* zero-terminated, without a zero byte inside */
     const char *dtype; /* "F32", "BF16", ...: a constant, as the format spells it */
     uint32_t dimension_count;
     uint64_t dimensions[SAFETENSORS_DIMENSIONS_MAX]; /* slowest first; 0 is allowed */
@@ -38,7 +38,7 @@ struct safetensors {
     struct arena arena;
 };
 
-/* The model in a folder: model.safetensors.index.json when there is one, else model.safetensors. */
+/* The model in a folder: model.safetensors.index.json if there is one, else model.safetensors. */
 enum status safetensors_open(struct safetensors *safetensors, const char *folder, struct error *error)
     STATUS_CHECKED;
 /* One file in memory; for tests and fuzzing. */

@@ -99,18 +99,18 @@ void sampler_accept(struct sampler *sampler, int32_t token) {
 
 /* The block's maximum; *broken becomes true when it holds a NaN or +infinity. */
 static float block_maximum(const float *block, bool *broken) {
-    lanes most = {0}, values;
+    lanes largest = {0}, values;
     lane_flags bad = {0};
-    most -= INFINITY;
+    largest -= INFINITY;
     for (size_t i = 0; i < BLOCK; i += LANES) {
         memcpy(&values, block + i, sizeof values);
         bad |= ~(values <= FLT_MAX); /* comparisons give -1 where true */
-        lane_flags more = values > most;
-        most = (lanes)(((lane_flags)values & more) | ((lane_flags)most & ~more));
+        lane_flags more = values > largest;
+        largest = (lanes)(((lane_flags)values & more) | ((lane_flags)largest & ~more));
     }
     float maximum = -INFINITY;
     for (size_t i = 0; i < LANES; i++) {
-        if (most[i] > maximum) maximum = most[i];
+        if (largest[i] > maximum) maximum = largest[i];
         if (bad[i] != 0) *broken = true;
     }
     return maximum;
@@ -271,15 +271,15 @@ static int32_t draw(struct sampler *sampler, float maximum, size_t count) {
     const struct candidate *candidates = sampler->candidates;
     double temperature = sampler->options.temperature, sum = 0;
     /* p >= min_p * p_max, as logits */
-    double least =
+    double smallest =
         sampler->options.min_p > 0 ? (double)maximum + log((double)sampler->options.min_p) : -INFINITY;
     for (size_t i = 0; i < count; i++)
-        if ((double)candidates[i].logit >= least)
+        if ((double)candidates[i].logit >= smallest)
             sum += exp(((double)candidates[i].logit - (double)maximum) / temperature);
     double target = random_double(&sampler->random) * sum, reached = 0;
     int32_t chosen = -1;
     for (size_t i = 0; i < count; i++) {
-        if (!((double)candidates[i].logit >= least) || candidates[i].logit == -INFINITY) continue;
+        if (!((double)candidates[i].logit >= smallest) || candidates[i].logit == -INFINITY) continue;
         chosen = candidates[i].id; /* the last possible one, should rounding leave target unreached */
         reached += exp(((double)candidates[i].logit - (double)maximum) / temperature);
         if (reached > target) break;

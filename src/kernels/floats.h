@@ -12,8 +12,8 @@
 
 #define FLOATS_INLINE static inline __attribute__((always_inline))
 
-/* Before a loop whose count is a constant once inlined: unrolled early enough that an array of registers
- * stays in registers.  _MAYBE: where it is a constant in some callers only, of which clang complains. */
+/* Before a loop with a count that is constant once inlined: unrolls it early enough that an array of registers stays
+ * in registers.  _MAYBE: the count is constant in some callers only, about which clang complains. */
 #if defined(__clang__)
 #define FLOATS_UNROLL _Pragma("unroll")
 #define FLOATS_UNROLL_MAYBE
@@ -25,7 +25,7 @@
 /* Into all caches; any address. */
 FLOATS_INLINE void floats_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
-/* The same of what is read once: past L2 where the processor can. */
+/* The same for data that is read once: past L2 if the processor can. */
 FLOATS_INLINE void floats_prefetch_once(const void *p) { __builtin_prefetch(p, 0, 0); }
 
 #if defined(__aarch64__)
@@ -50,8 +50,8 @@ FLOATS_INLINE void floats4_from_halves(float *p, const void *halves) {
 }
 /* The larger; NaN where either is. */
 FLOATS_INLINE floats8 floats8_max_or_nan(floats8 x, floats8 y) {
-    __m256 most = _mm256_max_ps(y, x);
-    return _mm256_blendv_ps(most, y, _mm256_cmp_ps(y, y, _CMP_UNORD_Q));
+    __m256 largest = _mm256_max_ps(y, x);
+    return _mm256_blendv_ps(largest, y, _mm256_cmp_ps(y, y, _CMP_UNORD_Q));
 }
 
 FLOATS_INLINE void floats8_transpose(floats8 x[8]) {
@@ -81,8 +81,8 @@ FLOATS_INLINE float floats8_sum(__m256 x) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* The larger; a NaN in y stays, one in x gives y. */
-FLOATS_INLINE float floats8_greatest(__m256 x) {
+/* The larger one.  A NaN in y stays; one in x gives y. */
+FLOATS_INLINE float floats8_largest(__m256 x) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
@@ -150,8 +150,8 @@ FLOATS_INLINE __m256 floats_fold(floats x) {
 }
 FLOATS_INLINE float floats_first(floats x) { return _mm512_cvtss_f32(x); }
 FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(floats_fold(x)); }
-FLOATS_INLINE float floats_greatest(floats x) {
-    return floats8_greatest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+FLOATS_INLINE float floats_largest(floats x) {
+    return floats8_largest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
 /* In the order of floats_sum16. */
 FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
@@ -274,7 +274,7 @@ FLOATS_INLINE floats floats_unless_less(floats x, floats y, floats a) {
 }
 FLOATS_INLINE float floats_first(floats x) { return _mm256_cvtss_f32(x); }
 FLOATS_INLINE float floats_sum(floats x) { return floats8_sum(x); }
-FLOATS_INLINE float floats_greatest(floats x) { return floats8_greatest(x); }
+FLOATS_INLINE float floats_largest(floats x) { return floats8_largest(x); }
 FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) { return floats8_sum4(a, b, c, d); }
 
 #endif
@@ -286,8 +286,8 @@ FLOATS_INLINE void floats_sum4_store(floats a, floats b, floats c, floats d, flo
     _mm_storeh_pi((__m64 *)second, four);
 }
 
-/* x, in a register: used more than once, a load is then not folded into each use (Zen loads two registers
- * a cycle, as many as it multiplies). */
+/* x, in a register.  For values that are used more than once: else the load is folded into each use (Zen loads two
+ * registers a cycle, as many as it multiplies). */
 FLOATS_INLINE floats floats_keep(floats x) {
 #if !defined(LOAM_SIMDE)
     __asm__("" : "+v"(x));
@@ -347,18 +347,18 @@ FLOATS_INLINE floats floats_exp(floats x) {
     return floats_if_less(x, lowest, floats_set(0.0f), p);
 }
 
-/* exp(x) of x <= 0, as exact as floats_exp, but zero below `least`, -86.6 or more.  What is computed below it is thrown
- * away, so that nothing is clamped before; NaN stays. */
-FLOATS_INLINE floats floats_exp_below(floats x, float least) {
+/* exp(x) of x <= 0, as exact as floats_exp, but zero below `smallest`, -86.6 or more.  Results below it are discarded,
+ * so nothing is clamped first.  NaN stays. */
+FLOATS_INLINE floats floats_exp_below(floats x, float smallest) {
 #if defined(FLOATS_512)
     floats n = floats_round(floats_multiply(x, floats_set(0x1.715476p0f)));
-    __mmask16 kept = _mm512_cmp_ps_mask(x, floats_set(least), _CMP_NLT_UQ);
+    __mmask16 kept = _mm512_cmp_ps_mask(x, floats_set(smallest), _CMP_NLT_UQ);
     return _mm512_maskz_scalef_ps(kept, floats_exp_rest(x, n), n);
 #else
     const floats shift = floats_set(0x1.8p23f + 127); /* the sum's low bits are the exponent of 2^n */
     floats biased = floats_fma(x, floats_set(0x1.715476p0f), shift);
     floats p = floats_exp_rest(x, floats_subtract(biased, shift));
-    return floats_unless_less(x, floats_set(least), floats_multiply(p, floats_exponent(biased)));
+    return floats_unless_less(x, floats_set(smallest), floats_multiply(p, floats_exponent(biased)));
 #endif
 }
 

@@ -89,7 +89,7 @@ FLOATS_INLINE floats floats_unless_less(floats x, floats y, floats a) {
 FLOATS_INLINE float floats_first(floats x) { return vgetq_lane_f32(x.low, 0); }
 FLOATS_INLINE float floats_sum(floats x) { return vaddvq_f32(vaddq_f32(x.low, x.high)); }
 /* The larger; where one of a pair is NaN, the later. */
-FLOATS_INLINE float floats_greatest(floats x) {
+FLOATS_INLINE float floats_largest(floats x) {
     float32x4_t four = floats4_max(x.low, x.high);
     four = floats4_max(four, vextq_f32(four, four, 2));
     return vgetq_lane_f32(floats4_max(four, vextq_f32(four, four, 1)), 0);

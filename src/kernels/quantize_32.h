@@ -11,18 +11,19 @@
 
 #include "tensor/half.h"
 
-/* *q = round(x / scale), |q| <= 127; returns the scale, of a half's precision.  What is not finite makes the scale NaN
- * and the codes zero. */
+/* *q = round(x / scale), with magnitudes up to 127.  Returns the scale, with a half's precision.  A value that is not
+ * finite makes the scale NaN and the codes zero. */
 static inline __attribute__((always_inline)) float quantize_32(const float *x, __m256i *q) {
     __m256 v[4];
-    __m256i most =
-        _mm256_setzero_si256(); /* of the magnitudes as integers: the order of floats, with NaN above all */
+    /* Magnitudes as integers have the order of floats, with NaN above all. */
+    __m256i largest_bits = _mm256_setzero_si256();
     for (int j = 0; j < 4; j++) {
         v[j] = _mm256_loadu_ps(x + 8 * j);
-        most = _mm256_max_epi32(most,
-                                _mm256_and_si256(_mm256_castps_si256(v[j]), _mm256_set1_epi32(0x7fffffff)));
+        largest_bits = _mm256_max_epi32(
+            largest_bits, _mm256_and_si256(_mm256_castps_si256(v[j]), _mm256_set1_epi32(0x7fffffff)));
     }
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    __m128i m =
+        _mm_max_epi32(_mm256_castsi256_si128(largest_bits), _mm256_extracti128_si256(largest_bits, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
     const float largest = _mm_cvtss_f32(_mm_castsi128_ps(m));

@@ -147,7 +147,7 @@ static enum status check_halves(const struct calibration *c, const struct gguf_t
     return STATUS_OK;
 }
 
-static enum status check_scores(const struct calibration *c, const char *name, float least, float most,
+static enum status check_scores(const struct calibration *c, const char *name, float min, float max,
                                 struct error *error) {
     const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, name);
     if (tensor == NULL) return STATUS_OK;
@@ -155,10 +155,10 @@ static enum status check_scores(const struct calibration *c, const char *name, f
                     error));
     const float *values = (const float *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
-        if (!(values[i] >= least && values[i] <= most))
+        if (!(values[i] >= min && values[i] <= max))
             return error_set(error, STATUS_MODEL, "%s: %s: element %llu is %g, expected %g to %g",
-                             c->gguf.path, name, (unsigned long long)i, (double)values[i], (double)least,
-                             (double)most);
+                             c->gguf.path, name, (unsigned long long)i, (double)values[i], (double)min,
+                             (double)max);
     return STATUS_OK;
 }
 
@@ -192,7 +192,7 @@ static enum status check_reuse(const struct calibration *c, struct error *error)
     return STATUS_OK;
 }
 
-/* blk.N.skew: 0 (any number of columns), blk.N.hash_128: 128; UINT64_MAX: neither. */
+/* blk.N.skew: 0 (any number of columns).  blk.N.hash_128: 128.  UINT64_MAX: neither. */
 static uint64_t columns_named(const struct gguf_tensor *tensor) {
     char name[GGUF_NAME_BYTES_MAX + 1];
     snprintf(name, sizeof name, "%.*s", (int)tensor->name.length, tensor->name.text);
@@ -220,7 +220,7 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
     return check_scores(c, "query_similarity", -1, 1, error);
 }
 
-/* Whether its matrices are those that were written.  Files of before there was a digest have none. */
+/* Whether the matrices are those that were written.  Older files have no digest. */
 static enum status check_digest(struct calibration *c, struct error *error) {
     char text[CALIBRATION_FINGERPRINT_BYTES];
     uint64_t digest = CALIBRATION_DIGEST_BEGIN;
@@ -252,16 +252,16 @@ static enum status check_file(struct calibration *c, const struct model *model, 
 
 enum status calibration_open(struct calibration **calibration, const struct model *model, const char *path,
                              struct error *error) {
-    char *beside = NULL;
+    char *found_path = NULL;
     struct stat information;
     *calibration = NULL;
     if (path == NULL) {
-        TRY(calibration_path(model->gguf.path, &beside, error));
-        if (stat(beside, &information) != 0 && errno == ENOENT) {
-            free(beside);
+        TRY(calibration_path(model->gguf.path, &found_path, error));
+        if (stat(found_path, &information) != 0 && errno == ENOENT) {
+            free(found_path);
             return STATUS_OK;
         }
-        path = beside;
+        path = found_path;
     }
     enum status status = STATUS_OK;
     struct calibration *c = calloc(1, sizeof *c);
@@ -271,7 +271,7 @@ enum status calibration_open(struct calibration **calibration, const struct mode
         status = gguf_open(&c->gguf, path, error);
     }
     if (status == STATUS_OK) status = check_file(c, model, error);
-    free(beside);
+    free(found_path);
     if (status != STATUS_OK) {
         calibration_close(c);
         return status;

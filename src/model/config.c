@@ -12,7 +12,7 @@
 #include "model/rope_scaling.h"
 
 struct family {
-    const char *name; /* general.architecture, and the prefix of the keys */
+    const char *name; /* general.architecture, also the prefix of the keys */
     enum model_family family;
     enum rope_order rope_order;
     const char *epsilon_key;
@@ -64,27 +64,27 @@ static enum status family_find(struct reader *reader) {
                      reader->gguf->path, (int)min_size(name.length, 64), name.text);
 }
 
-/* A required or defaulted count in [least, most]. */
-static enum status read_count(struct reader *reader, const char *suffix, bool required, uint64_t least,
-                              uint64_t most, size_t *value) {
+/* A required or defaulted count from min to max. */
+static enum status read_count(struct reader *reader, const char *suffix, bool required, uint64_t min,
+                              uint64_t max, size_t *value) {
     const char *key = reader_key(reader, suffix);
     uint64_t number = *value;
     if (required) TRY(gguf_required(reader->gguf, key, reader->error));
-    TRY(gguf_get_uint(reader->gguf, key, most, &number, reader->error));
-    if (number < least || number > most)
+    TRY(gguf_get_uint(reader->gguf, key, max, &number, reader->error));
+    if (number < min || number > max)
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %llu, expected %llu to %llu",
-                         reader->gguf->path, key, (unsigned long long)number, (unsigned long long)least,
-                         (unsigned long long)most);
+                         reader->gguf->path, key, (unsigned long long)number, (unsigned long long)min,
+                         (unsigned long long)max);
     *value = number;
     return STATUS_OK;
 }
 
-/* The same where a file may give one number per layer: they must agree. */
-static enum status read_layer_count(struct reader *reader, const char *suffix, bool required, uint64_t least,
-                                    uint64_t most, size_t *value) {
+/* The same for keys that may have one number per layer: the numbers must be equal. */
+static enum status read_layer_count(struct reader *reader, const char *suffix, bool required, uint64_t min,
+                                    uint64_t max, size_t *value) {
     const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
     if (entry == NULL || entry->type != GGUF_ARRAY)
-        return read_count(reader, suffix, required, least, most, value);
+        return read_count(reader, suffix, required, min, max, value);
     const char *key = reader->key;
     if (entry->element_type == GGUF_STRING || entry->element_type == GGUF_FLOAT32 ||
         entry->element_type == GGUF_FLOAT64 || entry->count < reader->config->layer_count)
@@ -93,26 +93,26 @@ static enum status read_layer_count(struct reader *reader, const char *suffix, b
     for (uint64_t i = 1; i < reader->config->layer_count; i++)
         if (gguf_array_int(entry, i) != first)
             return refuse(reader, key, "layers differ in it, which loam does not support");
-    if (first < (int64_t)least || first > (int64_t)most)
+    if (first < (int64_t)min || first > (int64_t)max)
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %lld, expected %llu to %llu",
-                         reader->gguf->path, key, (long long)first, (unsigned long long)least,
-                         (unsigned long long)most);
+                         reader->gguf->path, key, (long long)first, (unsigned long long)min,
+                         (unsigned long long)max);
     *value = (size_t)first;
     return STATUS_OK;
 }
 
-/* A float in [least, most]; absent keeps *value. */
-static enum status read_float(struct reader *reader, const char *suffix, double least, double most,
+/* A float from min to max.  If it is absent, *value stays unchanged. */
+static enum status read_float(struct reader *reader, const char *suffix, double min, double max,
                               float *value) {
     const char *key = reader_key(reader, suffix);
     TRY(gguf_get_float(reader->gguf, key, value, reader->error));
-    if (!((double)*value >= least && (double)*value <= most)) /* NaN fails too */
+    if (!((double)*value >= min && (double)*value <= max)) /* NaN fails too */
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %g, expected %g to %g",
-                         reader->gguf->path, key, (double)*value, least, most);
+                         reader->gguf->path, key, (double)*value, min, max);
     return STATUS_OK;
 }
 
-/* Keys whose presence with another value than the neutral one changes the arithmetic. */
+/* Keys that change the arithmetic unless they have their neutral value. */
 static enum status refuse_unsupported(struct reader *reader) {
     static const struct {
         const char *suffix;
@@ -187,7 +187,7 @@ static enum status read_shape(struct reader *reader) {
     return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
 }
 
-/* Rows of the embedding; else the key; else the tokens that the file lists. */
+/* Rows of the embedding, else the key, else the number of listed tokens. */
 static enum status read_vocabulary_size(struct reader *reader) {
     const struct gguf_entry *tokens = gguf_find(reader->gguf, "tokenizer.ggml.tokens");
     const struct gguf_tensor *embedding = gguf_find_tensor(reader->gguf, "token_embd.weight");
@@ -295,7 +295,7 @@ static enum status read_rope(struct reader *reader) {
     return STATUS_OK;
 }
 
-/* attention.sliding_window_pattern: one flag per layer, or n: every n-th layer is full. Absent: all slide. */
+/* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
 static enum status read_layers(struct reader *reader, struct arena *arena) {
     struct model_config *config = reader->config;
     struct layer_config *layers = arena_array(arena, config->layer_count, sizeof *layers);

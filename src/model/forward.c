@@ -7,7 +7,7 @@
 
 enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MAX = 1 << 20 };
 
-/* Lays the buffers out one after another: the first round (memory NULL) only counts. */
+/* Lays out the buffers.  The first round (memory NULL) only counts bytes. */
 struct layout {
     uint8_t *memory;
     size_t used;
@@ -47,7 +47,7 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     TRY(device->operations->stream_create(device, &forward->stream, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->memory_bytes, &forward->memory, error));
     place_all(forward, forward->memory);
-    /* Written by the device straight into host memory where it can: the copy would cost more than it hides. */
+    /* The device writes straight into host memory if it can: a copy would cost more than it hides. */
     void *logits;
     forward->logits.bytes = wanted * config->vocabulary_size * sizeof(float);
     TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits.bytes, &logits, error));
@@ -137,7 +137,7 @@ void forward_set_attention_observer(struct forward *forward, attention_observer 
     forward->watch.attention.context = context;
 }
 
-/* Tokens come from outside (a request, --ids); the rest of a batch is the engine's own. */
+/* Tokens come from outside (a request, --ids).  The engine makes the rest of a batch. */
 static enum status batch_check(const struct forward *forward, const struct forward_batch *batch,
                                struct error *error) {
     const struct model_config *config = &forward->model->config;
@@ -169,7 +169,7 @@ static enum status batch_check(const struct forward *forward, const struct forwa
     return STATUS_OK;
 }
 
-/* Where the wanted rows belong: rows and items both ascend, and an item of several blocks is the only one. */
+/* Finds the items of the wanted rows.  Rows and items both ascend, and an item of several blocks is the only one. */
 static void narrow_prepare(struct forward *forward, const struct forward_batch *batch) {
     size_t item = 0;
     for (size_t i = 0; i < batch->logit_row_count; i++) {
@@ -258,7 +258,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
     return STATUS_OK;
 }
 
-/* The last layer's rows whose logits nobody wants are left out, unless somebody looks at them. */
+/* The last layer drops rows whose logits nobody wants, unless somebody observes them. */
 static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
     bool watched = forward->watch.layer.observer != NULL || forward->watch.attention.observer != NULL ||
                    attention_watches_prefill(forward->attention);
@@ -311,8 +311,8 @@ static void gather_hidden(struct forward *forward, const float *x, const uint32_
 
 /* ---- layers and blocks ---- */
 
-/* A block of a batch: rows [first, first + batch.row_count) as a batch of their own, with one item when the whole
- * has several blocks. */
+/* A block of a batch: rows [first, first + batch.row_count) as a batch of their own.  If the whole has several
+ * blocks, a block has one item. */
 struct block {
     struct forward_batch batch;
     struct attend_item item;
@@ -320,7 +320,7 @@ struct block {
     size_t first, narrow_first;
 };
 
-/* The block that follows, the first after a zeroed one; false: there is none. */
+/* The next block; the first one after a zeroed struct.  false: there is none. */
 static bool next_block(const struct forward *forward, const struct forward_batch *batch,
                        struct block *block) {
     size_t first = block->first + block->batch.row_count;
@@ -348,7 +348,7 @@ static bool next_block(const struct forward *forward, const struct forward_batch
     return true;
 }
 
-/* A span on the engine's track that began_ns began. */
+/* A span on the engine's track, from began_ns until now. */
 static void trace_engine(const struct forward *forward, const char *name, uint64_t began_ns, size_t layer,
                          size_t row_count) {
     if (forward->trace == NULL) return;
@@ -396,8 +396,8 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
     return STATUS_OK;
 }
 
-/* A block through a layer; after the last one the wanted rows' residual stream is in narrow.hidden, unless all of the
- * batch's rows are wanted. */
+/* A block through a layer.  After the last layer the residual stream of the wanted rows is in narrow.hidden, unless
+ * all rows of the batch are wanted. */
 static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index,
                              bool all_wanted, struct error *error) {
     const struct model_config *config = &forward->model->config;
@@ -455,7 +455,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     if (status == STATUS_OK && batch->logit_row_count > 0)
         project_logits(forward, all_wanted ? forward->hidden : forward->narrow.hidden,
                        batch->logit_row_count);
-    /* After a failure too: what was launched may still read the caller's arrays. */
+    /* Also after a failure: launched operations may still read the caller's arrays. */
     enum status finished = forward->model->device->operations->stream_synchronize(
         forward->stream, status == STATUS_OK ? error : NULL);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);

@@ -21,7 +21,7 @@ struct narrow_rows {
 
 /* The queries that the next layer is expected to have, for prefetch: [block_capacity] rows. */
 struct next_rows {
-    float *normed, *q;         /* [hidden_size], [head_count][k_dimension] a row */
+    float *normed, *q;         /* a row: [hidden_size], [head_count][k_dimension] */
     struct attend_item *items; /* owned */
 };
 
@@ -31,7 +31,7 @@ struct logit_rows {
     size_t bytes;
 };
 
-/* Who looks at a layer's output, and at its attention. */
+/* The observers of a layer's output and of its attention. */
 struct forward_watch {
     struct {
         forward_observer *observer; /* NULL: none */
@@ -52,8 +52,8 @@ struct forward {
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
     size_t row_capacity, block_capacity, logit_row_capacity;
-    size_t kept_row_count; /* rows of hidden available to forward_logits; 0: none */
-    void *memory;          /* owned device memory that holds all but logits */
+    size_t kept_row_count; /* rows of hidden that forward_logits may use; 0: none */
+    void *memory;          /* owned device memory of everything but logits */
     size_t memory_bytes;
     float *hidden;             /* [row_capacity][hidden_size], the residual stream */
     float *normed;             /* [block_capacity][hidden_size] */
@@ -84,12 +84,12 @@ struct layer_pass {
     struct attention_rows rows; /* the block's new rows */
 };
 
-/* Begins a phase of the pass's layer in the timeline. */
+/* Begins a phase of the current layer in the timeline. */
 static inline void layer_phase(const struct layer_pass *pass, const char *name) {
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
 }
 
-/* normed = norm(residual): RMSNorm or LayerNorm, by the family. */
+/* normed = norm(residual): RMSNorm or LayerNorm, as the family has it. */
 void layer_norm(struct layer_pass *pass, const float *weight, const float *bias);
 
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.

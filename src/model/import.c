@@ -47,7 +47,7 @@ static enum status read_options(struct import *import) {
         {"F32", TENSOR_F32, 0}, {"F16", TENSOR_F16, 1}, {"BF16", TENSOR_BF16, 32}, {"Q8_0", TENSOR_Q8_0, 7}};
     const char *name = import->options->type_name;
     import->keep_type = name == NULL;
-    /* What a kept type is called is the type of most weights: the embedding's. */
+    /* The name of the type when types are kept: the type of most weights, which is the embedding's. */
     const struct safetensors_tensor *embedding = NULL;
     static const char *const names[] = {"model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
                                         "decoder.embed_tokens.weight"};

@@ -22,22 +22,22 @@ static const struct {
     {"OPTForCausalLM", "opt", "opt", FAMILY_OPT},
 };
 
-struct fields { /* config.json with what every reader needs */
+struct fields { /* config.json, with what all readers need */
     struct import *import;
     const struct import_source *source;
     const json_t *object;
 };
 
-static enum status field_uint(const struct fields *fields, const char *name, bool required, uint64_t most,
+static enum status field_uint(const struct fields *fields, const char *name, bool required, uint64_t max,
                               uint64_t *value) {
-    return import_uint(fields->import, fields->source, fields->object, name, required, 1, most, value);
+    return import_uint(fields->import, fields->source, fields->object, name, required, 1, max, value);
 }
 
 static enum status field_refuse(const struct fields *fields, const char *name, const char *why) {
     return import_refuse(fields->import, fields->source->file, name, "%s", why);
 }
 
-/* A flag that must be what loam computes. */
+/* A flag that must have the value that loam computes. */
 static enum status field_must_be(const struct fields *fields, const char *name, bool expected, bool absent) {
     bool value = absent;
     TRY(import_bool(fields->import, fields->source, fields->object, name, &value));
@@ -134,7 +134,7 @@ static enum status read_yarn(const struct fields *fields, const json_t *rope) {
     TRY(rope_number(fields, rope, "mscale_all_dim", false, &mscale_all));
     TRY(import_bool(fields->import, fields->source, rope, "truncate", &truncates));
     if (!truncates) return field_refuse(fields, "truncate", "YaRN with untruncated bounds is not supported");
-    /* GGUF has a factor on top of 0.1 ln s + 1; transformers gives the product, or two scales whose ratio it is. */
+    /* GGUF has a factor on top of 0.1 ln s + 1.  transformers gives the product, or two scales whose ratio it is. */
     double usual = rope_yarn_magnitude(config->rope_factor, 1), wanted = usual;
     if (mscale != 0 && mscale_all != 0)
         wanted = rope_yarn_magnitude(config->rope_factor, mscale) /
@@ -302,7 +302,7 @@ static enum status write_window(struct import *import) {
     return gguf_writer_copy_entry(import->writer, &pattern, import->error);
 }
 
-/* The folder's own name, without a slash at the end. */
+/* The folder's own name, without a trailing slash. */
 static enum status write_name(struct import *import) {
     size_t end = strlen(import->folder);
     while (end > 1 && import->folder[end - 1] == '/') end--;

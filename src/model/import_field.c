@@ -20,7 +20,7 @@ json_t *import_member(const json_t *object, const char *field) {
 }
 
 enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
-                        const char *field, bool required, uint64_t least, uint64_t most, uint64_t *value) {
+                        const char *field, bool required, uint64_t min, uint64_t max, uint64_t *value) {
     const json_t *member = import_member(object, field);
     if (member == NULL) {
         if (!required) return STATUS_OK;
@@ -29,15 +29,15 @@ enum status import_uint(const struct import *import, const struct import_source 
     if (!json_is_integer(member))
         return import_refuse(import, source->file, field, "found no whole number, expected one");
     json_int_t number = json_integer_value(member);
-    if (number < 0 || (uint64_t)number < least || (uint64_t)number > most)
+    if (number < 0 || (uint64_t)number < min || (uint64_t)number > max)
         return import_refuse(import, source->file, field, "found %lld, expected %llu to %llu",
-                             (long long)number, (unsigned long long)least, (unsigned long long)most);
+                             (long long)number, (unsigned long long)min, (unsigned long long)max);
     *value = (uint64_t)number;
     return STATUS_OK;
 }
 
 enum status import_number(const struct import *import, const struct import_source *source,
-                          const json_t *object, const char *field, bool required, double least, double most,
+                          const json_t *object, const char *field, bool required, double min, double max,
                           double *value) {
     const json_t *member = import_member(object, field);
     if (member == NULL) {
@@ -46,8 +46,8 @@ enum status import_number(const struct import *import, const struct import_sourc
     }
     if (!json_is_number(member)) return import_refuse(import, source->file, field, "expected a number");
     double number = json_number_value(member);
-    if (!(number >= least && number <= most))
-        return import_refuse(import, source->file, field, "found %g, expected %g to %g", number, least, most);
+    if (!(number >= min && number <= max))
+        return import_refuse(import, source->file, field, "found %g, expected %g to %g", number, min, max);
     *value = number;
     return STATUS_OK;
 }

@@ -15,7 +15,7 @@
 #include "model/import.h"
 #include "model/model.h"
 
-enum { IMPORT_FOLDER_SHOWN = 100 }; /* max bytes of the folder's path in a message */
+enum { IMPORT_FOLDER_SHOWN = 100 }; /* longest part of the folder's path in a message, in bytes */
 
 /* A JSON object and its file's name, for messages. */
 struct import_source {
@@ -45,7 +45,7 @@ struct import {
     struct error *error;
     struct arena arena;
     struct import_source config_source, generation, tokenizer_config, tokenizer;
-    char *chat_template; /* owned, zero-terminated; NULL: none found apart */
+    char *chat_template; /* owned, zero-terminated; NULL: there is no separate one */
     size_t chat_template_bytes;
     struct import_config config;
     struct safetensors weights;
@@ -63,10 +63,10 @@ __attribute__((format(printf, 4, 5))) enum status import_refuse(const struct imp
                                                                 const char *field, const char *format, ...);
 /* An absent field leaves *value unchanged, unless it is required. */
 enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
-                        const char *field, bool required, uint64_t least, uint64_t most, uint64_t *value)
+                        const char *field, bool required, uint64_t min, uint64_t max, uint64_t *value)
     STATUS_CHECKED;
 enum status import_number(const struct import *import, const struct import_source *source,
-                          const json_t *object, const char *field, bool required, double least, double most,
+                          const json_t *object, const char *field, bool required, double min, double max,
                           double *value) STATUS_CHECKED;
 enum status import_bool(const struct import *import, const struct import_source *source, const json_t *object,
                         const char *field, bool *value) STATUS_CHECKED;

@@ -14,7 +14,7 @@
 
 static const struct {
     const char *steps;
-    const char *pre; /* where the model ignores merges for whole tokens: pre_whole, else pre */
+    const char *pre; /* for models that ignore merges for whole tokens: pre_whole, else pre */
     const char *pre_whole;
 } known[] = {
     {"ByteLevel regex", "gpt-2", NULL},
@@ -54,8 +54,8 @@ static void steps_add(struct steps *steps, const char *text, size_t length) {
     steps->text[steps->length] = '\0';
 }
 
-/* A pattern as it would be written in JSON without escapes for characters: real line ends become \r and \n, so that
- * "[\r\n]" and its escaped form compare equal. */
+/* A pattern as JSON would write it without escaped characters: line ends become \r and \n, so that "[\r\n]" and its
+ * escaped form compare equal. */
 static void steps_add_pattern(struct steps *steps, const char *pattern) {
     for (const char *c = pattern; *c != '\0'; c++) {
         if (*c == '\n')
@@ -73,7 +73,7 @@ static void describe(struct steps *steps, const json_t *step) {
     if (steps->length > 0) steps_add(steps, "\n", 1);
     steps_add(steps, type, strlen(type));
     if (strcmp(type, "ByteLevel") == 0) {
-        /* use_regex came later; files without it mean true */
+        /* older files do not have use_regex, which then is true */
         if (!json_is_false(json_object_get(step, "use_regex"))) steps_add(steps, " regex", 6);
         if (json_is_true(json_object_get(step, "add_prefix_space")))
             steps_add(steps, " add_prefix_space", 17);

@@ -13,7 +13,7 @@ static enum status add_id(struct import *import, const char *name, uint64_t id) 
     return gguf_writer_add_uint(import->writer, key, (uint32_t)id, import->error);
 }
 
-/* The id of a token's text: among the added tokens, then in the vocabulary. */
+/* The id of a token's text: first among the added tokens, then in the vocabulary. */
 static bool id_of(const struct import *import, const char *text, uint64_t *id) {
     const json_t *root = import->tokenizer.object, *found = NULL;
     size_t i;
@@ -53,8 +53,8 @@ static const json_t *added_token(const struct import *import, uint64_t id) {
     return NULL;
 }
 
-/* A number or an array of numbers, appended where new.  Behind the first only special tokens count: many
- * configurations keep their class's default, which in this vocabulary is an ordinary word. */
+/* Appends a number or an array of numbers, without duplicates.  After the first only special tokens count: many
+ * configurations keep their class's default, which is an ordinary word in this vocabulary. */
 static void collect(const struct import *import, const json_t *value, struct ends *ends) {
     size_t count = json_is_array(value) ? json_array_size(value) : json_is_integer(value) ? 1 : 0;
     for (size_t i = 0; i < count; i++) {
@@ -74,7 +74,7 @@ static bool mentions_message(const struct import *import, uint64_t id) {
     return content != NULL && strstr(content, "eom") != NULL;
 }
 
-/* What ends an answer: the tokenizer's eos first, then what the configurations list.  GGUF has room for three:
+/* The tokens that end an answer: the tokenizer's eos first, then those of the configurations.  GGUF has three keys:
  * eos, eot (end of turn) and eom (end of message). */
 static enum status write_ends(struct import *import) {
     struct ends ends = {0};
@@ -106,7 +106,7 @@ struct additions {
     uint64_t bos_id;
 };
 
-/* The template of a text alone: special tokens before and after sequence A. */
+/* The template of a single text: special tokens before and after sequence A. */
 static void read_template_processing(const struct import *import, const json_t *processor,
                                      struct additions *additions) {
     bool past_text = false;
@@ -141,7 +141,7 @@ static enum status write_additions(struct import *import) {
     uint64_t bos;
     bool has_bos;
     read_additions(import, &additions);
-    if (!additions.known) { /* then the tokenizer's class adds them by its flags */
+    if (!additions.known) { /* then flags of the tokenizer's class add them */
         TRY(import_bool(import, &import->tokenizer_config, import->tokenizer_config.object, "add_bos_token",
                         &additions.bos));
         TRY(import_bool(import, &import->tokenizer_config, import->tokenizer_config.object, "add_eos_token",

@@ -13,7 +13,7 @@
 #include "model/import_internal.h"
 #include "model/rope_scaling.h"
 
-enum size { /* a dimension that the configuration gives */
+enum size { /* a dimension that the configuration determines */
             SIZE_NONE,
             SIZE_HIDDEN,
             SIZE_FFN,
@@ -152,7 +152,7 @@ static enum status dtype_of(const struct import *import, const struct safetensor
     return STATUS_OK;
 }
 
-/* Vectors become F32; OPT's position embedding stays what it is. */
+/* Vectors become F32.  OPT's position embedding keeps its type. */
 static enum tensor_type type_for(const struct import *import, const struct mapping *mapping,
                                  enum tensor_type from) {
     if (mapping->columns == SIZE_NONE) return TENSOR_F32;
@@ -188,7 +188,7 @@ static enum status visit_table(struct import *import, const struct mapping *tabl
 #define VISIT(table, source, target) \
     TRY(visit_table(import, table, sizeof table / sizeof table[0], source, target, action))
 
-/* Every tensor of the family, in the order in which the file holds them. */
+/* Every tensor of the family, in the file's order. */
 static enum status visit_all(struct import *import, visit *action) {
     enum model_family family = import->config.family;
     const char *base = "";
@@ -228,7 +228,8 @@ static enum status declare(struct import *import, const struct mapping *mapping,
                                       is_vector ? 1 : 2, dimensions, import->error);
 }
 
-/* What may lie in a folder unused: tables that the code computes, and a tied copy of the embedding. */
+/* Tensors that a folder may have and loam does not need: tables that the code computes, a tied copy of the embedding.
+ */
 static bool may_be_unused(const struct import *import, const char *name) {
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     size_t length = strlen(name);
@@ -258,7 +259,7 @@ static bool is_reordered(const struct import *import, const struct mapping *mapp
     return mapping->order != ROWS_PLAIN && import->config.family == FAMILY_LLAMA;
 }
 
-/* The row of the folder's tensor that becomes row `row` of the file's. */
+/* The row of the folder's tensor that becomes row `row` of the file's tensor. */
 static uint64_t source_row(const struct import *import, const struct mapping *mapping, uint64_t row) {
     if (!is_reordered(import, mapping)) return row;
     uint64_t dimension = import->config.head_dimension, head = row / dimension, within = row % dimension;

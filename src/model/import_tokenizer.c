@@ -72,7 +72,7 @@ static enum status place_added(struct vocabulary *vocabulary) {
     return STATUS_OK;
 }
 
-/* Ids that nobody has become [PADn], as llama.cpp fills them. */
+/* Unassigned ids become [PADn], as in llama.cpp. */
 static enum status place_holes(struct vocabulary *vocabulary) {
     for (uint64_t i = 0; i < vocabulary->count; i++) {
         if (vocabulary->tokens[i].text != NULL) continue;
@@ -100,7 +100,7 @@ static enum status read_tokens(struct vocabulary *vocabulary) {
     return place_holes(vocabulary);
 }
 
-/* "a b", or a pair of strings, in which a space is written as llama.cpp writes it. */
+/* "a b", or a pair of strings, whose spaces are written as llama.cpp writes them. */
 static enum status read_merge(struct vocabulary *vocabulary, const json_t *merge,
                               struct gguf_string *result) {
     struct import *import = vocabulary->import;
@@ -153,7 +153,7 @@ static enum status write_common(struct vocabulary *vocabulary, const char *model
 
 /* ---- byte-level ---- */
 
-/* What a GGUF file cannot say about text before it is split. */
+/* Reports what a GGUF file cannot express about text before it is split. */
 static enum status check_byte_level(struct import *import) {
     const json_t *normalizer = import_member(import->tokenizer.object, "normalizer");
     const char *type = json_string_value(json_object_get(normalizer, "type"));
@@ -182,16 +182,17 @@ static enum status write_byte_level(struct vocabulary *vocabulary) {
 /* ---- SentencePiece ---- */
 
 /* The token that a merge makes: both halves joined, found by name. */
-static const json_t *merged_token(const struct vocabulary *vocabulary, struct gguf_string merge, char *room) {
+static const json_t *merged_token(const struct vocabulary *vocabulary, struct gguf_string merge,
+                                  char *buffer) {
     const char *space = memchr(merge.text, ' ', merge.length);
     size_t left = (size_t)(space - merge.text);
-    memcpy(room, merge.text, left);
-    memcpy(room + left, space + 1, merge.length - left - 1);
-    room[merge.length - 1] = '\0';
-    return json_object_get(json_object_get(vocabulary->model, "vocab"), room);
+    memcpy(buffer, merge.text, left);
+    memcpy(buffer + left, space + 1, merge.length - left - 1);
+    buffer[merge.length - 1] = '\0';
+    return json_object_get(json_object_get(vocabulary->model, "vocab"), buffer);
 }
 
-/* scores[token] = minus the rank of the first merge that makes it; what none makes is never chosen. */
+/* scores[token] = minus the rank of the first merge that makes it.  A token that no merge makes is never chosen. */
 static enum status score_tokens(struct vocabulary *vocabulary) {
     struct import *import = vocabulary->import;
     vocabulary->scores = arena_array(&import->arena, vocabulary->count, sizeof *vocabulary->scores);
@@ -199,10 +200,10 @@ static enum status score_tokens(struct vocabulary *vocabulary) {
     if (vocabulary->scores == NULL || is_scored == NULL) return out_of_memory(import);
     for (uint64_t i = 0; i < vocabulary->merge_count; i++) {
         struct gguf_string merge = vocabulary->merges[i];
-        char *room = malloc(merge.length + 1);
-        if (room == NULL) return out_of_memory(import);
-        const json_t *id = merged_token(vocabulary, merge, room);
-        free(room);
+        char *buffer = malloc(merge.length + 1);
+        if (buffer == NULL) return out_of_memory(import);
+        const json_t *id = merged_token(vocabulary, merge, buffer);
+        free(buffer);
         if (id == NULL)
             return import_refuse(import, file, "model.merges", "'%.40s' makes no token", merge.text);
         json_int_t index = json_integer_value(id);
@@ -235,22 +236,22 @@ static void type_tokens(struct vocabulary *vocabulary) {
     }
 }
 
-static bool splits_into_tokens(const json_t *vocab, const json_t *pairs, const char *text, char *room) {
+static bool splits_into_tokens(const json_t *vocab, const json_t *pairs, const char *text, char *buffer) {
     size_t length = strlen(text);
     for (size_t cut = 1; cut < length; cut++) {
         if (((unsigned char)text[cut] & 0xc0) == 0x80) continue; /* inside a character */
-        memcpy(room, text, cut);
-        room[cut] = '\0';
-        if (json_object_get(vocab, room) == NULL || json_object_get(vocab, text + cut) == NULL) continue;
-        room[cut] = ' ';
-        memcpy(room + cut + 1, text + cut, length - cut + 1);
-        if (json_object_get(pairs, room) == NULL) return true;
+        memcpy(buffer, text, cut);
+        buffer[cut] = '\0';
+        if (json_object_get(vocab, buffer) == NULL || json_object_get(vocab, text + cut) == NULL) continue;
+        buffer[cut] = ' ';
+        memcpy(buffer + cut + 1, text + cut, length - cut + 1);
+        if (json_object_get(pairs, buffer) == NULL) return true;
     }
     return false;
 }
 
-/* SentencePiece merges any two neighbours whose union is a token, listed as a merge or not: says how many tokens
- * could come about in a way that the merges do not list (none, for vocabularies that SentencePiece made). */
+/* SentencePiece merges any two neighbours whose union is a token, whether or not the merges list it.  Reports how
+ * many tokens can come about in a way that the merges do not list (none, if SentencePiece made the vocabulary). */
 static enum status count_unlisted(struct vocabulary *vocabulary, uint64_t *unlisted) {
     const json_t *vocab = json_object_get(vocabulary->model, "vocab");
     json_t *pairs = json_object(), *yes = json_true();
@@ -263,17 +264,17 @@ static enum status count_unlisted(struct vocabulary *vocabulary, uint64_t *unlis
     }
     for (uint64_t i = 0; i < vocabulary->count; i++)
         if (vocabulary->tokens[i].length > longest) longest = vocabulary->tokens[i].length;
-    char *room = fits ? malloc(longest + 2) : NULL;
+    char *buffer = fits ? malloc(longest + 2) : NULL;
     *unlisted = 0;
     const char *text;
     json_t *id;
-    if (room != NULL) json_object_foreach((json_t *)(uintptr_t)vocab, text, id) {
+    if (buffer != NULL) json_object_foreach((json_t *)(uintptr_t)vocab, text, id) {
             if (vocabulary->types[json_integer_value(id)] != TOKEN_NORMAL) continue;
-            *unlisted += splits_into_tokens(vocab, pairs, text, room);
+            *unlisted += splits_into_tokens(vocab, pairs, text, buffer);
         }
     json_decref(pairs);
-    if (room == NULL) return out_of_memory(vocabulary->import);
-    free(room);
+    if (buffer == NULL) return out_of_memory(vocabulary->import);
+    free(buffer);
     return STATUS_OK;
 }
 
@@ -282,7 +283,7 @@ static bool type_is(const json_t *object, const char *type) {
     return found != NULL && strcmp(found, type) == 0;
 }
 
-/* Does a "▁" go before the text?  The normalizer's Prepend says so, or the Metaspace pre-tokenizer. */
+/* Whether a "▁" goes before the text: by the normalizer's Prepend or by the Metaspace pre-tokenizer. */
 static enum status read_space_prefix(struct import *import, bool *adds_prefix) {
     const json_t *root = import->tokenizer.object, *normalizer = import_member(root, "normalizer");
     const json_t *pre = import_member(root, "pre_tokenizer"),

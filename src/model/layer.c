@@ -76,7 +76,7 @@ static void project(struct layer_pass *pass, bool with_q) {
     forward->model->device->operations->matmul(forward->stream, &operation);
 }
 
-/* Moves the pass to the rows whose logits are wanted, with their q. */
+/* Narrows the pass to the rows whose logits are wanted, with their q. */
 static void narrow(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
@@ -131,8 +131,8 @@ static struct attend_operation operation_of(const struct layer_pass *pass, const
                                      .item_count = item_count};
 }
 
-/* What the next layer will ask for, by the residual stream as it came into this one: a layer changes it little
- * (InfiniGen; CLO section 4).  Only for steps that choose. */
+/* Estimates the next layer's queries from the residual stream before this layer, which changes it little (InfiniGen;
+ * CLO section 4).  Only for steps that choose. */
 static bool expected_queries(void *context, size_t next, struct attend_operation *operation) {
     const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
@@ -193,7 +193,7 @@ static void attend(struct layer_pass *pass) {
     attention_attend(forward->attention, forward->stream, &layer);
 }
 
-/* A layer's rows of the replay, [row_count][size] from `rows` on, in the place of those computed. */
+/* Replaces a layer's computed rows, [row_count][size] from `rows` on, by those of the replay. */
 static void replay_rows(const struct layer_pass *pass, float *target, const float *rows, size_t size) {
     struct forward *forward = pass->forward;
     ASSERT(!pass->narrow && pass->row_count == forward->replay->row_count);

@@ -41,10 +41,10 @@ struct model_config {
     size_t rope_dimension; /* elements of a head that are rotated */
     float rope_base;
     enum rope_scaling rope_scaling;
-    float rope_factor, rope_attention_factor; /* the second scales cos and sin (YaRN; 1 otherwise) */
+    float rope_factor, rope_attention_factor; /* the second one scales cos and sin (YaRN; otherwise 1) */
     uint64_t rope_original_context;
     float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
-    /* ROPE_SCALING_LLAMA3 given by keys; 0: given by the tensor rope_freqs. */
+    /* For ROPE_SCALING_LLAMA3 by keys; 0: the tensor rope_freqs has it. */
     float llama3_low_factor, llama3_high_factor;
     uint64_t position_offset;          /* of the learned positions (OPT: 2) */
     float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */

@@ -1,11 +1,12 @@
-/* What the files of src/model share with each other only. */
+/* What only the files of src/model share. */
 #ifndef LOAM_MODEL_MODEL_INTERNAL_H
 #define LOAM_MODEL_MODEL_INTERNAL_H
 
 #include "model/model.h"
 
-/* Bounds on what a file may claim; far above any model of these families, and small enough that no product
- * of two overflows.  KV layouts want rows of 8 halves, and attention takes at most 64 query heads per KV head. */
+/* Bounds on what a file may declare: far above any model of these families, and small enough that no product of two
+ * overflows.  KV layouts need rows of a multiple of 8 halves, and attention takes at most 64 query heads per KV head.
+ */
 enum {
     LAYERS_MAX = 1024,
     HEADS_MAX = 4096,
@@ -19,10 +20,10 @@ enum {
 
 #define CONTEXT_MAX ((uint64_t)1 << 40)
 
-/* The word of general.architecture for a family: "llama". */
+/* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);
 
-/* Fills model's weights from model->gguf by model->config. */
+/* Fills the model's weights from model->gguf, as model->config requires. */
 enum status weights_load(struct model *model, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* model_size: what a model takes in memory, from its configuration. */
+/* model_size: the memory that a model takes, computed from its configuration. */
 #ifndef LOAM_MODEL_MODEL_SIZE_H
 #define LOAM_MODEL_MODEL_SIZE_H
 
@@ -8,12 +8,12 @@
 #include "cache/kv_cache.h"
 #include "model/model.h"
 
-/* The cache of this model with one token and one sequence: for kv_cache_bytes_per_token. */
+/* The cache of this model for one sequence of one token, for kv_cache_bytes_per_token. */
 struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
                                           enum kv_type v_type);
 /* q8_0 stores scales per 32 elements: head dimensions must be multiples of 32. */
 bool model_cache_q8_possible(const struct model_config *config);
-/* Buffers of a forward pass over row_count rows, estimated: the widest activations that live at once. */
+/* Estimated buffers of a forward pass over row_count rows: the widest activations that exist at the same time. */
 uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count);
 
 #endif

@@ -8,7 +8,7 @@
 #include "kernels/convert/convert.h"
 #include "model/model.h"
 
-/* The first row that has a value that is none; UINT64_MAX: there is no such row.  row: [dimensions[0]]. */
+/* The first row with a value that is not finite; UINT64_MAX: none.  row: [dimensions[0]]. */
 static uint64_t find_row(const struct convert_kernels *convert, const struct gguf_tensor *tensor,
                          float *row) {
     const size_t columns = (size_t)tensor->dimensions[0];

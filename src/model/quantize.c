@@ -58,7 +58,7 @@ struct quantizer {
     size_t thread_count;
     const struct target *target;
     uint32_t layer_count;
-    bool has_output; /* output.weight, else the embedding is the output matrix */
+    bool has_output; /* output.weight; without it the embedding is the output matrix */
     const struct quantize_options *options;
     struct quantize_report *report;
     struct error *error;
@@ -116,7 +116,7 @@ static enum tensor_type mixed_type(const struct quantizer *quantizer, const stru
     return plain;
 }
 
-/* The type for rows that are no multiple of the wanted type's block, by llama.cpp's table. */
+/* The type of rows that are not a multiple of the wanted type's block, by llama.cpp's table. */
 static enum tensor_type fallback_type(enum tensor_type wanted, uint64_t row_length) {
     enum tensor_type smaller = wanted;
     switch ((int)wanted) {
@@ -157,7 +157,7 @@ struct band {
     _Atomic bool all_fit; /* cleared by any thread; read after pool_run, which is a barrier */
 };
 
-/* Finite, and not so large that F16 would make an infinity of it. */
+/* Finite, and small enough for F16. */
 static bool all_fit(const float *values, size_t count, enum tensor_type type) {
     const float limit = type == TENSOR_F16 ? 65504.0f : FLT_MAX;
     bool fit = true;

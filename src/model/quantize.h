@@ -23,7 +23,7 @@ struct quantize_step { /* one tensor, when it has been written */
     uint64_t index, count;          /* tensors: this one, of how many */
     uint64_t done_bytes, all_bytes; /* of the input's tensors */
     enum tensor_type from, to;
-    bool fell_back; /* the rows did not fit the type asked for */
+    bool fell_back; /* the rows do not fit the wanted type */
 };
 
 typedef void quantize_observer(void *context, const struct quantize_step *step);
@@ -40,11 +40,11 @@ struct quantize_report {
     uint64_t input_bytes, output_bytes; /* of the tensors */
 };
 
-/* Every name that type_name may have, NULL at the end. */
+/* Every value of type_name; NULL at the end. */
 const char *const *quantize_type_names(void);
 
-/* STATUS_USAGE for an unknown type, STATUS_MODEL for the input, STATUS_IO for the output; nothing is left behind
- * on failure.  input may be split; output is one file. */
+/* STATUS_USAGE: unknown type.  STATUS_MODEL: the input.  STATUS_IO: the output.  Nothing is left behind on failure.
+ * input may be split; output is one file. */
 enum status model_quantize(const char *input, const char *output, const struct quantize_options *options,
                            struct quantize_report *report, struct error *error) STATUS_CHECKED;
 

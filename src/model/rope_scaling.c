@@ -23,12 +23,12 @@ void rope_llama3_divisors(double base, size_t dimension, double factor, double l
     }
 }
 
-/* The pair index whose wavelength turns `turns` times within the original context. */
+/* The pair (as a real number) that turns `turns` times within the original context. */
 static double yarn_pair(double turns, double dimension, double base, double original_context) {
     return dimension * log(original_context / (turns * 2.0 * PI)) / (2.0 * log(base));
 }
 
-/* The weight of the unscaled frequency for each pair, times the extrapolation strength. */
+/* The weight of each pair's unscaled frequency, times the extrapolation strength. */
 static double yarn_extrapolation(const struct model_config *config, size_t pair) {
     double dimension = (double)config->rope_dimension, context = (double)config->rope_original_context;
     double low = floor(yarn_pair(config->yarn_beta_fast, dimension, config->rope_base, context));

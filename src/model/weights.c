@@ -32,7 +32,7 @@ static const char *layer_tensor(struct loader *loader, const char *suffix) {
     return loader->name;
 }
 
-/* "[64, 32, 2]": row length first, as GGUF files write shapes. */
+/* "[64, 32, 2]": the row length is first, as in GGUF files. */
 static const char *shape_text(const struct gguf_tensor *tensor, char *buffer, size_t buffer_bytes) {
     int used = snprintf(buffer, buffer_bytes, "[");
     for (uint32_t i = 0; i < tensor->dimension_count && used > 0 && (size_t)used < buffer_bytes; i++)
@@ -93,7 +93,7 @@ static float vector_element(const struct gguf_tensor *tensor, size_t index) {
     }
 }
 
-/* Takes count floats of the device's vectors; the host fills *staging before vectors_flush. */
+/* Takes count floats of the device's vectors.  The host fills *staging before vectors_flush. */
 static const float *vector_take(struct loader *loader, size_t count, float **staging) {
     size_t bytes = align_up(count * sizeof(float), VECTOR_ALIGNMENT), at = loader->vectors_used;
     ASSERT(bytes <= loader->model->vectors_bytes - at); /* vectors_reserve counted it */
@@ -102,7 +102,7 @@ static const float *vector_take(struct loader *loader, size_t count, float **sta
     return (const float *)(const void *)((const uint8_t *)loader->model->vectors + at);
 }
 
-/* A vector of count elements as floats, or NULL in *vector when it is absent and not required. */
+/* A vector of count elements as floats.  If it is absent and not required, *vector is NULL. */
 static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
                                const float **vector) {
     char expected[32], found[96];
@@ -201,7 +201,7 @@ static enum status load_top(struct loader *loader) {
     return config->has_rope ? load_rope(loader) : STATUS_OK;
 }
 
-/* Old converters left these; they repeat what the configuration says. */
+/* Old converters wrote these; they repeat the configuration. */
 static bool is_redundant(const struct gguf_tensor *tensor) {
     static const char suffix[] = ".attn_rot_embd.weight";
     size_t length = sizeof suffix - 1;
@@ -222,7 +222,7 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Room for every tensor of one dimension in the file, and for the rope table. */
+/* Elements for every one-dimensional tensor of the file, and for the rope table. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);

@@ -218,7 +218,7 @@ static int own_output(const struct stat *target) {
 }
 
 /* A temporary file beside path, with the rights of the file that it will replace, or as a user expects of a new one. */
-static int open_beside(struct file_writer *writer, const struct stat *replaced) {
+static int open_temporary(struct file_writer *writer, const struct stat *replaced) {
     const size_t length = strlen(writer->target);
     writer->temporary = malloc(length + 8);
     if (writer->temporary == NULL) return -1;
@@ -245,7 +245,7 @@ static int open_output(struct file_writer *writer, const char *path) {
     if (own >= 0) return own;
     if (is_there && !S_ISREG(info.st_mode)) return open(path, O_WRONLY | O_CLOEXEC); /* of a folder EISDIR */
     writer->target = is_there ? realpath(path, NULL) : strdup(path);
-    return writer->target != NULL ? open_beside(writer, is_there ? &info : NULL) : -1;
+    return writer->target != NULL ? open_temporary(writer, is_there ? &info : NULL) : -1;
 }
 
 enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) {

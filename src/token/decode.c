@@ -23,8 +23,8 @@ size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool spec
     return length;
 }
 
-/* Where SentencePiece puts a space before a text (at the start and behind a token as such), decoding takes
- * it off: the mirror of space_text in encode.c. */
+/* Decoding removes the space that SentencePiece puts before a text (at the start and after a token): the inverse of
+ * space_text in encode.c. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
                              bool special, char **text, size_t *length, struct error *error) {
     *text = NULL;

@@ -1,4 +1,4 @@
-/* Text to ids: tokens that stand in the text as such come first, the rest is cut into pieces and merged. */
+/* Text to ids: first finds tokens that the text contains verbatim, then cuts the rest into pieces and merges them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@
 struct encoder {
     const struct tokenizer *t;
     struct merge_scratch scratch;
-    uint8_t *spaced; /* SPM: the text with its spaces as the model wants them */
+    uint8_t *spaced; /* SPM: the text with spaces as the model expects them */
     size_t spaced_capacity;
-    bool after_special; /* at the start, or the last thing appended was a token as such */
-    bool after_space;   /* SPM: the last byte of the text so far was a space, or there is none */
-    bool single_prefix; /* SPM: a text that fetches its own space gets no other in front */
+    bool after_special; /* at the start, or directly after a verbatim token */
+    bool after_space;   /* SPM: the text so far ends with a space, or is empty */
+    bool single_prefix; /* SPM: a text that begins with a space of its own gets no other */
     struct token_list *list;
 };
 
@@ -26,8 +26,8 @@ static enum status encode_pieces(struct encoder *e, const uint8_t *text, size_t 
     return STATUS_OK;
 }
 
-/* The text as SentencePiece's normalizer leaves it (with a space where it writes U+2581): a space before
- * the first word, and single spaces where the model asks for that. */
+/* The text as SentencePiece's normalizer leaves it (with a space for U+2581): a space before the first word, and
+ * single spaces if the model asks for that. */
 static size_t space_text(struct encoder *e, const uint8_t *text, size_t length, bool last) {
     uint8_t *to = e->spaced;
     size_t count = 0;
@@ -134,7 +134,7 @@ enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const stru
                                    size_t count, struct token_list *list, struct error *error) {
     struct encoder e;
     encoder_init(&e, tokenizer, list);
-    e.single_prefix = true; /* "[INST] text" is the token and one space, as in the models' training */
+    e.single_prefix = true; /* "[INST] text" is the token and one space, as in training */
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         const struct tokenize_part *part = &parts[i];

@@ -39,7 +39,7 @@ static enum status scratch_reserve(struct merge_scratch *scratch, size_t length,
     return error_set(error, STATUS_MEMORY, "no memory to tokenize a piece of %zu bytes", length);
 }
 
-/* Finds what symbol `at` and the one behind it would become. */
+/* Finds the merge of symbol `at` with the next one. */
 static void find_pair(const struct tokenizer *t, const uint8_t *text, size_t length,
                       struct merge_symbol *symbols, uint32_t at) {
     struct merge_symbol *left = &symbols[at];
@@ -75,7 +75,7 @@ static void symbols_init(const struct tokenizer *t, const uint8_t *text, size_t 
     for (uint32_t at = 0; at < length; at = symbols[at].next) find_pair(t, text, length, symbols, at);
 }
 
-/* Joins symbol `at` with the next; the pairs on both sides are found anew. */
+/* Joins symbol `at` with the next one and finds the pairs on both sides again. */
 static void join(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_symbol *symbols,
                  uint32_t at) {
     struct merge_symbol *left = &symbols[at], *right = &symbols[left->next];
@@ -142,7 +142,7 @@ static void merge_long(const struct tokenizer *t, const uint8_t *text, size_t le
         uint32_t at = (uint32_t)top;
         if (symbols[at].rank != top >> 32) continue;
         join(t, text, length, symbols, at);
-        /* At most n entries at the start and one more per merge: below 2n. */
+        /* At most n entries at the start and one more per merge: fewer than 2n. */
         ASSERT(count + 2 <= 2 * scratch->heap_capacity);
         if (symbols[at].rank != MERGE_NONE) heap_push(heap, &count, heap_entry(symbols, at));
         uint32_t previous = symbols[at].previous;
@@ -151,8 +151,8 @@ static void merge_long(const struct tokenizer *t, const uint8_t *text, size_t le
     }
 }
 
-/* A symbol without a token: its bytes, where the vocabulary has tokens for them, else the unknown token,
- * once for a run of such symbols. */
+/* A symbol without a token becomes the tokens of its bytes, if the vocabulary has them; else the unknown token, once
+ * for a run of such symbols. */
 static enum status append_bytes(const struct tokenizer *t, const uint8_t *text, size_t length, bool *unknown,
                                 struct token_list *list, struct error *error) {
     bool missing = false;
@@ -173,7 +173,7 @@ static enum status append_bytes(const struct tokenizer *t, const uint8_t *text, 
 static enum status append_symbols(const struct tokenizer *t, const uint8_t *text, size_t length,
                                   const struct merge_symbol *symbols, struct token_list *list,
                                   struct error *error) {
-    bool unknown = false; /* whether the symbol before was the unknown token */
+    bool unknown = false; /* the previous symbol was the unknown token */
     for (uint32_t at = 0; at < length; at = symbols[at].next) {
         if (symbols[at].id != TOKEN_NONE) {
             TRY(token_list_append(list, symbols[at].id, error));

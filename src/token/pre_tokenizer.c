@@ -1,4 +1,4 @@
-/* Which scanners each tokenizer.ggml.pre means, and the cursor that runs them in stages. */
+/* The scanners of each tokenizer.ggml.pre, and the cursor that runs them in stages. */
 #include "token/pre_tokenizer_internal.h"
 
 #include <string.h>
@@ -94,8 +94,8 @@ void pre_tokenizer_begin(struct pre_tokenizer_cursor *cursor, const struct pre_t
     cursor->ends[0] = length;
 }
 
-/* ends[] falls from the whole text to the innermost piece.  A stage is asked again only where the piece
- * that it gave before is used up, and then at a border that its own last piece set. */
+/* ends[] descend from the whole text to the innermost piece.  A stage runs again only when its previous piece is used
+ * up, and then from the end of that piece. */
 bool pre_tokenizer_next(struct pre_tokenizer_cursor *cursor, size_t *start, size_t *end) {
     size_t at = cursor->at;
     if (at >= cursor->ends[0]) return false;

@@ -16,13 +16,13 @@
 
 enum { PRE_TOKENIZER_STAGES_MAX = 6 };
 
-/* The part of a text that a stage sees: look-ahead ends at end, as if nothing followed. */
+/* The part of a text that a stage sees.  Look-ahead stops at end. */
 struct text_view {
     const uint8_t *text;
     size_t end;
 };
 
-/* at < view->end is the start of a piece; returns its end, > at and <= view->end. */
+/* at < view->end: the start of a piece.  Returns its end, > at and <= view->end. */
 typedef size_t pre_tokenizer_scan(const struct text_view *view, size_t at);
 
 struct pre_tokenizer {
@@ -30,11 +30,11 @@ struct pre_tokenizer {
     pre_tokenizer_scan *stages[PRE_TOKENIZER_STAGES_MAX]; /* NULL after the last */
 };
 
-/* A value of tokenizer.ggml.pre, the pre-tokenizer it names, and the settings it implies. */
+/* A value of tokenizer.ggml.pre, its pre-tokenizer, and the settings it implies. */
 struct pre_tokenizer_name {
     const char *name;
     const struct pre_tokenizer *pre_tokenizer;
-    bool ignore_merges; /* a piece that is a token is that token, whatever the merges say */
+    bool ignore_merges; /* a piece that is a token becomes that token, whatever the merges say */
     bool adds_bos;      /* unless tokenizer.ggml.add_bos_token says otherwise */
 };
 
@@ -51,10 +51,10 @@ struct pre_tokenizer_cursor {
 
 void pre_tokenizer_begin(struct pre_tokenizer_cursor *cursor, const struct pre_tokenizer *pre_tokenizer,
                          const uint8_t *text, size_t length);
-/* The next piece is text[*start .. *end); false at the end of the text. */
+/* The next piece is text[*start .. *end).  false: the end of the text. */
 bool pre_tokenizer_next(struct pre_tokenizer_cursor *cursor, size_t *start, size_t *end);
 
-/* The scanners (pre_tokenizer_scan.c); each is the expression above its definition. */
+/* The scanners (pre_tokenizer_scan.c).  The expression of each stands above its definition. */
 pre_tokenizer_scan scan_llama3, scan_qwen2, scan_qwen35, scan_gpt2, scan_tekken, scan_gpt4o, scan_deepseek3,
     scan_numbers, scan_number, scan_numbers_by_three, scan_digits_by_three, scan_byte_digits, scan_newline,
     scan_deepseek_cased, scan_deepseek_punctuation, scan_space_tail, scan_deepseek_ideographs,

@@ -1,14 +1,14 @@
-/* The scanners.  Above each stands the published expression that it is.
+/* The scanners, with their published expressions above them.
  *
- * Two things make the greedy expressions cheap to follow by hand.  (1) Where an optional first character
- * comes from a class that overlaps the body ([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+ on a mark), taking it or not
- * ends at the same place.  (2) Backtracking only ever gives back the tail of one run, so remembering the
- * last good position while scanning forward replaces it.
+ * Two facts make the greedy expressions cheap to follow by hand.  (1) An optional first character may come from a
+ * class that overlaps the body ([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+ on a mark): taking it or not ends at the same place.
+ * (2) Backtracking only gives back the tail of one run, so it is enough to remember the last good position while
+ * scanning forward.
  */
 #include "token/pre_tokenizer_internal.h"
 #include "token/unicode.h"
 
-/* Classes of the character at `at`, 0 at the end of the view; *next is where the following one starts. */
+/* Classes of the character at `at`; 0 at the end of the view.  *next: where the next character begins. */
 static inline unsigned class_at(const struct text_view *view, size_t at, size_t *next) {
     if (at >= view->end) {
         *next = at;
@@ -29,23 +29,23 @@ static inline unsigned classes(const struct text_view *view, size_t at) {
     return class_at(view, at, &next);
 }
 
-/* End of the run of characters that have one of the classes of mask. */
+/* End of the run of characters with one of the classes of mask. */
 static size_t run_of(const struct text_view *view, size_t at, unsigned mask) {
     size_t next;
     while (class_at(view, at, &next) & mask) at = next;
     return at;
 }
 
-/* End of the run of characters that have none of the classes of mask. */
+/* End of the run of characters with none of the classes of mask. */
 static size_t run_without(const struct text_view *view, size_t at, unsigned mask) {
     size_t next;
     for (unsigned c; (c = class_at(view, at, &next)) != 0 && !(c & mask);) at = next;
     return at;
 }
 
-static size_t run_of_at_max(const struct text_view *view, size_t at, unsigned mask, size_t most) {
+static size_t run_of_at_max(const struct text_view *view, size_t at, unsigned mask, size_t count_max) {
     size_t next;
-    for (; most > 0 && class_at(view, at, &next) & mask; most--) at = next;
+    for (; count_max > 0 && class_at(view, at, &next) & mask; count_max--) at = next;
     return at;
 }
 
@@ -55,11 +55,11 @@ static size_t run_of_at_max(const struct text_view *view, size_t at, unsigned ma
 static size_t contraction_end(const struct text_view *view, size_t at, bool fold) {
     if (at + 1 >= view->end || view->text[at] != '\'') return 0;
     const uint8_t *t = view->text + at;
-    size_t room = view->end - at;
-    if (fold && room >= 3 && t[1] == 0xC5 && t[2] == 0xBF) return at + 3;
+    size_t left = view->end - at;
+    if (fold && left >= 3 && t[1] == 0xC5 && t[2] == 0xBF) return at + 3;
     uint8_t lower = fold ? 0x20 : 0;
     uint8_t first = t[1] < 128 ? t[1] | lower : 0;
-    uint8_t second = room >= 3 && t[2] < 128 ? t[2] | lower : 0;
+    uint8_t second = left >= 3 && t[2] < 128 ? t[2] | lower : 0;
     switch (first) {
     case 's':
     case 't':
@@ -85,7 +85,7 @@ static size_t space_end(const struct text_view *view, size_t at, bool newlines) 
     return end == view->end || last == at ? end : last;
 }
 
-/* What differs between the expressions that came from OpenAI's cl100k. */
+/* How the expressions that descend from OpenAI's cl100k differ. */
 struct word_rules {
     unsigned letters; /* of the body of a word */
     size_t digits_max;
@@ -185,8 +185,8 @@ size_t scan_tekken(const struct text_view *view, size_t at) { return scan_cased(
 /* The same with (?i:'s|'t|'re|'ve|'m|'ll|'d)? behind each of the first two, and \p{N}{1,3} */
 size_t scan_gpt4o(const struct text_view *view, size_t at) { return scan_cased(view, at, true, 3); }
 
-/* Expressions with gaps: a match function gives 0 where nothing matches, in bounded time, and the gap
- * reaches to the next match. */
+/* Expressions that leave gaps: a match function returns 0, in bounded time, where nothing matches.  The gap extends
+ * to the next match. */
 typedef size_t match_function(const struct text_view *view, size_t at);
 
 static inline size_t scan_with_gaps(const struct text_view *view, size_t at, match_function *match) {
@@ -226,7 +226,7 @@ size_t scan_deepseek3(const struct text_view *view, size_t at) {
     return scan_with_gaps(view, at, match_deepseek3);
 }
 
-/* A run of mask, or the gap before the next one. */
+/* A run of mask, or the gap before the next run. */
 static size_t scan_class(const struct text_view *view, size_t at, unsigned mask) {
     size_t end = run_of(view, at, mask);
     return end > at ? end : run_without(view, at, mask);
@@ -235,9 +235,9 @@ static size_t scan_class(const struct text_view *view, size_t at, unsigned mask)
 /* \p{N}+ */
 size_t scan_numbers(const struct text_view *view, size_t at) { return scan_class(view, at, UNICODE_NUMBER); }
 
-/* \p{N}{1,most} */
-static size_t scan_numbers_by(const struct text_view *view, size_t at, size_t most) {
-    size_t end = run_of_at_max(view, at, UNICODE_NUMBER, most);
+/* \p{N}{1,count_max} */
+static size_t scan_numbers_by(const struct text_view *view, size_t at, size_t count_max) {
+    size_t end = run_of_at_max(view, at, UNICODE_NUMBER, count_max);
     return end > at ? end : run_without(view, at, UNICODE_NUMBER);
 }
 
@@ -278,13 +278,13 @@ size_t scan_byte_digits(const struct text_view *view, size_t at) {
     return at;
 }
 
-/* Sets of characters that are lists of ranges. */
+/* Sets of characters given by ranges. */
 struct code_range {
     uint32_t first, last;
 };
 
 static bool is_in(const struct code_range *ranges, size_t count, uint32_t code) {
-    size_t low = 0, high = count; /* ranges ascend: find the last that starts at or before code */
+    size_t low = 0, high = count; /* ranges ascend: finds the last one that begins at or before code */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (ranges[middle].first <= code)
@@ -331,7 +331,7 @@ static const struct code_range deepseek3_ideographs[] = {{0x3040, 0x30FF}, {0x4E
 static inline size_t scan_set(const struct text_view *view, size_t at, const struct code_range *set,
                               size_t count, bool space) {
     size_t run = at, gap_end = at;
-    for (;;) { /* find the next match; `gap_end` is where it would start */
+    for (;;) { /* finds the next match; `gap_end` is where it would begin */
         struct unicode_character c = unicode_decode(view->text, view->end, gap_end);
         if (c.length == 0) return gap_end; /* nothing matches up to the end */
         run = gap_end;

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "format/gguf.h"
 
-typedef int32_t token_id; /* an index into the vocabulary; -1 is "none" */
+typedef int32_t token_id; /* an index into the vocabulary; -1: none */
 
 enum { TOKEN_NONE = -1 };
 
@@ -34,7 +34,7 @@ void token_list_deinit(struct token_list *list);
 enum status token_list_append(struct token_list *list, token_id id, struct error *error) STATUS_CHECKED;
 
 struct tokenize_options {
-    bool add_special;   /* BOS (and EOS) if the vocabulary asks for them */
+    bool add_special;   /* add BOS (and EOS) if the vocabulary asks for them */
     bool parse_special; /* the text of control tokens becomes those tokens; off for user text */
 };
 
@@ -45,9 +45,9 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              struct tokenize_options options, struct token_list *list, struct error *error)
     STATUS_CHECKED;
 
-/* A text in parts: what a chat template builds, so that only the template can place control tokens. */
+/* Parts of a text.  A chat template builds them, so that only the template can place control tokens. */
 struct tokenize_part {
-    token_id id;      /* that token; TOKEN_NONE: the text, in which control tokens are only text */
+    token_id id;      /* that token; TOKEN_NONE: the text, where control tokens are plain text */
     const char *text; /* borrowed */
     size_t length;
 };
@@ -57,7 +57,7 @@ struct tokenize_part {
 enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
                                    size_t count, struct token_list *list, struct error *error) STATUS_CHECKED;
 
-/* The bytes of one token; of a control token none, unless special is set.  Writes at most capacity bytes and returns
+/* The bytes of one token; none of a control token, unless special is set.  Writes at most capacity bytes and returns
  * the token's length in bytes. */
 size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
                        size_t capacity);
@@ -72,7 +72,7 @@ size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer);
 token_id tokenizer_bos(const struct tokenizer *tokenizer);
 token_id tokenizer_eos(const struct tokenizer *tokenizer);
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
-/* Whether id is a control token (BOS, the marks of a chat template ...): never produced from plain text. */
+/* Whether id is a control token (BOS, the marks of a chat template ...).  Plain text never produces one. */
 bool tokenizer_is_control(const struct tokenizer *tokenizer, token_id id);
 /* Whether id ends an answer: eos, eot, eom and similar. */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);

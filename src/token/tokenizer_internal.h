@@ -28,11 +28,11 @@ enum tokenizer_model { TOKENIZER_SPM, TOKENIZER_BPE };
 
 enum {
     TOKEN_TEXT_BYTES_MAX = 16384,  /* of one token */
-    SPECIAL_TEXT_BYTES_MAX = 1024, /* of one that is searched for in the text: bounds a look-up */
+    SPECIAL_TEXT_BYTES_MAX = 1024, /* of one that texts are searched for: bounds a look-up */
     TOKENIZER_ENDS_MAX = 32,
 };
 
-/* What a vocabulary is made of; all borrowed and only read by tokenizer_build. */
+/* The arrays that a vocabulary is made from; borrowed, and only read by tokenizer_build. */
 struct tokenizer_source {
     enum tokenizer_model model;
     const struct gguf_string *tokens; /* [token_count] */
@@ -43,7 +43,7 @@ struct tokenizer_source {
     uint64_t merge_count;
     const struct pre_tokenizer_name *pre; /* BPE only */
     token_id bos, eos, unknown;           /* in range or TOKEN_NONE */
-    token_id ends[TOKENIZER_ENDS_MAX];    /* eot, eom: further ends of an answer, in range or TOKEN_NONE */
+    token_id ends[TOKENIZER_ENDS_MAX]; /* eot, eom: more tokens that end an answer, in range or TOKEN_NONE */
     size_t end_count;
     bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
 };
@@ -51,11 +51,11 @@ struct tokenizer_source {
 struct vocabulary_token {
     size_t text, bytes; /* offsets into tokenizer.texts */
     uint32_t text_length, byte_length;
-    uint32_t rank; /* SPM: 0 is the best score; equal scores are equal ranks */
+    uint32_t rank; /* SPM: 0 is the best score; equal scores have equal ranks */
     uint8_t type;
 };
 
-/* Open addressing over token ids; a power of two of slots, TOKEN_NONE is free. */
+/* A hash table of token ids, by open addressing.  A power of two of slots; TOKEN_NONE: free. */
 struct token_table {
     token_id *slots;
     size_t mask;
@@ -79,7 +79,7 @@ struct tokenizer {
     size_t token_count;
     struct vocabulary_token *tokens; /* [token_count] */
     const char *texts;
-    uint64_t hash_seed;          /* differs per run, so that no file can be made to collide */
+    uint64_t hash_seed;          /* differs per run, so that no file can force collisions */
     struct token_table by_text;  /* all tokens */
     struct token_table by_bytes; /* those that merging may produce */
     size_t byte_length_max;      /* of those */
@@ -89,7 +89,7 @@ struct tokenizer {
     struct special_list user_defined, special; /* special: control, unknown and user-defined */
     const struct pre_tokenizer *pre_tokenizer; /* BPE */
     bool ignore_merges;
-    bool splits_at_spaces; /* SPM: no token has a space behind another character */
+    bool splits_at_spaces; /* SPM: no token has a space after another character */
     /* [token_count] whether merging a token's own bytes yields that token: 0 not yet known, 1 yes, 2 no.
      * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
     _Atomic uint8_t *whole;
@@ -110,21 +110,22 @@ static inline const char *token_bytes(const struct tokenizer *t, token_id id) {
 /* TOKEN_NONE where absent. */
 token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length);
 token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, size_t length);
-/* merged is TOKEN_NONE where no merge joins the two. */
+/* merged is TOKEN_NONE if no merge joins the two. */
 struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right);
-/* The longest token of the list that text[length] starts with; TOKEN_NONE: none. */
+/* The longest token of the list that begins text[length]; TOKEN_NONE: none. */
 token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text,
                        size_t length);
-/* Byte that a character of the byte-level alphabet stands for, -1: not of that alphabet. */
+/* The byte that a character of the byte-level alphabet stands for; -1: not of that alphabet. */
 int byte_level_decode(uint32_t code);
-size_t byte_level_encode(uint8_t byte, uint8_t bytes[4]); /* UTF-8 of the character for byte; its length */
+/* The UTF-8 character for a byte; returns its length. */
+size_t byte_level_encode(uint8_t byte, uint8_t bytes[4]);
 
 /* Workspace for merging the pieces of one text; reused from piece to piece. */
 struct merge_symbol {
-    token_id id;             /* TOKEN_NONE: no token is exactly this text (SPM) */
+    token_id id;             /* TOKEN_NONE: no token has exactly this text (SPM) */
     token_id merged;         /* of this with the next */
     uint32_t rank;           /* of that merge; MERGE_NONE: none */
-    uint32_t previous, next; /* byte offsets = indices; next is the length of the piece at the end */
+    uint32_t previous, next; /* byte offsets are indices; next is the piece's length at the end */
 };
 
 struct merge_scratch {

@@ -7,12 +7,12 @@
 /* RFC 3629: no overlong forms, no surrogates, nothing past U+10FFFF. */
 size_t utf8_sequence_length(const uint8_t *text, size_t end, size_t at) {
     const uint8_t *p = text + at;
-    size_t room = end - at;
+    size_t left = end - at;
     uint8_t lead = p[0];
     if (lead < 0x80) return 1;
     if (lead < 0xC2 || lead > 0xF4) return 0;
     size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (room < length) return 0;
+    if (left < length) return 0;
     uint8_t low = 0x80, high = 0xBF;
     if (lead == 0xE0) low = 0xA0;
     if (lead == 0xED) high = 0x9F;
@@ -92,7 +92,7 @@ static unsigned class_of_category(utf8proc_category_t category) {
     return UNICODE_OTHER;
 }
 
-/* ASCII is most of most texts, and the call into utf8proc most of the cost of a scan. */
+/* Most text is mostly ASCII, and the call into utf8proc is most of the cost of a scan. */
 #define O UNICODE_OTHER
 #define W (UNICODE_OTHER | UNICODE_SPACE)
 #define N (UNICODE_OTHER | UNICODE_SPACE | UNICODE_NEWLINE)
@@ -130,12 +130,12 @@ unsigned unicode_classes(uint32_t code) {
     return is_space(code) ? classes | UNICODE_SPACE : classes;
 }
 
-/* Whether more bytes could still make held[count] a character: a proper prefix of a valid sequence. */
+/* Whether held[count] is a proper prefix of a valid sequence. */
 static bool is_prefix(const uint8_t *held, size_t count) {
     static const uint8_t fill[] = {0x80, 0x90, 0xA0, 0xBF};
     uint8_t trial[UTF8_BYTES_MAX];
     if (count == 0 || count >= UTF8_BYTES_MAX) return false;
-    /* The second byte has the only odd ranges; one of these fills is inside each. */
+    /* Only the second byte has special ranges; one of these values is inside each. */
     for (size_t f = 0; f < sizeof fill; f++) {
         memset(trial, 0x80, sizeof trial);
         memcpy(trial, held, count);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Exactly one of the first nine bits is set for every character; SPACE and NEWLINE come on top. */
+/* Every character has exactly one of the first nine bits; SPACE and NEWLINE are additional. */
 enum unicode_class {
     UNICODE_UPPER = 1 << 0,       /* Lu, Lt */
     UNICODE_LOWER = 1 << 1,       /* Ll */
@@ -44,27 +44,27 @@ struct unicode_character unicode_decode(const uint8_t *text, size_t end, size_t 
 /* Length 1..4 of the valid UTF-8 sequence at text[at], 0 when there is none (at < end). */
 size_t utf8_sequence_length(const uint8_t *text, size_t end, size_t at);
 
-/* Writes 1..4 bytes; code must be a scalar value. Returns how many. */
+/* Writes 1..4 bytes and returns how many.  code must be a scalar value. */
 size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MAX]);
 
 unsigned unicode_classes(uint32_t code); /* bits of enum unicode_class; never 0 */
 extern const uint16_t unicode_ascii_classes[128];
 
-/* Bytes arrive in any cut (a token may end inside a character); whole characters leave.  Holds at most
- * three bytes back.  Bytes that can never become a character leave as they are, or as U+FFFD with replace. */
+/* Takes bytes cut anywhere (a token may end inside a character) and gives whole characters.  Holds back at most three
+ * bytes.  Bytes that can never become a character pass unchanged, or as U+FFFD with replace. */
 struct utf8_stream {
     uint8_t held[UTF8_BYTES_MAX];
     size_t held_count;
-    bool replace; /* set by the caller: invalid bytes become U+FFFD (for JSON), each one */
+    bool replace; /* set by the caller: each invalid byte becomes U+FFFD (for JSON) */
 };
 
-/* How many bytes utf8_stream_push may write for input of length bytes. */
+/* The most bytes that utf8_stream_push writes for length bytes of input. */
 static inline size_t utf8_stream_bound(size_t length) { return 3 * (length + UTF8_BYTES_MAX); }
 
-/* Writes what is complete to output (utf8_stream_bound(length) bytes of room); returns its length. */
+/* Writes what is complete to output, which has utf8_stream_bound(length) bytes; returns its length. */
 size_t utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t length, char *output);
 
-/* At the end: what was held back, as it is or replaced; room for utf8_stream_bound(0). */
+/* At the end: writes what was held back, as it is or replaced, at most utf8_stream_bound(0) bytes. */
 size_t utf8_stream_finish(struct utf8_stream *stream, char *output);
 
 #endif

@@ -1,4 +1,4 @@
-/* A vocabulary from arrays: every token's type, text and bytes checked, and the tables for encoding. */
+/* Makes a vocabulary from arrays: checks every token's type, text and bytes, and builds the tables for encoding. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +76,7 @@ token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, 
     return TOKEN_NONE;
 }
 
-/* A text that is there already keeps its first id: of equal tokens only the first is ever produced. */
+/* A text that is already there keeps its first id: of equal tokens only the first is ever produced. */
 static void add_by_text(struct tokenizer *t, token_id id) {
     const struct vocabulary_token *token = &t->tokens[id];
     const char *text = t->texts + token->text;
@@ -110,8 +110,8 @@ struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left
 
 /* ---- tokens ---- */
 
-/* Texts by which chat templates structure a conversation.  Files have them as user-defined or even normal
- * tokens at times; then text typed by a user would become them, so they always count as control. */
+/* Texts that structure a conversation in chat templates.  Some files type them as user-defined or normal tokens, so
+ * that text typed by a user would become them.  They always count as control tokens. */
 static const char *const chat_markers[] = {"<|im_start|>",
                                            "<|im_end|>",
                                            "<|im_sep|>",
@@ -152,7 +152,7 @@ static int hex_digit(char digit) {
     return -1;
 }
 
-/* The byte of `<0xNN>`, -1 for any other text: nothing is read that was not there. */
+/* The byte of `<0xNN>`; -1: another text. */
 static int byte_of_text(struct gguf_string text) {
     if (text.length != 6 || memcmp(text.text, "<0x", 3) != 0 || text.text[5] != '>') return -1;
     int high = hex_digit(text.text[3]), low = hex_digit(text.text[4]);
@@ -176,7 +176,7 @@ static uint8_t type_of(const struct tokenizer_source *source, token_id id) {
     return type;
 }
 
-/* The bytes of a byte-level text; returns their count, or SIZE_MAX where a character is not of the alphabet. */
+/* The bytes of a byte-level text.  Returns their count; SIZE_MAX: a character is not of the alphabet. */
 static size_t byte_level_text(struct gguf_string text, char *bytes) {
     const uint8_t *from = (const uint8_t *)text.text;
     size_t count = 0;
@@ -203,7 +203,7 @@ static size_t unescape_spaces(struct gguf_string text, char *bytes) {
     return count;
 }
 
-/* Copies one token; *used is the fill of the texts' memory, which holds twice the length of all texts. */
+/* Copies one token.  *used: how much of the texts' memory is filled; it holds twice the length of all texts. */
 static enum status add_token(struct tokenizer *t, const struct tokenizer_source *source, token_id id,
                              size_t *used, struct error *error) {
     struct gguf_string text = source->tokens[id];
@@ -287,7 +287,7 @@ static enum status rank_scores(struct tokenizer *t, const float *scores, struct 
     token_id *order = malloc(t->token_count * sizeof *order);
     if (!order) return error_set(error, STATUS_MEMORY, "no memory to order %zu scores", t->token_count);
     for (size_t i = 0; i < t->token_count; i++) order[i] = (token_id)i;
-    float *readable = (float *)(uintptr_t)scores; /* qsort_r wants it without const; it is only read */
+    float *readable = (float *)(uintptr_t)scores; /* qsort_r takes it without const, but only reads it */
     qsort_r(order, t->token_count, sizeof *order, compare_scores, readable);
     uint32_t rank = 0;
     for (size_t i = 0; i < t->token_count; i++) {
@@ -298,8 +298,8 @@ static enum status rank_scores(struct tokenizer *t, const float *scores, struct 
     return STATUS_OK;
 }
 
-/* Where no token that merging may produce has a space behind another character, no merge crosses from a
- * word into the space before the next, and the words can be merged one by one: the same result, sooner. */
+/* If no token that merging can produce has a space after another character, no merge crosses from a word into the
+ * space before the next.  Then words can be merged one by one: the same result, sooner. */
 static bool splits_at_spaces(const struct tokenizer *t) {
     for (size_t i = 0; i < t->token_count; i++) {
         const struct vocabulary_token *token = &t->tokens[i];
@@ -408,13 +408,13 @@ static enum status special_list_init(struct tokenizer *t, struct special_list *l
     return STATUS_OK;
 }
 
-/* Narrows the sorted range [low, high) of tokens that agree with the text, byte by byte. */
+/* Narrows the sorted range [low, high) of tokens that match the text, byte by byte. */
 token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text,
                        size_t length) {
     token_id best = TOKEN_NONE;
     size_t low = 0, high = list->count;
     for (size_t depth = 0; low < high; depth++) {
-        /* Of equal texts the lowest id stands first: keep that one. */
+        /* Of equal texts the lowest id is first: keep it. */
         if (t->tokens[list->ids[low]].byte_length == depth) best = list->ids[low];
         while (low < high && t->tokens[list->ids[low]].byte_length == depth) low++;
         if (depth == length) break;
@@ -453,7 +453,7 @@ static enum status check_source(const struct tokenizer_source *source, struct er
     return STATUS_OK;
 }
 
-/* Further texts that end an answer, whatever the file names as eos, eot and eom. */
+/* More texts that end an answer, whatever the file names as eos, eot and eom. */
 static const char *const end_texts[] = {
     "<|eot_id|>",    "<|eom_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
     "<|endoftext|>", "<|end_of_text|>", "<EOT>",      "_<EOT>",  "<｜end▁of▁sentence｜>",

@@ -1,4 +1,4 @@
-/* A vocabulary from the metadata of a GGUF file: which keys, which defaults. */
+/* Makes a vocabulary from the metadata of a GGUF file: keys and defaults. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ static enum status read_pre(const struct gguf *gguf, bool force_pre, const struc
                      (int)(name.length < 60 ? name.length : 60), name.text);
 }
 
-/* An id that must be in range; absent or -1 as some writers have it: *id stays. */
+/* An id that must be in range.  Absent, or -1 as some writers have it: *id stays unchanged. */
 static enum status read_id(const struct gguf *gguf, const char *key, uint64_t token_count, token_id *id,
                            struct error *error) {
     uint64_t value = UINT64_MAX;
@@ -65,7 +65,7 @@ static enum status read_ids(const struct gguf *gguf, struct tokenizer_source *so
         KEY("fim_pre_token_id"),   KEY("fim_suf_token_id"), KEY("fim_mid_token_id"), KEY("fim_pad_token_id"),
         KEY("fim_rep_token_id"),   KEY("fim_sep_token_id")};
     source->bos = source->eos = source->unknown = TOKEN_NONE;
-    /* Files of SentencePiece models without these keys mean what sentencepiece writes by default. */
+    /* What sentencepiece writes by default; SentencePiece models without these keys have it. */
     if (source->model == TOKENIZER_SPM && source->token_count > 2) {
         if (is(source->tokens[0], "<unk>")) source->unknown = 0;
         if (is(source->tokens[1], "<s>")) source->bos = 1;
@@ -101,7 +101,7 @@ static enum status read_flags(const struct gguf *gguf, struct tokenizer_source *
     return STATUS_OK;
 }
 
-/* An array that must have one element per token; absent: NULL. */
+/* An array that must have one element per token; NULL: absent. */
 static enum status read_per_token(const struct gguf *gguf, const char *key, bool integers,
                                   uint64_t token_count, const struct gguf_entry **array,
                                   struct error *error) {
@@ -119,7 +119,7 @@ static enum status read_per_token(const struct gguf *gguf, const char *key, bool
     return STATUS_OK;
 }
 
-/* Copies of the numbers, which lie unaligned in the file. */
+/* Copies of the numbers, which are unaligned in the file. */
 struct numbers {
     uint8_t *types;
     float *scores;
@@ -164,7 +164,7 @@ static enum status read_source(const struct gguf *gguf, bool force_pre, struct t
         TRY(read_pre(gguf, force_pre, &source->pre, error));
         TRY(gguf_required(gguf, KEY("merges"), error));
         TRY(gguf_get_array(gguf, KEY("merges"), GGUF_STRING, &merges, error));
-        if (merges->count == 0) /* every text would fall into single bytes */
+        if (merges->count == 0) /* every text would become single bytes */
             return error_set(error, STATUS_MODEL, KEY("merges") ": found none, expected at least one");
         source->merges = merges->strings;
         source->merge_count = merges->count;
@@ -184,7 +184,7 @@ enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gg
     free(numbers.types);
     free(numbers.scores);
     if (status != STATUS_OK && error && gguf->path && strncmp(error->message, "tokenizer.", 10) == 0) {
-        size_t length = strlen(gguf->path); /* what gguf says itself has the path already */
+        size_t length = strlen(gguf->path); /* gguf's own messages have the path already */
         error_prefix(error, gguf->path + (length > PATH_SHOWN_BYTES ? length - PATH_SHOWN_BYTES : 0));
     }
     return status;

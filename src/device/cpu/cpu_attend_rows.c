@@ -157,7 +157,7 @@ static void finish_unit(const struct rows_run *run, size_t unit) {
         merge_partial(run, target, target + range * run->partial_stride);
     for (size_t i = 0; i < group && operation->sums != NULL; i++)
         operation->sums[query_head(run, index, head) + i] =
-            (struct softmax_sum){.greatest = target[i], .sum = target[group + i]};
+            (struct softmax_sum){.largest = target[i], .sum = target[group + i]};
     if (operation->out == NULL) return;
     run->device->kernels.attention.finish(
         group, dimension, target + group, target + 2 * group, dimension,

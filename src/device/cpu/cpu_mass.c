@@ -22,7 +22,7 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
     const struct row_list list = item->lists[kv_head];
     float m[GROUP_MAX], s[GROUP_MAX];
     for (size_t i = 0; i < run->group; i++) {
-        m[i] = operation->sums[query_head + i].greatest;
+        m[i] = operation->sums[query_head + i].largest;
         s[i] = operation->sums[query_head + i].sum / operation->weight;
     }
     memset(received, 0, list.count * sizeof *received);

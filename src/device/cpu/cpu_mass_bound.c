@@ -53,7 +53,7 @@ struct bounder {
     float *widened; /* [dimension]: what 4 bits add to a chunk's keys */
     uint8_t *left;  /* [PIECE]: tokens of a unit that were left out */
     void *score_scratch;
-    float greatest;        /* element of any key, its magnitude */
+    float largest;         /* element of any key, its magnitude */
     float top[GROUP_MAX];  /* greatest scaled bound so far */
     double sum[GROUP_MAX]; /* of n exp(bound - top) */
 };
@@ -115,21 +115,21 @@ static bool count_left(const struct bounder *c, uint64_t first, size_t count, co
 }
 
 /* Magnitudes of halves have the order of their bits, infinities and NaN above them. */
-static void find_greatest(struct bounder *c, uint64_t first, size_t count) {
-    halves greatest = {0};
+static void find_largest(struct bounder *c, uint64_t first, size_t count) {
+    halves largest = {0};
     for (size_t i = 0; i < count; i++) {
         const uint16_t *box = unit_box(c, first + i);
         for (size_t d = 0; d < 2 * c->dimension; d += LANES) {
             halves magnitude;
             memcpy(&magnitude, box + d, sizeof magnitude);
             magnitude &= 0x7fff;
-            halves is_greater = magnitude > greatest;
-            greatest = (magnitude & is_greater) | (greatest & ~is_greater);
+            halves is_greater = magnitude > largest;
+            largest = (magnitude & is_greater) | (largest & ~is_greater);
         }
     }
     for (size_t lane = 0; lane < LANES; lane++) {
-        float found = half_to_float((uint16_t)greatest[lane]);
-        if (!(found <= c->greatest)) c->greatest = found;
+        float found = half_to_float((uint16_t)largest[lane]);
+        if (!(found <= c->largest)) c->largest = found;
     }
 }
 
@@ -154,7 +154,7 @@ static void score_piece(const struct bounder *c, uint64_t first, size_t count) {
 /* 4: raises the bounds of a full chunk's units, scores[head * PIECE]. */
 static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) {
     const size_t dimension = c->dimension, units = KV_CHUNK_TOKENS / c->unit_tokens;
-    float most[GROUP_MAX] = {0};
+    float error_max[GROUP_MAX] = {0};
     for (size_t d = 0; d < dimension; d++) {
         float low = INFINITY, high = -INFINITY;
         for (size_t unit = 0; unit < units; unit++) {
@@ -165,7 +165,7 @@ static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) 
         /* and half a unit of the half that is decoded */
         c->widened[d] = (high - low) * (1.001F / 30) + fmaxf(fabsf(low), fabsf(high)) * 0x1p-11F + 0x1p-24F;
         for (size_t head = 0; head < c->run->group; head++)
-            most[head] +=
+            error_max[head] +=
                 c->query[head * 2 * dimension + d] * low + c->query[(head * 2 + 1) * dimension + d] * high;
     }
     for (size_t head = 0; head < c->run->group; head++) {
@@ -173,7 +173,7 @@ static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) 
         for (size_t d = 0; d < dimension; d++) more += fabsf(c->q[head * dimension + d]) * c->widened[d];
         for (size_t unit = 0; unit < units; unit++) {
             float *score = &scores[head * PIECE + unit];
-            *score = *score + more > most[head] ? most[head] : *score + more; /* NaN stays */
+            *score = *score + more > error_max[head] ? error_max[head] : *score + more; /* NaN stays */
         }
     }
 }
@@ -217,7 +217,7 @@ static double rounding_of(const struct bounder *c, size_t head) {
     const struct mass_bound_operation *operation = c->run->operation;
     double norm = 0;
     for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->q[head * c->dimension + d]);
-    double products = norm * (double)c->greatest * (double)operation->scale;
+    double products = norm * (double)c->largest * (double)operation->scale;
     return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)operation->softcap + 0x1p-12;
 }
 
@@ -246,7 +246,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     size_t next = 0;
     for (uint64_t first = 0; first < units; first += PIECE) {
         size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
-        find_greatest(&c, first, count);
+        find_largest(&c, first, count);
         if (!count_left(&c, first, count, list.rows, list.count, &next)) continue;
         score_piece(&c, first, count);
         if (item->view.quantized != NULL) widen_piece(&c, first, count);
@@ -255,7 +255,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     for (size_t head = 0; head < run->group; head++) {
         const struct softmax_sum *sum = &operation->sums[unit * run->group + head];
         operation->mass_bounds[unit * run->group + head] =
-            bound_share(&c, head, (double)sum->greatest, (double)sum->sum);
+            bound_share(&c, head, (double)sum->largest, (double)sum->sum);
     }
 }
 

@@ -30,7 +30,7 @@ struct abstract_layout {
     size_t page_tokens, chunk_pages; /* chunk_pages * page_tokens = 64 */
     size_t dimension;                /* of a key; a multiple of 8 */
     bool has[ABSTRACT_KIND_COUNT];
-    size_t offset[ABSTRACT_KIND_COUNT]; /* bytes from the start of a chunk's block to the kind's page 0 */
+    size_t offset[ABSTRACT_KIND_COUNT]; /* bytes from the start of a chunk's block to page 0 of the kind */
     size_t bytes;                       /* of a chunk's block; a multiple of 64 */
 };
 
@@ -38,9 +38,9 @@ struct abstract_layout {
 void abstract_layout_init(struct abstract_layout *layout, size_t page_tokens, size_t dimension, bool min_max,
                           bool mean_deviation);
 
-/* Rebuilds the pages of one chunk that hold any of its tokens [token_begin, token_end), each from those of
- * its tokens that are before token_end (so a page may be built again and again while it fills).  A NaN
- * in a key makes its element of both halves of the pair NaN, hence the page's score. */
+/* Rebuilds the pages of one chunk that hold any of its tokens [token_begin, token_end).  A page takes those of its
+ * tokens that are before token_end, so it may be rebuilt many times while it fills.  A NaN in a key makes that
+ * element of both rows of the pair NaN, and so the page's score. */
 struct abstract_build_args {
     const struct abstract_layout *layout;
     const struct kv_layout *kv;
@@ -49,8 +49,8 @@ struct abstract_build_args {
     void *abstract;                /* the chunk's block, aligned to 16 */
 };
 
-/* Scores of pages [page_begin, page_end) of one KV head; page p is page p % chunk_pages of
- * abstracts[p / chunk_pages]. */
+/* Scores of pages [page_begin, page_end) of one KV head.  Page p is page p % chunk_pages of abstracts[p /
+ * chunk_pages]. */
 struct abstract_score_args {
     const struct abstract_layout *layout;
     enum abstract_kind kind; /* one that the layout has */
@@ -62,7 +62,7 @@ struct abstract_score_args {
     size_t group;            /* 1..64 */
     float *scores;           /* [page_end - page_begin] */
     void *scratch;           /* score_scratch_bytes(layout, group), aligned to 4 */
-    const void *const *then; /* see score.h: of the chunk whose abstract is abstracts[b]; or NULL */
+    const void *const *then; /* score.h: for the chunk whose abstract is abstracts[b]; may be NULL */
 };
 
 struct abstract_kernels {

@@ -37,10 +37,10 @@ FLOATS_INLINE void page_build(const enum kv_type type, const struct abstract_bui
         }
         if (layout->has[ABSTRACT_MIN_MAX]) {
             uint16_t *pair = abstract_page(layout, ABSTRACT_MIN_MAX, args->abstract, page) + d;
-            __m128i least = _mm256_cvtps_ph(_mm256_or_ps(low, broken), _MM_FROUND_TO_NEG_INF);
-            __m128i most = _mm256_cvtps_ph(_mm256_or_ps(high, broken), _MM_FROUND_TO_POS_INF);
-            _mm_storeu_si128((__m128i *)pair, least);
-            _mm_storeu_si128((__m128i *)(pair + layout->dimension), most);
+            __m128i smallest = _mm256_cvtps_ph(_mm256_or_ps(low, broken), _MM_FROUND_TO_NEG_INF);
+            __m128i largest = _mm256_cvtps_ph(_mm256_or_ps(high, broken), _MM_FROUND_TO_POS_INF);
+            _mm_storeu_si128((__m128i *)pair, smallest);
+            _mm_storeu_si128((__m128i *)(pair + layout->dimension), largest);
         }
         if (!layout->has[ABSTRACT_MEAN_DEVIATION]) continue;
         __m256 mean = _mm256_div_ps(sum, count);

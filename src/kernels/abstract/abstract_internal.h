@@ -4,7 +4,7 @@
 
 #include "kernels/abstract/abstract.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void abstract_ref_install(struct abstract_kernels *kernels);
 void abstract_avx2_install(struct abstract_kernels *kernels);
 void abstract_avx512_install(struct abstract_kernels *kernels);

@@ -12,7 +12,7 @@ struct activation_kernels {
     void (*relu)(const float *x, size_t count, float *y);
     void (*gelu)(const float *x, size_t count, float *y);                /* tanh form */
     void (*add)(const float *a, const float *b, size_t count, float *y); /* y may be a */
-    /* y = softmax(x) with the maximum taken out; returns log(sum(exp(x))) of the input. */
+    /* y = softmax(x), after subtracting the maximum; returns log(sum(exp(x))) of the input. */
     double (*softmax)(const float *x, size_t count, float *y);
 };
 

@@ -66,17 +66,17 @@ static void add(const float *a, const float *b, size_t count, float *y) {
     for (; i < count; i++) y[i] = a[i] + b[i];
 }
 
-static float greatest_of(const float *x, size_t count) {
+static float largest_of(const float *x, size_t count) {
     floats top = floats_set(-INFINITY);
     size_t i = 0;
     for (; i + FLOATS <= count; i += FLOATS) top = floats_max(floats_load(x + i), top); /* NaN loses */
     if (i < count) top = floats_max(load_part(x + i, count - i, -INFINITY), top);
-    return floats_greatest(top);
+    return floats_largest(top);
 }
 
 static double softmax(const float *x, size_t count, float *y) {
     enum { RUN = 64 * FLOATS }; /* summed in float before it goes to double */
-    float largest = greatest_of(x, count), shift = largest == -INFINITY ? 0 : largest;
+    float largest = largest_of(x, count), shift = largest == -INFINITY ? 0 : largest;
     double total = 0;
     size_t i = 0;
     while (i + FLOATS <= count) {

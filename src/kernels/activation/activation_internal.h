@@ -3,7 +3,7 @@
 
 #include "kernels/activation/activation.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void activation_ref_install(struct activation_kernels *kernels);
 void activation_avx512_install(struct activation_kernels *kernels);
 void activation_avx2_install(struct activation_kernels *kernels);

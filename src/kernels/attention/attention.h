@@ -14,11 +14,12 @@
 #include "kernels/attention/kv_layout.h"
 #include "platform/cpu.h"
 
-/* A query's rows are attended in ranges that begin at multiples of attention_range_rows; the partials are merged in
- * their order.  So a row's output follows from its position alone, not from who attends a range, nor beside what. */
+/* A query's rows are attended in ranges that begin at multiples of attention_range_rows, and the partials are merged
+ * in the order of the ranges.  So the output of a row depends only on its position, not on which thread attends a
+ * range or what else is computed with it. */
 enum {
-    ATTENTION_RANGE_ROWS = 512 /* at least: at 64 elements in f16, 128 KiB of K and V, 10 us */,
-    ATTENTION_RANGES = 32 /* at most, and one more in a window that begins within a range */
+    ATTENTION_RANGE_ROWS = 512 /* minimum: 128 KiB of K and V at 64 elements in f16, 10 us */,
+    ATTENTION_RANGES = 32 /* maximum; a window that begins within a range has one more */
 };
 
 /* For a query that sees row_count rows. */
@@ -28,8 +29,8 @@ static inline uint64_t attention_range_rows(uint64_t row_count) {
     return rows;
 }
 
-/* Decode: all query heads of one group over rows [row_begin, row_end) of one KV head; K and V are
- * read once for the group. */
+/* Decode: all query heads of one group over rows [row_begin, row_end) of one KV head.  K and V are read once for the
+ * group. */
 struct attention_decode_args {
     const struct kv_layout *layout;
     const void *const *chunks; /* row r is token r % 64 of chunks[r / 64] */
@@ -43,19 +44,20 @@ struct attention_decode_args {
     float *o;      /* [group][o_stride], v_dimension each */
     size_t o_stride;
     void *scratch;    /* decode_scratch_bytes(group, layout) */
-    const void *then; /* the block that the caller goes on with, which is prefetched at the end; or NULL */
-    /* 0, or entries of `chunks`: a line of those ahead, beyond row_end too, is asked for, so that their pages are
-     * known when somebody reads them (bench/lab/prefetches.md). */
+    const void *then; /* the block that the caller reads next, which is prefetched at the end; or NULL */
+    /* 0, or the entries of `chunks`.  A line of each entry ahead, beyond row_end too, is prefetched, so that its page
+     * is in the TLB when it is read (bench/lab/prefetches.md). */
     size_t chunk_count;
 };
 
-/* Gather: decode over selected rows.  Rows are named by their index in the sequence; what they give is the
- * partial that decode would give of them.  With `scores`, also the score of each, as the softmax sees it: scaled
- * and soft-capped, so that exp(score - m) / s is the row's probability (of the m and s of all partials merged). */
+/* Gather: decode over selected rows, which are named by their index in the sequence.  The result is the partial that
+ * decode gives for these rows.  With `scores`, also the score of each row, scaled and soft-capped: exp(score - m) / s
+ * is the row's probability, with the m and s of all partials merged. */
 struct attention_gather_args {
     const struct kv_layout *layout;
-    const void *const *chunks; /* row r is token r % 64 of chunks[r / 64]; only those of `rows` are used */
-    const uint32_t *rows;      /* [row_count], ascending, each once */
+    /* row r is token r % 64 of chunks[r / 64]; only the chunks of `rows` are read */
+    const void *const *chunks;
+    const uint32_t *rows; /* [row_count], ascending, each once */
     size_t row_count;
     const float *q;  /* [group][q_stride], k_dimension each */
     size_t q_stride; /* floats */
@@ -65,7 +67,7 @@ struct attention_gather_args {
     float *m, *s;  /* [group] */
     float *o;      /* [group][o_stride], v_dimension each */
     size_t o_stride;
-    float *scores; /* out: [group][scores_stride], row_count each; or NULL */
+    float *scores; /* out: [group][scores_stride], row_count each; may be NULL */
     size_t scores_stride;
     void *scratch; /* gather_scratch_bytes(group, layout) or gather_q4's, aligned to 8 */
     const void *const
@@ -74,10 +76,10 @@ struct attention_gather_args {
     size_t then_count;
 };
 
-/* Prefill: query_count consecutive queries of one query-head group over rows [0, position + 1) each,
- * causal, within one KV head.  Query i is at absolute position position_first + i and sees rows
- * (position - window, position], or all rows up to its own when window is 0.  Writes normalised output: bit for bit
- * what decode, merge and finish over its ranges give (but for AMX, which multiplies in bf16). */
+/* Prefill: query_count consecutive queries of one group over rows [0, position + 1) each, causal, within one KV head.
+ * Query i is at absolute position position_first + i and sees rows (position - window, position], or all rows up to
+ * its own if window is 0.  The output is normalised: bit for bit what decode, merge and finish over its ranges give
+ * (except with AMX, which multiplies in bf16). */
 struct attention_prefill_args {
     const struct kv_layout *layout;
     const void *const *chunks;
@@ -94,13 +96,13 @@ struct attention_prefill_args {
 };
 
 struct attention_kernels {
-    /* Writes the partial of these rows (does not merge with what m, s, o held). */
+    /* Writes the partial of these rows.  The old m, s, o are overwritten, not merged. */
     void (*decode)(const struct attention_decode_args *args);
     size_t (*decode_scratch_bytes)(size_t group, const struct kv_layout *layout);
     void (*gather)(const struct attention_gather_args *args);
     size_t (*gather_scratch_bytes)(size_t group, const struct kv_layout *layout);
-    /* The same over chunks in their 4-bit form (kernels/codec, whose chunk the layout describes): an element is
-     * low + code (high - low) / 15 of its group, which is not rounded to a half here. */
+    /* The same over chunks in their 4-bit form (kernels/codec; the layout is that of the decoded chunk).  An element
+     * is low + code (high - low) / 15 of its group, which is not rounded to a half here. */
     void (*gather_q4)(const struct attention_gather_args *args);
     size_t (*gather_q4_scratch_bytes)(size_t group, const struct kv_layout *layout);
     /* target = merge(target, source), for `heads` heads of `dimension` each. */
@@ -112,7 +114,8 @@ struct attention_kernels {
                    float *out, size_t out_stride);
     void (*prefill)(const struct attention_prefill_args *args);
     size_t (*prefill_scratch_bytes)(size_t group, const struct kv_layout *layout);
-    size_t prefill_block_rows; /* queries x group that the variant works on at once: split prompts at their multiples */
+    /* the number of queries x group that the variant computes at once: split prompts at multiples of it */
+    size_t prefill_block_rows;
     /* Stores one token's K and V (floats, post-RoPE) as row `token` (0..63) of a chunk. */
     void (*store)(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v);
     /* Reads a row back as floats (tests, and methods that need exact keys). */

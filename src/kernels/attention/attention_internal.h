@@ -4,7 +4,7 @@
 
 #include "kernels/attention/attention.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void attention_ref_install(struct attention_kernels *kernels);
 void attention_decode_avx2_install(struct attention_kernels *kernels);
 void attention_prefill_avx2_install(struct attention_kernels *kernels);
@@ -22,11 +22,11 @@ void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
 void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_neon_install(struct attention_kernels *kernels);
 
-/* What a faster store falls back on for rows that are not halves. */
+/* The fallback of faster stores, for rows that are not halves. */
 void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
                          const float *v);
 
-/* What the wider decode, prefill and gather fall back on where rows are no multiple of their registers. */
+/* The fallback of wider decode, prefill and gather, for rows that are not multiples of their registers. */
 void attention_prefill_avx2(const struct attention_prefill_args *args);
 size_t attention_prefill_avx2_scratch_bytes(size_t group, const struct kv_layout *layout);
 void attention_decode_avx2(const struct attention_decode_args *args);
@@ -43,7 +43,7 @@ static inline const uint16_t *kv_v_scales(const struct kv_layout *layout, const 
     return (const uint16_t *)scales + token % KV_BLOCK_TOKENS * (layout->v_dimension / KV_SCALE_GROUP);
 }
 
-/* First row that the query at `position` sees. */
+/* The first row that the query at `position` sees. */
 static inline uint64_t prefill_row_begin(uint64_t position, uint64_t window) {
     return window == 0 || window > position ? 0 : position + 1 - window;
 }

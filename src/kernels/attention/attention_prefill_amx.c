@@ -1,8 +1,8 @@
 /* Prefill attention on AMX tiles in bf16.
  *
  * Mapping: a block is 256 rows (queries x group) against 256 tokens at a time, everything transposed:
- *     S' = K Q'     A tiles: K rows as they lie; B tiles: queries in pairs, quantized once per block
- *     O' += V' P'   A tiles: V transposed while it is quantized; B tiles: pairs of rows of S' after exp
+ *     S' = K Q'     A tiles: K rows as they lie; B tiles: queries in pairs, packed once per block
+ *     O' += V' P'   A tiles: V transposed while it is packed; B tiles: pairs of rows of S' after exp
  * so that 16 rows of the block lie across a register: the softmax needs no sums across lanes, and its
  * result is already in the pair order that a B tile wants.  2 x 2 tiles of C share 2 of A and 2 of B.
  * Flops: 2 * group * (k_dimension + v_dimension) per (query, row) pair.
@@ -318,10 +318,10 @@ static void prefill_amx(const struct attention_prefill_args *args) {
     for (size_t i = 0; i < 8; i++) config.row_bytes[i] = 64, config.rows[i] = 16;
     _tile_loadconfig(&config);
     struct amx_block block = block_in(args);
-    size_t most = queries_per_block(args->group);
-    for (size_t query = 0; query < args->query_count; query += most) {
+    size_t largest = queries_per_block(args->group);
+    for (size_t query = 0; query < args->query_count; query += largest) {
         block.query_begin = query;
-        block.query_count = min_size(most, args->query_count - query);
+        block.query_count = min_size(largest, args->query_count - query);
         block.row_count = block.query_count * args->group;
         block_run(&block);
     }

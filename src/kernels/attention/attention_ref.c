@@ -55,8 +55,9 @@ static void load(const struct kv_layout *layout, const void *chunk, size_t token
 static void q4_values(const uint16_t *low, const uint16_t *high, size_t span, const uint8_t *codes,
                       size_t shift, size_t dimension, float *x) {
     for (size_t d = 0; d < dimension; d++) {
-        double least = (double)half_to_float(low[d / span]), most = (double)half_to_float(high[d / span]);
-        x[d] = (float)(least + (codes[d] >> shift & 15) * (most - least) / 15);
+        double smallest = (double)half_to_float(low[d / span]),
+               largest = (double)half_to_float(high[d / span]);
+        x[d] = (float)(smallest + (codes[d] >> shift & 15) * (largest - smallest) / 15);
     }
 }
 

@@ -42,13 +42,14 @@ struct decode_rows {
     size_t dimension;
     const float *scales; /* Q8: [step_rows][dimension / 32] */
     const uint8_t *next; /* of the next step's memory, as many bytes as these rows have */
-    size_t step_rows;    /* also from one head's scores to the next one's */
+    size_t step_rows;    /* also between one head's scores and the next one's */
 };
 
-/* Asks for the lines that begin in [begin, begin + bytes) of the next step. */
+/* Prefetches the lines of the next step that begin in [begin, begin + bytes). */
 FLOATS_INLINE void decode_ask(const uint8_t *next, size_t begin, const size_t bytes) {
     const size_t first = align_up(begin, LINE_BYTES);
-    if (bytes % LINE_BYTES == 0) { /* as many wherever it begins: without a loop where bytes is a constant */
+    /* the same number wherever it begins: without a loop where bytes is a constant */
+    if (bytes % LINE_BYTES == 0) {
         FLOATS_UNROLL_MAYBE
         for (size_t at = 0; at < bytes; at += LINE_BYTES) floats_prefetch(next + first + at);
         return;
@@ -66,9 +67,9 @@ FLOATS_INLINE floats decode_load(const enum kv_type type, const uint8_t *row, si
 }
 
 #if defined(FLOATS_512)
-/* Elements d .. d + 15 of two rows: in key[0] the first 8 of both, in key[1] the others.  With 8 elements of two rows
- * in a register instead of 16 of one, half as much is added across registers, and prefill has half as many sums that
- * wait for others (leaves.h). */
+/* Elements d .. d + 15 of two rows: the first 8 of both in key[0], the others in key[1].  Two rows of 8 elements in a
+ * register, in place of one row of 16, need half as many additions across registers, and prefill has half as many
+ * waiting sums (leaves.h). */
 FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const uint8_t *other, size_t d,
                               floats scale, floats key[2]) {
     if (type == KV_F16) {
@@ -319,7 +320,7 @@ static size_t decode_scratch_bytes(size_t group, const struct kv_layout *layout)
             DECODE_ROWS_MAX * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
 }
 
-/* A row's dimension, bytes and type: constants where the caller knows them. */
+/* A row's dimension, bytes and type, as constants if the caller knows them. */
 struct decode_shape {
     enum kv_type k_type, v_type;
     size_t k_dimension, v_dimension;
@@ -373,7 +374,7 @@ FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct att
     value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
 }
 
-/* Where row `first`, a multiple of DECODE_ROWS, is. */
+/* The place of row `first`, a multiple of DECODE_ROWS. */
 FLOATS_INLINE const uint8_t *decode_block(const struct attention_decode_args *args, uint64_t first) {
     const uint8_t *chunk = args->chunks[first / KV_CHUNK_TOKENS];
     return chunk + first % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * args->layout->block_bytes;
@@ -402,7 +403,7 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
         args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
 }
 
-/* The dimensions of most models as constants; others, and mixed types, as they come. */
+/* The dimensions of most models are constants here; other dimensions and mixed types are variables. */
 FLOATS_INLINE void decode_typed(const enum kv_type k_type, const enum kv_type v_type,
                                 const struct attention_decode_args *args) {
     const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
@@ -430,8 +431,8 @@ static void merge_floats(size_t heads, size_t dimension, float *target_m, float 
                          size_t target_stride, const float *source_m, const float *source_s,
                          const float *source_o, size_t source_stride) {
     for (size_t head = 0; head < heads; head++) {
-        float m[FLOATS] = {target_m[head]}, beside[FLOATS] = {source_m[head]}, keep[FLOATS], take[FLOATS];
-        softmax_shares(m, beside, keep, take);
+        float m[FLOATS] = {target_m[head]}, other[FLOATS] = {source_m[head]}, keep[FLOATS], take[FLOATS];
+        softmax_shares(m, other, keep, take);
         target_m[head] = m[0];
         floats part = floats_multiply(floats_set(take[0]), floats_set(source_s[head]));
         target_s[head] = floats_first(floats_fma(floats_set(keep[0]), floats_set(target_s[head]), part));

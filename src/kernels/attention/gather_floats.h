@@ -46,12 +46,12 @@ struct gather_step {
     size_t count; /* 1..GATHER_ROWS */
 };
 
-/* Rows that are prefetched: of the step behind this one, and of the one behind that. */
+/* The rows to prefetch: of the next step and of the one after it. */
 struct gather_ask {
     const struct gather_rows *next, *after;
 };
 
-/* The line of a row that begins at `byte`, from the step after the next one; half a line on, from the next one. */
+/* The line of a row that begins at `byte`, of the step after the next; half a line further, of the next step. */
 FLOATS_INLINE void gather_prefetch(const struct gather_ask ask, size_t row, size_t byte) {
     if (byte % GATHER_LINE == 0) floats_prefetch_once(ask.after->row[row] + byte);
     if (byte % GATHER_LINE == GATHER_LINE / 2)
@@ -188,7 +188,7 @@ FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, flo
     return floats_if_less(lane, floats_set((float)count), x, floats_set(-INFINITY));
 }
 
-/* One head's online softmax over a step.  `out`: where the scores go, or NULL. */
+/* One head's online softmax over a step.  `out`: receives the scores; may be NULL. */
 FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_t head, size_t count,
                                  float *scores, float *s, float *out) {
     enum { COUNT = GATHER_ROWS / FLOATS };
@@ -206,7 +206,7 @@ FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_
                  args->layout->v_dimension, scores);
 }
 
-/* A row's dimension and type: constants where the caller knows them. */
+/* A row's dimension and type, as constants if the caller knows them. */
 struct gather_shape {
     enum kv_type k_type, v_type;
     size_t k_dimension, v_dimension;
@@ -255,7 +255,7 @@ static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout)
     return sizeof(float) * (group * (GATHER_ROWS + FLOATS) + GATHER_ROWS * scales);
 }
 
-/* Attends the step at index `first` of the list while `next` and `after` are prefetched. */
+/* Attends the step at index `first` of the list, and prefetches `next` and `after`. */
 FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct attention_gather_args *args,
                                  const struct gather_step *step, const struct gather_step *next,
                                  const struct gather_step *after, size_t first,
@@ -274,8 +274,8 @@ FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct a
                        scratch.scores, args->o, args->o_stride);
 }
 
-/* The step at index `first`: of the list, behind its end of what the caller goes on with, and behind that whatever
- * lies in the step already: then false. */
+/* The step at index `first` of the list.  Behind the list's end: the rows that the caller reads next.  Behind those:
+ * the step keeps its content, and the result is false. */
 FLOATS_INLINE bool gather_find(const struct gather_shape shape, const struct attention_gather_args *args,
                                size_t first, struct gather_step *step) {
     const bool own = first < args->row_count;
@@ -316,7 +316,7 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
 }
 
-/* The dimensions of most models as constants; others, and mixed types, as they come. */
+/* The dimensions of most models are constants here; other dimensions and mixed types are variables. */
 FLOATS_INLINE void gather_typed(const enum kv_type k_type, const enum kv_type v_type,
                                 const struct attention_gather_args *args) {
     const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;

@@ -30,7 +30,7 @@ enum {
     LINES = TOKENS / 2,
     Q4_LINE_BYTES = 64,
     HEADS_AT_ONCE = 4,
-    VECTORS_MAX = Q4_V_GROUP / FLOATS /* of a value tile, whose channels share their ranges */
+    VECTORS_MAX = Q4_V_GROUP / FLOATS /* of a tile of values, whose channels share their ranges */
 };
 
 /* The selected rows of a chunk. */
@@ -39,7 +39,7 @@ struct q4_rows {
     const uint8_t *next;  /* the chunk after it; itself: none */
     size_t first, count;  /* rows [first, first + count) of the list */
     uint64_t selected;    /* bit t: token t */
-    uint8_t lines[LINES]; /* [line_count] ascending, those with selected rows */
+    uint8_t lines[LINES]; /* [line_count] ascending: the lines with selected rows */
     size_t line_count;
 };
 
@@ -114,7 +114,7 @@ FLOATS_INLINE void score_lines(const size_t heads, const size_t lines, const siz
     floats_sums_store(sum, 8, 2 * lines, scores, TOKENS);
 }
 
-/* Lines `lines` at a time, where one of them has a selected row. */
+/* `lines` lines at a time, where one of them has a selected row. */
 FLOATS_INLINE void score_heads(const size_t heads, const size_t lines, const size_t k_dimension,
                                const struct q4_rows *rows, const struct q4_parts *parts, bool prefetches,
                                const float *slopes, float *scores) {
@@ -192,7 +192,7 @@ static void soften_group(const struct attention_gather_args *args, const struct 
 
 /* ---- values ---- */
 
-/* Ranges by group of channels; those of rows that are not selected may be anything, NaN too. */
+/* Ranges by group of channels.  Those of rows that are not selected may be anything, NaN too. */
 FLOATS_INLINE void ranges_make(const struct q4_rows *rows, const struct q4_parts *parts,
                                struct q4_scratch scratch) {
     const size_t groups = parts->groups;
@@ -211,7 +211,7 @@ FLOATS_INLINE void ranges_make(const struct q4_rows *rows, const struct q4_parts
     }
 }
 
-/* weights[head][group][token] = weight step, and what the lows add to each channel of a group. */
+/* weights[head][group][token] = weight * step; and what the lows add to each channel of a group. */
 FLOATS_INLINE void weights_make(const size_t heads, const struct q4_parts *parts, struct q4_scratch scratch,
                                 const float *scores, float *bases) {
     for (size_t head = 0; head < heads; head++)
@@ -301,7 +301,7 @@ FLOATS_INLINE void value_group(const struct attention_gather_args *args, const s
 
 /* ---- chunks ---- */
 
-/* The rows of the list from `first` on that lie in one chunk. */
+/* The rows of the list, from `first` on, that are in one chunk. */
 static void rows_take(const struct attention_gather_args *args, size_t first, struct q4_rows *rows) {
     const uint32_t chunk = args->rows[first] / TOKENS;
     size_t end = first;

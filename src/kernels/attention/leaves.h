@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Elements d, d + 8, d + 16 ... of a row are added in lane d % 8, also where a register holds 16 floats: decode then
- * has two rows in it.  These are the lanes in the order of the leaves of the tree by which decode adds them
+/* Elements d, d + 8, d + 16 ... of a row are added in lane d % 8, also where a register holds 16 floats (decode then
+ * has two rows in it).  Here the lanes are in the order of the leaves of the tree by which decode adds them
  * (floats_sums_store, floats_sums_of_two): neighbours first, then pairs, and so on. */
 enum { SCORE_LANES = 8 };
 #if defined(__aarch64__)

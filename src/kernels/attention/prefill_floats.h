@@ -1,7 +1,7 @@
 /* Prefill attention over `floats`; included by attention_prefill_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping (Dao et al. 2022 on a CPU): the query heads of the group share K and V, so a query block is
- * queries x group rows, some 192 of them.  Per chunk of 64 tokens K is quantized once as columns and V as
+ * queries x group rows, some 192 of them.  Per chunk of 64 tokens K is unpacked once as columns and V as
  * rows, both float, in panels of two registers; S = Q K^T and O += P V are then plain register-tiled
  * multiplications (6 rows x 2 registers on AVX2, 12 x 2 on AVX-512) that run at the FMA units' pace,
  * with the online softmax between.  Only tiles on the diagonal and at the window's edge are masked, and
@@ -40,7 +40,7 @@ enum {
     TOKENS = KV_CHUNK_TOKENS
 };
 
-/* Just below WEIGHT_MIN: what is greater counts. */
+/* Just below WEIGHT_MIN: anything larger counts. */
 static const float COUNTS_ABOVE = -23.000002f;
 
 /* The scratch of one thread. */
@@ -56,11 +56,11 @@ struct prefill_block {
     float *o;                        /* [rows][v_padded] */
     float *m;                        /* [rows] */
     float *s;                        /* [rows][FLOATS], to be summed */
-    float *shrink;                   /* [rows]: of the step, what o shrinks by where the tile's maxima rise */
-    uint32_t *parts;                 /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
-    int *rises;                      /* [row tiles] */
+    float *shrink;   /* [rows]: the factors of a step by which o shrinks when the tile's maxima rise */
+    uint32_t *parts; /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
+    int *rises;      /* [row tiles] */
     uint64_t range_rows;
-    float *merged_o;            /* [rows][v_padded]: of the ranges before this one */
+    float *merged_o;            /* [rows][v_padded]: of the earlier ranges */
     float *merged_m, *merged_s; /* [rows] */
 };
 
@@ -102,7 +102,7 @@ static struct prefill_block block_in(const struct attention_prefill_args *args) 
     return block;
 }
 
-/* The queries of the block, quantized by tiles of rows; rows past the end are zeros. */
+/* The queries of the block, laid out by tiles of rows.  Rows past the end are zeros. */
 static void queries_pack(const struct prefill_block *block) {
     const struct attention_prefill_args *args = block->args;
     size_t dimension = args->layout->k_dimension;
@@ -127,8 +127,8 @@ static void keys_pack(const struct kv_layout *layout, const void *chunk, float *
     }
 }
 
-/* V of a chunk in panels: v[d / PANEL][token][d % PANEL]; tokens outside [begin, end) and the padding are
- * zeros, because a weight of zero does not silence what was never written there. */
+/* V of a chunk in panels: v[d / PANEL][token][d % PANEL].  Tokens outside [begin, end) and the padding are zeros: a
+ * weight of zero would not silence a NaN in memory that was never written. */
 FLOATS_INLINE void values_pack_typed(const enum kv_type type, const struct prefill_block *block,
                                      const void *chunk, size_t begin, size_t end) {
     const struct kv_layout *layout = block->args->layout;
@@ -267,7 +267,7 @@ static void scores_compute(const struct prefill_block *block, struct prefill_ste
         }
 }
 
-/* The scores of the chunk as the softmax sees them, -INFINITY for what a row does not see. */
+/* The chunk's scores as the softmax sees them: -INFINITY for tokens that a row does not see. */
 FLOATS_INLINE void row_mask(const struct prefill_block *block, size_t row, struct prefill_step step) {
     float *scores = block->scores + row * TOKENS;
     const float softcap = block->args->softcap;
@@ -296,10 +296,10 @@ FLOATS_INLINE void tile_raise(const struct prefill_block *block, size_t tile_row
         floats top = floats_set(-INFINITY);
         for (size_t i = begin; i < end; i++)
             top = floats_max(floats_load(scores + row * TOKENS + i * FLOATS), top);
-        const float greatest = floats_greatest(top);
+        const float largest = floats_largest(top);
         before[row] = m[row];
-        after[row] = greatest > m[row] ? greatest : m[row];
-        rises |= greatest > m[row];
+        after[row] = largest > m[row] ? largest : m[row];
+        rises |= largest > m[row];
     }
     block->rises[tile_row / TILE_ROWS] = rises;
     if (!rises) return;
@@ -311,7 +311,7 @@ FLOATS_INLINE void tile_raise(const struct prefill_block *block, size_t tile_row
     }
 }
 
-/* Of the parts [begin, end) of the chunk those that count for `rows` rows of scores; bases: their maxima. */
+/* Lists the parts in [begin, end) of the chunk that count for `rows` rows of scores; bases: the rows' maxima. */
 FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float *bases, size_t begin,
                                   size_t end) {
     const floats counts = floats_set(COUNTS_ABOVE);
@@ -328,7 +328,8 @@ FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float 
     return parts;
 }
 
-/* The online softmax of a tile of rows over the parts [begin, end) of the chunk: weights of those that count. */
+/* The online softmax of a tile of rows over the parts in [begin, end) of the chunk: weights of the parts that count.
+ */
 static void tile_soften(const struct prefill_block *block, size_t tile_row, size_t begin, size_t end) {
     const size_t rows = min_size(TILE_ROWS, block->row_count - tile_row);
     float *scores = block->scores + tile_row * TOKENS, *s = block->s + tile_row * FLOATS, bases[TILE_ROWS];
@@ -378,7 +379,7 @@ static void values_add(const struct prefill_block *block) {
         }
 }
 
-/* The range ends: its partials join those of the ranges before, and the next one begins. */
+/* The range ends: its partials are merged with those of the earlier ranges, and the next range begins. */
 static void range_finish(struct prefill_block *block) {
     const size_t width = block->v_padded;
     for (size_t first = 0; first < block->row_count; first += FLOATS) {
@@ -457,25 +458,25 @@ static void block_run(struct prefill_block *block, size_t step_rows) {
     block_finish(block);
 }
 
-/* How many queries from `query` on have ranges of one length, at most `most`. */
-static size_t queries_alike(const struct attention_prefill_args *args, size_t query, size_t most,
+/* How many queries from `query` on have ranges of one length, at most query_max. */
+static size_t queries_alike(const struct attention_prefill_args *args, size_t query, size_t query_max,
                             uint64_t *range_rows) {
     const uint64_t end = args->position_first + query + 1, begin = prefill_row_begin(end - 1, args->window);
     *range_rows = attention_range_rows(end - begin);
-    if (begin > 0) return most; /* the window is full */
+    if (begin > 0) return query_max; /* the window is full */
     const uint64_t more = *range_rows * ATTENTION_RANGES - end;
-    return more + 1 < most ? (size_t)more + 1 : most;
+    return more + 1 < query_max ? (size_t)more + 1 : query_max;
 }
 
 static void prefill_floats(const struct attention_prefill_args *args) {
     struct prefill_block block = block_in(args);
     const struct kv_layout *layout = args->layout;
     const size_t step_rows = softmax_step_rows(layout->k_row_bytes + layout->v_row_bytes);
-    size_t most = queries_per_block(args->group);
+    size_t query_max = queries_per_block(args->group);
     for (size_t query = 0; query < args->query_count; query += block.query_count) {
         block.query_begin = query;
         block.query_count =
-            queries_alike(args, query, min_size(most, args->query_count - query), &block.range_rows);
+            queries_alike(args, query, min_size(query_max, args->query_count - query), &block.range_rows);
         block.row_count = block.query_count * args->group;
         block_run(&block, step_rows);
     }

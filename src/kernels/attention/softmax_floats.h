@@ -27,7 +27,7 @@ FLOATS_INLINE size_t softmax_step_rows(const size_t row_bytes) {
 
 FLOATS_INLINE floats softmax_weight(floats x) { return floats_exp_below(x, WEIGHT_MIN); }
 
-/* What s and o shrink by where the maxima rise from `before` to `after`. */
+/* The factors by which s and o shrink when the maxima rise from `before` to `after`. */
 FLOATS_INLINE floats softmax_shrink(floats before, floats after) {
     const floats shrink = floats_exp(floats_subtract(before, after));
     return floats_if_less(floats_set(-INFINITY), before, shrink, floats_set(0));
@@ -35,8 +35,8 @@ FLOATS_INLINE floats softmax_shrink(floats before, floats after) {
 
 /* *m rises to `greatest`, unless that is lower or NaN (the sum will say it), and o [dimension, a multiple of FLOATS]
  * shrinks to it.  Returns what s has to shrink by, in every place. */
-static __attribute__((noinline)) floats softmax_raise(float greatest, float *m, float *o, size_t dimension) {
-    float before = *m, after = greatest > before ? greatest : before;
+static __attribute__((noinline)) floats softmax_raise(float largest, float *m, float *o, size_t dimension) {
+    float before = *m, after = largest > before ? largest : before;
     *m = after;
     if (before == -INFINITY) return floats_set(0); /* s and o are zeros */
     floats shrink = floats_exp(floats_set(before - after));
@@ -45,8 +45,8 @@ static __attribute__((noinline)) floats softmax_raise(float greatest, float *m, 
     return shrink;
 }
 
-/* A step: scores x [count], of which -INFINITY does not count, become weights relative to *m, and s [FLOATS] their sum
- * in each place.  `rises`: one of them is greater than *m. */
+/* A step: scores x [count] become weights relative to *m (-INFINITY: 0), and s [FLOATS] their sum in each place.
+ * `rises`: one of them is above *m. */
 FLOATS_INLINE void softmax_step(const floats *x, const size_t count, int rises, float *m, float *s, float *o,
                                 size_t dimension, float *weights) {
     floats base = floats_set(*m);
@@ -54,7 +54,7 @@ FLOATS_INLINE void softmax_step(const floats *x, const size_t count, int rises, 
         floats top = x[0];
         FLOATS_UNROLL
         for (size_t i = 1; i < count; i++) top = floats_max(top, x[i]);
-        floats shrink = softmax_raise(floats_greatest(top), m, o, dimension);
+        floats shrink = softmax_raise(floats_largest(top), m, o, dimension);
         floats_store(s, floats_multiply(floats_load(s), shrink));
         base = floats_set(*m);
     }
@@ -69,15 +69,15 @@ FLOATS_INLINE void softmax_step(const floats *x, const size_t count, int rises, 
     floats_store(s, sum);
 }
 
-/* The merge of partials (attention.h) of FLOATS heads or rows: *target_m rises to the greater maximum; target = keep
- * target + take source.  An empty partial leaves the other as it is. */
+/* The merge of partials (attention.h) for FLOATS heads or rows: *target_m becomes the larger maximum; target = keep
+ * target + take source.  An empty partial leaves the other one unchanged. */
 FLOATS_INLINE void softmax_shares(float *target_m, const float *source_m, float *keep, float *take) {
     const floats target = floats_load(target_m), source = floats_load(source_m);
     const floats empty = floats_set(-INFINITY), none = floats_set(0);
-    const floats most = floats_if_less(target, source, source, target);
-    floats_store(keep, floats_if_less(empty, target, floats_exp(floats_subtract(target, most)), none));
-    floats_store(take, floats_if_less(empty, source, floats_exp(floats_subtract(source, most)), none));
-    floats_store(target_m, most);
+    const floats upper = floats_if_less(target, source, source, target);
+    floats_store(keep, floats_if_less(empty, target, floats_exp(floats_subtract(target, upper)), none));
+    floats_store(take, floats_if_less(empty, source, floats_exp(floats_subtract(source, upper)), none));
+    floats_store(target_m, upper);
 }
 
 FLOATS_INLINE void softmax_outputs_add(size_t dimension, floats keep, floats take, float *target,

@@ -32,10 +32,10 @@
 
 enum { Q4_V_GROUP = 32 };
 
-/* Bytes of a chunk's 4-bit form; a multiple of 32.  Of the layout only the dimensions count. */
+/* Bytes of a chunk's 4-bit form; a multiple of 32.  Only the layout's dimensions matter. */
 size_t kv_q4_chunk_bytes(const struct kv_layout *layout);
 
-/* layout: f16 in K and V.  chunk: all 64 tokens.  No alignment is asked for.  All variants give the same bits. */
+/* layout: f16 in K and V.  chunk: all 64 tokens, with any alignment.  All variants give the same bits. */
 struct codec_kernels {
     void (*q4_encode)(const struct kv_layout *layout, const void *chunk, void *q4);
     void (*q4_decode)(const struct kv_layout *layout, const void *q4, void *chunk);

@@ -117,17 +117,17 @@ FLOATS_INLINE void k_decode_span(const struct kv_layout *layout, void *chunk, co
 FLOATS_INLINE struct encoder v_range(const uint16_t *row, const size_t count, uint16_t *low, uint16_t *high) {
     struct extent extent = extent_none();
     for (size_t i = 0; i < count; i++) extent_add(&extent, floats_load_half(row + i * FLOATS));
-    const floats minus = floats_set(-1.0f); /* the greatest is the least of the others' */
+    const floats minus = floats_set(-1.0f); /* the largest is the smallest of the negated */
     floats broken = floats_set(floats_sum(extent.broken));
     struct extent all = {floats_min_all(extent.low),
                          floats_multiply(floats_min_all(floats_multiply(extent.high, minus)), minus), broken};
-    floats least = extent_low(&all), most = extent_high(&all);
+    floats smallest = extent_low(&all), largest = extent_high(&all);
     uint16_t halves[FLOATS];
-    floats_store_half(halves, least);
+    floats_store_half(halves, smallest);
     *low = halves[0];
-    floats_store_half(halves, most);
+    floats_store_half(halves, largest);
     *high = halves[0];
-    return encoder_of(least, most);
+    return encoder_of(smallest, largest);
 }
 
 FLOATS_INLINE void v_encode_group(const struct kv_layout *layout, const void *chunk,

@@ -6,7 +6,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/q4_parts.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void codec_ref_install(struct codec_kernels *kernels);
 void codec_avx2_install(struct codec_kernels *kernels);
 void codec_avx512_install(struct codec_kernels *kernels);

@@ -1,4 +1,4 @@
-/* The tables of convert, one filler per file; each overwrites what it does better. */
+/* The tables of convert, one filler per file.  Each overwrites the entries that it improves. */
 #ifndef LOAM_KERNELS_CONVERT_INTERNAL_H
 #define LOAM_KERNELS_CONVERT_INTERNAL_H
 

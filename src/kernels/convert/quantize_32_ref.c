@@ -25,9 +25,9 @@ static void quantize_bf16(const float *x, void *target, size_t count) {
 static void quantize_q8_0(const float *x, void *target, size_t count) {
     struct block_q8_0 *block = target;
     for (size_t b = 0; b < count / BLOCK_32; b++, x += BLOCK_32) {
-        float most = 0;
-        for (size_t i = 0; i < BLOCK_32; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        float d = most / 127, inverse = d >= QUANTIZE_TINY ? 1 / d : 0;
+        float largest = 0;
+        for (size_t i = 0; i < BLOCK_32; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        float d = largest / 127, inverse = d >= QUANTIZE_TINY ? 1 / d : 0;
         block[b].d = half_finite(d);
         for (size_t i = 0; i < BLOCK_32; i++) block[b].qs[i] = (int8_t)roundf(x[i] * inverse);
     }

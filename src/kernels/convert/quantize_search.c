@@ -11,8 +11,8 @@ static inline int round_magic(float value) { return (int)(float_to_bits(value + 
 int round_near(float value) { return round_magic(value); }
 
 uint16_t half_finite(float value) {
-    const float most = 65504.0f;
-    return float_to_half(value > most ? most : value < -most ? -most : value);
+    const float largest = 65504.0f;
+    return float_to_half(value > largest ? largest : value < -largest ? -largest : value);
 }
 
 static void round_integer(const float *x, size_t count, float inverse, int lowest, int highest,

@@ -14,7 +14,7 @@
 
 enum { GROUP_MAX = 32 }; /* values in the largest group */
 
-/* Magnitudes below this are zero to every quantiser: their inverse would overflow. */
+/* Quantisers take magnitudes below this as zero: their inverse would overflow. */
 #define QUANTIZE_TINY 1e-30f
 
 struct grid {

@@ -10,7 +10,7 @@
 #include "kernels/floats.h"
 #include "kernels/group/group_internal.h"
 
-/* Up to FLOATS scores; those that are not there are -infinity. */
+/* Up to FLOATS scores; missing ones are -infinity. */
 FLOATS_INLINE floats scores_load(const float *scores, size_t count) {
     float part[FLOATS];
     if (count >= FLOATS) return floats_load(scores);
@@ -29,25 +29,26 @@ FLOATS_INLINE void scores_store(float *scores, floats values, size_t count) {
     memcpy(scores, part, count * sizeof *part);
 }
 
-static float scores_greatest(const float *scores, size_t count) {
-    floats greatest[2] = {floats_set(-INFINITY), floats_set(-INFINITY)};
-    for (size_t i = 0; i < count; i += 2 * FLOATS) { /* floats_max gives its second where the first is NaN */
-        greatest[0] = floats_max(scores_load(scores + i, count - i), greatest[0]);
+static float scores_largest(const float *scores, size_t count) {
+    floats largest[2] = {floats_set(-INFINITY), floats_set(-INFINITY)};
+    /* floats_max gives its second argument if the first is NaN */
+    for (size_t i = 0; i < count; i += 2 * FLOATS) {
+        largest[0] = floats_max(scores_load(scores + i, count - i), largest[0]);
         if (i + FLOATS < count)
-            greatest[1] = floats_max(scores_load(scores + i + FLOATS, count - i - FLOATS), greatest[1]);
+            largest[1] = floats_max(scores_load(scores + i + FLOATS, count - i - FLOATS), largest[1]);
     }
-    return floats_greatest(floats_max(greatest[0], greatest[1]));
+    return floats_largest(floats_max(largest[0], largest[1]));
 }
 
-/* The scores become exp(scale (score - greatest)); returns their sum, NaN left out. */
-static float scores_exponentials(float *scores, size_t count, float greatest, float scale) {
+/* The scores become exp(scale (score - largest)).  Returns their sum, without NaN. */
+static float scores_exponentials(float *scores, size_t count, float largest, float scale) {
     floats sum[2] = {floats_set(0), floats_set(0)};
     for (size_t i = 0; i < count; i += FLOATS) {
-        floats x = floats_subtract(scores_load(scores + i, count - i), floats_set(greatest));
+        floats x = floats_subtract(scores_load(scores + i, count - i), floats_set(largest));
         floats weight = floats_exp(floats_multiply(x, floats_set(scale)));
         scores_store(scores + i, weight, count - i);
         floats number = floats_if_less(weight, floats_set(INFINITY), weight, floats_set(0));
-        if (count - i < FLOATS) { /* what is not there is exp(scale * -infinity), NaN where the scale is 0 */
+        if (count - i < FLOATS) { /* missing scores are exp(scale * -infinity), NaN where the scale is 0 */
             float part[FLOATS] = {0};
             scores_store(part, number, count - i);
             number = floats_load(part);
@@ -60,8 +61,8 @@ static float scores_exponentials(float *scores, size_t count, float greatest, fl
 static void group_softmax(const struct group_softmax_args *args) {
     for (size_t head = 0; head < args->heads; head++) {
         float *scores = args->scores + head * args->stride;
-        const float greatest = scores_greatest(scores, args->count);
-        const float sum = scores_exponentials(scores, args->count, greatest, args->scales[head]);
+        const float largest = scores_largest(scores, args->count);
+        const float sum = scores_exponentials(scores, args->count, largest, args->scales[head]);
         const floats inverse = floats_set(1 / sum);
         for (size_t i = 0; i < args->count; i += FLOATS) {
             floats share = floats_multiply(scores_load(scores + i, args->count - i), inverse);

@@ -4,7 +4,7 @@
 
 #include "kernels/group/group.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void group_ref_install(struct group_kernels *kernels);
 void group_avx2_install(struct group_kernels *kernels);
 void group_avx512_install(struct group_kernels *kernels);

@@ -4,23 +4,23 @@
 #include "kernels/group/group_internal.h"
 
 /* The share that a score has of its head. */
-static double share_of(float score, float greatest, float scale, double sum) {
-    return exp((double)scale * ((double)score - (double)greatest)) / sum;
+static double share_of(float score, float largest, float scale, double sum) {
+    return exp((double)scale * ((double)score - (double)largest)) / sum;
 }
 
 static void softmax(const struct group_softmax_args *args) {
     for (size_t head = 0; head < args->heads; head++) {
         const float *scores = args->scores + head * args->stride;
-        float greatest = -INFINITY;
+        float largest = -INFINITY;
         double sum = 0;
         for (size_t i = 0; i < args->count; i++)
-            if (scores[i] > greatest) greatest = scores[i];
+            if (scores[i] > largest) largest = scores[i];
         for (size_t i = 0; i < args->count; i++) {
-            double share = share_of(scores[i], greatest, args->scales[head], 1);
+            double share = share_of(scores[i], largest, args->scales[head], 1);
             if (!isnan(share)) sum += share;
         }
         for (size_t i = 0; i < args->count; i++) {
-            double share = share_of(scores[i], greatest, args->scales[head], sum);
+            double share = share_of(scores[i], largest, args->scales[head], sum);
             args->scores[i] = head == 0 ? (float)share : (float)((double)args->scores[i] + share);
         }
     }

@@ -9,7 +9,7 @@ struct hash_line {
     float offset, slope, scale;
 };
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void hash_ref_install(struct hash_kernels *kernels);
 void hash_avx2_install(struct hash_kernels *kernels);
 void hash_avx512_install(struct hash_kernels *kernels);

@@ -11,7 +11,7 @@
 #include "kernels/floats.h"
 #include "kernels/mass/mass_internal.h"
 
-/* The group's probabilities of rows i .. i + FLOATS - 1, of which `count` are there. */
+/* The group's probabilities of rows i .. i + FLOATS - 1, `count` of which exist. */
 FLOATS_INLINE floats mass_of(const struct mass_add_args *args, size_t i, size_t count) {
     floats sum = floats_set(0);
     for (size_t head = 0; head < args->group; head++) {

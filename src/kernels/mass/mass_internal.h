@@ -4,7 +4,7 @@
 
 #include "kernels/mass/mass.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void mass_ref_install(struct mass_kernels *kernels);
 void mass_avx2_install(struct mass_kernels *kernels);
 void mass_avx512_install(struct mass_kernels *kernels);

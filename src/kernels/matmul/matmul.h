@@ -22,18 +22,17 @@ struct matmul_args {
     const void *prepared;        /* prepared_bytes() bytes, aligned to 64, filled by prepare over all parts */
     float *outputs;              /* [input_count][output_stride] */
     size_t output_stride;        /* floats */
-    size_t row_begin, row_end;   /* rows of the weight to compute; multiples of row_granule but for the end */
-    void *scratch;               /* scratch_bytes(), 64-byte aligned, this thread's own */
+    size_t row_begin, row_end; /* rows of the weight to compute; multiples of row_granule except at the end */
+    void *scratch;             /* scratch_bytes(), 64-byte aligned, this thread's own */
 };
 
-/* How one weight type is multiplied by the chosen variant.  Two types with the same `form`
- * share a prepared input. */
+/* How the chosen variant multiplies one weight type.  Types with the same `form` share a prepared input. */
 struct matmul_method {
     int form;
     size_t row_granule; /* rows per panel: split work at its multiples */
     size_t (*prepared_bytes)(size_t input_count, size_t columns);
-    /* Prepares the inputs [input_begin, input_end) of x[input_count][x_stride]; boundaries that are
-     * multiples of input_granule may be prepared by different threads at once. */
+    /* Prepares inputs [input_begin, input_end) of x[input_count][x_stride].  Different threads may prepare parts that
+     * meet at multiples of input_granule. */
     size_t input_granule;
     void (*prepare)(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
                     size_t input_end, void *prepared);

@@ -9,8 +9,8 @@
 
 enum { TILE_INPUTS = FLOAT_TILE_INPUTS, TILE_ROWS = 2 * FLOATS };
 
-/* What lane `lane` of a span has: columns `lane`, lane + 8, ... of the panel (of two with 32 rows, FLOAT_RUN_BLOCKS
- * apart) times x, the prepared inputs of the tile, [columns][n]. */
+/* The products of lane `lane` of a span: its columns `lane`, lane + 8, ... of the panel (of two panels with 32 rows,
+ * FLOAT_RUN_BLOCKS apart) times x, the prepared inputs of the tile, [columns][n]. */
 static inline __attribute__((always_inline)) void lane_multiply(const struct float_panel *panel,
                                                                 const float *x, size_t column_count,
                                                                 size_t lane, size_t n,
@@ -31,8 +31,8 @@ static inline __attribute__((always_inline)) void lane_multiply(const struct flo
     }
 }
 
-/* sums[n][tile rows] += block_count blocks, a span of the sum (kernels/span.h); n is a constant, 1..TILE_INPUTS.  The
- * lanes come in the order of the leaves of their tree: sums of 1, 2 and 4 lanes wait for their neighbours. */
+/* sums[n][tile rows] += block_count blocks, a span of the sum (kernels/span.h).  n is a constant, 1..TILE_INPUTS.
+ * Lanes come in the order of the leaves of their tree: sums of 1, 2 and 4 lanes wait for their neighbours. */
 static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
                                                                 const float *x, size_t block_count, size_t n,
                                                                 float *restrict sums) {

@@ -4,9 +4,9 @@
 
 #include "kernels/matmul/matmul.h"
 
-/* The forms of a prepared input; a number is never used for two layouts. */
+/* The forms of a prepared input.  A number always means the same layout. */
 enum matmul_form {
-    MATMUL_FORM_F32,       /* the reference: rows of floats as they came */
+    MATMUL_FORM_F32,       /* the reference: rows of floats, unchanged */
     MATMUL_FORM_F32_TILES, /* floats, the inputs of a tile side by side */
     MATMUL_FORM_I8_PAIRS,  /* struct code_input */
     MATMUL_FORM_I8_TOTALS, /* the same with totals for pairs */
@@ -16,11 +16,11 @@ enum matmul_form {
     MATMUL_FORM_BF16_TWICE /* the same, each value as the sum of two bf16 */
 };
 
-/* Each fills the methods that it has and leaves the others alone. */
+/* Each fills the methods that it has and leaves the others unchanged. */
 void matmul_reference_init(struct matmul_kernels *kernels);
 void matmul_int8_avx2_init(struct matmul_kernels *kernels);
 void matmul_float_avx2_init(struct matmul_kernels *kernels);
-/* After the AVX2 ones, whose prepared inputs they use. */
+/* Called after the AVX2 ones, whose prepared inputs they use. */
 void matmul_int8_avx512_init(struct matmul_kernels *kernels);
 void matmul_float_avx512_init(struct matmul_kernels *kernels);
 void matmul_amx_init(struct matmul_kernels *kernels);

@@ -20,13 +20,13 @@ struct stand {
  * rows that come RUN_ROWS later, into L2.  A row's part of a run is a few lines, too short for the hardware to see
  * a stream: 10% of the cycles of Q4_K at 8 inputs, nothing of Q4_0's (AVX2, Zen 3). */
 static void rows_prefetch(const struct stand *s, const uint8_t *const rows[8], size_t offset, size_t bytes) {
-    size_t ahead = bytes;
+    size_t distance = bytes;
     if (s->block + s->block_count >= s->all_blocks) {
         if (s->row + RUN_ROWS >= s->args->row_end) return;
-        ahead = RUN_ROWS * s->args->weight->row_bytes - offset;
+        distance = RUN_ROWS * s->args->weight->row_bytes - offset;
     }
     for (size_t r = 0; r < 8; r++)
-        for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[r] + ahead + line, 0, 2);
+        for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[r] + distance + line, 0, 2);
 }
 
 /* Unpacks the panels of the stand; rows past the end repeat the last one (computed, never stored). */

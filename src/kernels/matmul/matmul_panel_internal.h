@@ -125,11 +125,11 @@ struct code_input {
 };
 static_assert(sizeof(struct code_input) == 64, "one line");
 
-/* Quantises x[32] (quantize_32.h); has_pairs says which of the sums of q. */
+/* Quantises x[32] (quantize_32.h).  has_pairs: fills pair and group_pair, else total and group_total. */
 void code_input_prepare(const float *x, bool has_pairs, struct code_input *target);
 
-/* matmul_method.prepare for them: for each tile, for each block, the tile's inputs; without pairs the blocks come in
- * the order of span_place. */
+/* matmul_method.prepare: for each tile, for each block, the tile's inputs.  Without pairs the blocks are in the order
+ * of span_place. */
 void code_inputs_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, bool has_pairs,
                          size_t input_begin, size_t input_end, void *prepared);
 

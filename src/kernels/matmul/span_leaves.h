@@ -19,7 +19,7 @@ struct span_leaf {
 
 enum { SPAN_WAITING_MAX = 3 };
 
-/* By the number of lanes, less one: the last span of a row may be short. */
+/* By the number of lanes, minus one: the last span of a row may be short. */
 static const struct span_leaf span_leaves[SPAN_LANES][SPAN_LANES] = {
     {{0, 0}},
     {{0, 0}, {1, 1}},
@@ -31,7 +31,7 @@ static const struct span_leaf span_leaves[SPAN_LANES][SPAN_LANES] = {
     {{0, 0}, {4, 1}, {2, 0}, {6, 2}, {1, 0}, {5, 1}, {3, 0}, {7, 3}},
 };
 
-/* Where block `block` of a span of block_count blocks has its inputs. */
+/* The place of block `block`, of a span of block_count blocks, in the inputs. */
 static inline size_t span_place(size_t block, size_t block_count) {
     const struct span_leaf *leaf = span_leaves[min_size(block_count, SPAN_LANES) - 1];
     size_t place = 0;

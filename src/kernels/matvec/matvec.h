@@ -1,7 +1,7 @@
 /* matvec: y[i][r] = sum over c of w[r][c] * x[i][c], for a few inputs i at a time.
  *
  * The decode path: memory-bound, so the weights are read once, in the layout of the file,
- * and every input uses a block while it is in registers.  Inputs are first fetched into the
+ * and every input uses a block while it is in registers.  Inputs are first converted to the
  * form that the weight's type multiplies with (int8 blocks for quantised weights), once,
  * and then shared by all threads and by all matrices that multiply the same input.
  */

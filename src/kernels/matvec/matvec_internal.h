@@ -32,10 +32,10 @@ struct input_q8_32 {
     float scales[16];
 };
 
-/* Where block b (0..7) of a group has its numbers. */
+/* The place of block b (0..7) in a group's numbers. */
 static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
 
-/* Fills what is for Q4_0 on AVX-512 from the rest. */
+/* Fills the members for Q4_0 on AVX-512 from the others. */
 static inline void input_halves_fill(struct input_q8_32 *group) {
     for (size_t b = 0; b < 8; b++) {
         const size_t place = input_block_place(b);
@@ -66,7 +66,7 @@ struct input_q8_256 {
     int16_t start[2][16];
 };
 
-/* Where element i (0..255) of a group is in `turned`. */
+/* The place of element i (0..255) of a group in `turned`. */
 static inline size_t input_turned_place(size_t i) {
     return i / 32 % 2 * 128 + i % 16 / 4 * 32 + (i / 64 + i / 16 % 2 * 4) * 4 + i % 4;
 }

@@ -28,13 +28,13 @@ static void prepare_f32(const float *x, size_t columns, void *prepared) {
 /* q = round(x / scale), ties to even; returns the scale.  An infinity or a NaN among the values makes the
  * scale NaN, so that the outputs show it.  `count` may be less than the block at the end of a row. */
 static float quantize_block(const float *x, size_t count, int8_t *q) {
-    uint32_t most = 0; /* of the magnitudes as integers: the order of floats, with NaN above all */
+    uint32_t largest_bits = 0; /* of the magnitudes as integers: the order of floats, with NaN above all */
     for (size_t i = 0; i < count; i++) {
         uint32_t magnitude = float_to_bits(x[i]) & 0x7fffffffu;
-        most = magnitude > most ? magnitude : most;
+        largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
     }
-    if (most >= 0x7f800000u) return NAN;
-    float largest = bits_to_float(most);
+    if (largest_bits >= 0x7f800000u) return NAN;
+    float largest = bits_to_float(largest_bits);
     if (largest < INPUT_TINY) return 0;
     float inverse = 127 / largest;
     for (size_t i = 0; i < count; i++) q[i] = (int8_t)lrintf(x[i] * inverse);

@@ -87,7 +87,7 @@ INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
                                           d_high * in->scale[input_block_place(2 * pair + 1)]);
         }
     }
-    /* The minima of the even and of the odd blocks, as the numbers of the input lie. */
+    /* The minima of the even and of the odd blocks, in the order of the input's numbers. */
     const uint8x8_t least = vld1_u8(minimum);
     const uint16x8_t even_words = vmovl_u8(vuzp1_u8(least, least)),
                      odd_words = vmovl_u8(vuzp2_u8(least, least));

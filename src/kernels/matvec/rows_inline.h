@@ -1,5 +1,5 @@
-/* rows_inline: inner loops are written once and specialised by constant arguments, which only works when
- * everything is inlined and unrolled; and how far ahead rows are fetched. */
+/* rows_inline: forces inlining, since inner loops are written once and specialised by constant arguments, which works
+ * only if everything is inlined and unrolled.  Also the distances of prefetches. */
 #ifndef LOAM_KERNELS_MATVEC_ROWS_INLINE_H
 #define LOAM_KERNELS_MATVEC_ROWS_INLINE_H
 

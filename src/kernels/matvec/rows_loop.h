@@ -37,7 +37,7 @@ typedef void group_function(const uint8_t *w, const void *const *x, size_t n, ro
 
 INLINE void group_add(group_function *group, const uint8_t *w, const void *const *x, size_t n,
                       row_vector *acc) {
-#if defined(LOAM_SIMDE) /* emulated instructions take long to compile: once, not in every place */
+#if defined(LOAM_SIMDE) /* emulated instructions take long to compile: once, not at every place */
     group_function *volatile function = group;
     function(w, x, n, acc);
 #else
@@ -45,7 +45,7 @@ INLINE void group_add(group_function *group, const uint8_t *w, const void *const
 #endif
 }
 
-/* Rows that are computed together, and where their sums go. */
+/* Rows that are computed together, and the places of their sums. */
 struct row_set {
     const uint8_t *w;    /* the first row */
     size_t row_apart;    /* rows from one to the next */
@@ -65,7 +65,7 @@ INLINE void span_add(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size
     }
 }
 
-/* Where a row set stands: its rows' memory and its inputs. */
+/* The position of a row set: its rows' memory and its inputs. */
 struct row_stand {
     const uint8_t *w;
     const void *x[TILE_MAX];
@@ -83,7 +83,7 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_
                           group_function *group, struct row_kind kind,
                           row_vector acc[STREAMS_MAX][TILE_MAX]) {
     const size_t group_bytes = kind.block_bytes * kind.group_blocks;
-    /* The sums of more than 2 inputs do not fit in registers: not unrolled, for the size of the code. */
+    /* The sums of more than 2 inputs do not fit in registers: not unrolled, to keep the code small. */
     if (n <= 2) {
         UNROLL for (size_t s = 0; s < streams; s++) {
             prefetch_lines(stand->w + s * apart, group_bytes);
@@ -98,7 +98,7 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_
     row_stand_advance(stand, n, kind);
 }
 
-/* Adds the last group, of which `rest` bytes are there, near the end of the weights. */
+/* Adds the last group, of which `rest` bytes exist, near the end of the weights. */
 INLINE void row_rest_add(const struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
                          group_function *group, row_vector acc[STREAMS_MAX][TILE_MAX]) {
     ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
@@ -135,7 +135,7 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     }
     size_t last = groups % SPAN_GROUPS;
     if (last > 0 || has_rest) {
-        /* What follows a row is another one, whose weights meet zeros of the input. */
+        /* Behind a row comes another row, whose weights meet zeros of the input. */
         const uint8_t *rest_end =
             set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
         const uint8_t *end = (const uint8_t *)weight->data + weight->rows * weight->row_bytes;
@@ -153,7 +153,7 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     }
 }
 
-/* One row times at most a tile of inputs. */
+/* One row times the inputs of at most one tile. */
 INLINE void row_tile_times(const struct matrix *weight, struct row_set set, const uint8_t *const *x, size_t n,
                            group_function *group, struct row_kind kind) {
     if (n > kind.tile) n = kind.tile;
@@ -178,7 +178,7 @@ INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inp
     const struct matrix *weight = args->weight;
     const size_t step = streams > 1 ? n : kind.tile;
     for (size_t row = begin; row < begin + count; row++) {
-        /* All tiles of inputs before the next rows: they find these rows in L1. */
+        /* All tiles of inputs before the next rows: the rows are then in L1. */
         for (size_t i = 0; i < args->input_count; i += step) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
                                         args->outputs + i * args->output_stride + row, args->output_stride};

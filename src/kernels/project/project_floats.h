@@ -13,7 +13,7 @@
 
 #include "kernels/floats.h"
 
-/* sum[input][vector] = x[input] . A[.][vector * FLOATS ..]; weights is at the first of these columns. */
+/* sum[input][vector] = x[input] . A[.][vector * FLOATS ..].  weights points to the first of these columns. */
 FLOATS_INLINE void project_tile(const size_t inputs, const size_t vectors, const uint16_t *weights,
                                 size_t columns, size_t dimension, const float *x, size_t x_stride,
                                 floats *sum) {

@@ -32,8 +32,8 @@ struct score_args {
     enum score_aggregate aggregate;
     float *scores; /* [row_end - row_begin] */
     void *scratch; /* scratch_bytes(columns), aligned to 4 */
-    /* What will be read where block b scores well is at then[b]: a line of each is asked for while
-     * these are scored, so that its page is known by then (bench/lab/prefetches.md).  NULL: nothing. */
+    /* then[b] is what will be read if block b scores well.  A line of each is prefetched while these are scored, so
+     * that its page is in the TLB (bench/lab/prefetches.md).  NULL: nothing. */
     const void *const *then;
 };
 

@@ -56,7 +56,7 @@ FLOATS_INLINE void cursor_rows(const struct score_args *args, struct score_curso
 
 /* scores[head][0 .. row_count) = q[head] . rows */
 FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const float *q, size_t q_stride,
-                            const uint8_t *const *rows, const uint8_t *const *ahead, size_t columns,
+                            const uint8_t *const *rows, const uint8_t *const *following, size_t columns,
                             float *scores) {
     floats sum[8];
     FLOATS_UNROLL
@@ -65,8 +65,8 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
         floats row[8];
         FLOATS_UNROLL
         for (size_t r = 0; r < row_count; r++) row[r] = floats_load_half(rows[r] + d * 2);
-        if (d * 2 % SCORE_LINE == 0) /* one by one: a burst would fill the miss queue and stop the loads */
-            for (size_t r = 0; r < row_count; r++) floats_prefetch(ahead[r] + d * 2);
+        if (d * 2 % SCORE_LINE == 0) /* one by one: a burst would fill the miss queue and stall the loads */
+            for (size_t r = 0; r < row_count; r++) floats_prefetch(following[r] + d * 2);
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
             floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -80,19 +80,19 @@ FLOATS_INLINE void row_tile(const size_t heads, const size_t row_count, const fl
 
 /* The scores of 8 rows: the largest over `heads` heads. */
 FLOATS_INLINE floats8 rows_score(const float *q, size_t q_stride, size_t heads, const uint8_t *const *rows,
-                                 const uint8_t *const *ahead, size_t columns) {
+                                 const uint8_t *const *following, size_t columns) {
     float scores[SCORE_HEADS * SCORE_ROWS];
-    float least[SCORE_ROWS];
-    for (size_t i = 0; i < SCORE_ROWS; i++) least[i] = -INFINITY;
-    floats8 best = floats8_load(least);
+    float smallest[SCORE_ROWS];
+    for (size_t i = 0; i < SCORE_ROWS; i++) smallest[i] = -INFINITY;
+    floats8 best = floats8_load(smallest);
     for (size_t head = 0; head < heads;) {
         size_t take = heads - head >= 4 ? 4 : heads - head == 3 ? 1 : heads - head;
         const float *query = q + head * q_stride;
         for (size_t r = 0; r < SCORE_ROWS && take == 4; r += 2)
-            row_tile(4, 2, query, q_stride, rows + r, ahead + r, columns, scores + r);
+            row_tile(4, 2, query, q_stride, rows + r, following + r, columns, scores + r);
         for (size_t r = 0; r < SCORE_ROWS && take == 2; r += 4)
-            row_tile(2, 4, query, q_stride, rows + r, ahead + r, columns, scores + r);
-        if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, ahead, columns, scores);
+            row_tile(2, 4, query, q_stride, rows + r, following + r, columns, scores + r);
+        if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, following, columns, scores);
         for (size_t i = 0; i < take; i++)
             best = floats8_max_or_nan(best, floats8_load(scores + i * SCORE_ROWS));
         head += take;
@@ -100,7 +100,7 @@ FLOATS_INLINE floats8 rows_score(const float *q, size_t q_stride, size_t heads, 
     return best;
 }
 
-/* The queries' sum in scratch: score is linear in them. */
+/* The queries' sum, in scratch: the score is linear in them. */
 static const float *queries_sum(const struct score_args *args) {
     float *sum = args->scratch;
     memcpy(sum, args->q, args->columns * sizeof *sum);
@@ -119,15 +119,15 @@ FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const 
     uint64_t asked = at.block; /* of `then` */
     if (args->row_begin + distance < args->row_end) cursor_step(args, &next, distance);
     for (uint64_t row = args->row_begin; row < args->row_end; row += SCORE_ROWS) {
-        const uint8_t *rows[SCORE_ROWS], *ahead[SCORE_ROWS];
+        const uint8_t *rows[SCORE_ROWS], *following[SCORE_ROWS];
         size_t count = args->row_end - row < SCORE_ROWS ? (size_t)(args->row_end - row) : SCORE_ROWS;
         cursor_rows(args, &at, count, rows);
         for (; args->then != NULL && asked < at.block; asked++) floats_prefetch(args->then[asked]);
         if (row + distance + SCORE_ROWS <= args->row_end)
-            cursor_rows(args, &next, SCORE_ROWS, ahead);
+            cursor_rows(args, &next, SCORE_ROWS, following);
         else
-            memcpy(ahead, rows, sizeof ahead);
-        floats8 scores = rows_score(q, args->q_stride, heads, rows, ahead, columns);
+            memcpy(following, rows, sizeof following);
+        floats8 scores = rows_score(q, args->q_stride, heads, rows, following, columns);
         float *target = args->scores + (row - args->row_begin);
         if (count == SCORE_ROWS) {
             floats8_store(target, scores);

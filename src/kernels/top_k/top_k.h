@@ -16,7 +16,7 @@ struct top_k_args {
     size_t count;        /* at most 2^31 */
     size_t k;            /* of which min(k, count) are taken */
     uint32_t
-        index_first; /* added to every index: sinks and recent rows are the caller's, who gives the middle */
+        index_first;   /* added to every index: the caller owns sinks and recent rows and passes the middle */
     uint32_t *indices; /* out: [min(k, count)], ascending */
     void *scratch;     /* scratch_bytes(count, k), aligned to 64 */
 };

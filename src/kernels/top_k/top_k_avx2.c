@@ -19,18 +19,18 @@ FLOATS_INLINE __m256i lanes_first(unsigned mask) {
 }
 
 static uint64_t mask_of(const float *scores, float threshold) {
-    const __m256 least = _mm256_set1_ps(threshold);
+    const __m256 limits = _mm256_set1_ps(threshold);
     uint64_t mask = 0;
     FLOATS_UNROLL
     for (size_t n = 0; n < 8; n++) {
-        __m256 taken = _mm256_cmp_ps(_mm256_loadu_ps(scores + n * 8), least, _CMP_NLT_UQ);
+        __m256 taken = _mm256_cmp_ps(_mm256_loadu_ps(scores + n * 8), limits, _CMP_NLT_UQ);
         mask |= (uint64_t)(unsigned)_mm256_movemask_ps(taken) << n * 8;
     }
     return mask;
 }
 
-static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at) {
-    const __m256i limit = _mm256_set1_epi32((int)least);
+static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t key_min, size_t at) {
+    const __m256i limit = _mm256_set1_epi32((int)key_min);
     size_t i = begin;
     for (; i + 8 <= end; i += 8) {
         __m256i key = _mm256_loadu_si256((const __m256i *)(set->keys + i));
@@ -43,7 +43,7 @@ static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t le
     }
     for (; i < end; i++) {
         set->indices[at] = set->indices[i];
-        at += set->keys[i] >= least;
+        at += set->keys[i] >= key_min;
     }
     return at;
 }

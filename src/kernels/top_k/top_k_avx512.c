@@ -3,17 +3,17 @@
 #include "kernels/top_k/top_k_select.h"
 
 static uint64_t mask_of(const float *scores, float threshold) {
-    const __m512 least = _mm512_set1_ps(threshold);
+    const __m512 limits = _mm512_set1_ps(threshold);
     uint64_t mask = 0;
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++)
-        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(scores + n * FLOATS), least, _CMP_NLT_UQ)
+        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(scores + n * FLOATS), limits, _CMP_NLT_UQ)
                 << n * 16;
     return mask;
 }
 
-static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at) {
-    const __m512i limit = _mm512_set1_epi32((int)least);
+static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t key_min, size_t at) {
+    const __m512i limit = _mm512_set1_epi32((int)key_min);
     size_t i = begin;
     for (; i + FLOATS <= end; i += FLOATS) {
         __m512i index = _mm512_loadu_si512(set->indices + i);
@@ -25,7 +25,7 @@ static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t le
     }
     for (; i < end; i++) {
         set->indices[at] = set->indices[i];
-        at += set->keys[i] >= least;
+        at += set->keys[i] >= key_min;
     }
     return at;
 }

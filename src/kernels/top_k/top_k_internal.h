@@ -5,17 +5,17 @@
 #include "kernels/top_k/top_k.h"
 #include "tensor/half.h"
 
-/* Each overwrites the entries that it does better. */
+/* Each overwrites the entries that it improves. */
 void top_k_ref_install(struct top_k_kernels *kernels);
 void top_k_avx2_install(struct top_k_kernels *kernels);
 void top_k_avx512_install(struct top_k_kernels *kernels);
 void top_k_neon_install(struct top_k_kernels *kernels);
 
-/* Exact for all: digit by digit.  What the others fall back on; needs TOP_K_REF_SCRATCH_BYTES of scratch. */
+/* Exact for all inputs, digit by digit: the fallback of the others.  Needs TOP_K_REF_SCRATCH_BYTES of scratch. */
 enum { TOP_K_REF_SCRATCH_BYTES = 256 * sizeof(size_t) };
 void top_k_ref(const struct top_k_args *args);
 
-/* The order of scores as that of unsigned integers. */
+/* Maps scores to unsigned integers of the same order. */
 static inline uint32_t top_k_key(float score) {
     uint32_t bits = float_to_bits(score + 0.0f); /* -0 becomes +0 */
     if ((bits & 0x7fffffffu) > 0x7f800000u) return UINT32_MAX;

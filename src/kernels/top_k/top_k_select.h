@@ -23,26 +23,27 @@ enum {
     BINS = 1 << BIN_BITS,
     SAMPLE_MAX = 2048,
     COUNT_SMALL = 1024, /* from here on a sample is worth it */
-    SLACK = 64 /* a compressing store writes a whole register; the room is asked for once per SLACK */
+    SLACK = 64 /* a compressing store writes a whole register; the capacity is checked once per SLACK */
 };
 
 struct candidates {
-    uint32_t *indices; /* [room + SLACK], ascending */
-    uint32_t *keys;    /* [room + SLACK] */
-    uint32_t *ranked;  /* [room + SLACK]: a copy of the keys to be reordered */
-    size_t room;
+    uint32_t *indices; /* [capacity + SLACK], ascending */
+    uint32_t *keys;    /* [capacity + SLACK] */
+    uint32_t *ranked;  /* [capacity + SLACK]: a copy of the keys to be reordered */
+    size_t capacity;
 };
 
-/* Bit i: scores[i] is not below the threshold (NaN too). */
+/* Bit i: scores[i] is not below the threshold (or is NaN). */
 static uint64_t mask_of(const float *scores, float threshold);
-/* Moves the indices of candidates [begin, end) whose key is at least `least` to place `at` on; the place after. */
-static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t least, size_t at);
+/* Moves the indices of candidates [begin, end) with keys of key_min or more to place `at` on.  Returns the place
+ * behind them. */
+static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t key_min, size_t at);
 
-FLOATS_INLINE size_t candidate_room(size_t count, size_t k) { return min_size(count, 4 * k + 8192); }
+FLOATS_INLINE size_t candidate_capacity(size_t count, size_t k) { return min_size(count, 4 * k + 8192); }
 
 static size_t scratch_bytes(size_t count, size_t k) {
-    size_t room = align_up(candidate_room(count, k) + SLACK, 16);
-    return sizeof(uint32_t) * (BINS + SAMPLE_MAX + 3 * room);
+    size_t capacity = align_up(candidate_capacity(count, k) + SLACK, 16);
+    return sizeof(uint32_t) * (BINS + SAMPLE_MAX + 3 * capacity);
 }
 
 static float key_score(uint32_t key) {
@@ -50,8 +51,8 @@ static float key_score(uint32_t key) {
     return bits_to_float((key >> 31) != 0 ? key ^ 0x80000000u : ~key);
 }
 
-/* The rank-th largest (from 1) of `count` keys, which it reorders; how many of those equal to it belong to the
- * rank largest, and how many there are. */
+/* The rank-th largest (from 1) of `count` keys, which it reorders.  Also how many equal to it belong to the `rank`
+ * largest, and how many equal to it there are. */
 struct ranked_key {
     uint32_t key;
     size_t wanted, equal;
@@ -86,7 +87,7 @@ static struct ranked_key key_ranked(uint32_t *keys, size_t count, size_t rank, u
     }
 }
 
-/* A score that about k of the scores, and a few more, are not below. */
+/* A score below which all but about k, and a few more, of the scores lie. */
 static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_t *sample) {
     const size_t count = args->count, size = min_size(count / 32, SAMPLE_MAX);
     if (count < COUNT_SMALL) return -INFINITY;
@@ -94,7 +95,7 @@ static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_
     const double rank = expected + 3 * sqrt(expected) + 4;
     if (rank >= (double)size) return -INFINITY;
     const uint64_t step = count / size;
-    for (size_t i = 0; i < size; i++) { /* one of every step scores, at a place that follows no period */
+    for (size_t i = 0; i < size; i++) { /* one per step scores, at places without a period */
         uint64_t place = (uint32_t)i * 2654435761u * step >> 32;
         sample[i] = float_to_bits(args->scores[i * step + place]);
     }
@@ -102,10 +103,10 @@ static float threshold_of(const struct top_k_args *args, uint32_t *bins, uint32_
     return key_score(key_ranked(sample, size, (size_t)rank, bins).key);
 }
 
-/* Lists the scores that are not below the threshold; how many: more than there is room for, and it stopped. */
+/* Lists the scores that are not below the threshold; returns how many.  More than the capacity: it stopped. */
 static size_t collect(const struct top_k_args *args, float threshold, struct candidates *set) {
     size_t found = 0, i = 0;
-    for (; i + SLACK <= args->count && found <= set->room; i += SLACK) {
+    for (; i + SLACK <= args->count && found <= set->capacity; i += SLACK) {
         uint64_t mask = mask_of(args->scores + i, threshold);
         uint32_t *list = set->indices + found, *end = list + __builtin_popcountll(mask);
         do {
@@ -115,13 +116,13 @@ static size_t collect(const struct top_k_args *args, float threshold, struct can
                 mask &= mask - 1;
                 __asm__(
                     ""
-                    : "+r"(mask)); /* else the eight are gathered into a register first, which is slower */
+                    : "+r"(mask)); /* else the eight are first gathered into a register, which is slower */
             }
             list += 8;
         } while (__builtin_expect(list < end, 0));
         found = (size_t)(end - set->indices);
     }
-    for (; i < args->count && found <= set->room; i++) {
+    for (; i < args->count && found <= set->capacity; i++) {
         set->indices[found] = (uint32_t)i;
         found += !(args->scores[i] < threshold);
     }
@@ -130,8 +131,8 @@ static size_t collect(const struct top_k_args *args, float threshold, struct can
 
 static void select_largest(const struct top_k_args *args) {
     uint32_t *bins = args->scratch, *sample = bins + BINS;
-    struct candidates set = {.room = candidate_room(args->count, args->k)};
-    const size_t stride = align_up(set.room + SLACK, 16);
+    struct candidates set = {.capacity = candidate_capacity(args->count, args->k)};
+    const size_t stride = align_up(set.capacity + SLACK, 16);
     set.keys = sample + SAMPLE_MAX;
     set.indices = set.keys + stride;
     set.ranked = set.indices + stride;
@@ -140,17 +141,17 @@ static void select_largest(const struct top_k_args *args) {
         return;
     }
     size_t count = collect(args, threshold_of(args, bins, sample), &set);
-    if (count < args->k || count > set.room) {
+    if (count < args->k || count > set.capacity) {
         top_k_ref(args);
         return;
     }
     for (size_t i = 0; i < count; i++) set.keys[i] = float_to_bits(args->scores[set.indices[i]]);
     for (size_t i = 0; i < count; i++) set.ranked[i] = set.keys[i] = top_k_key(bits_to_float(set.keys[i]));
-    struct ranked_key least = key_ranked(set.ranked, count, args->k, bins);
+    struct ranked_key last = key_ranked(set.ranked, count, args->k, bins);
     size_t split = count; /* ties are taken up to here */
-    if (least.wanted < least.equal)
-        for (split = 0; least.wanted > 0; split++) least.wanted -= set.keys[split] == least.key;
-    size_t taken = keep(&set, 0, split, least.key, 0);
-    if (least.key != UINT32_MAX) keep(&set, split, count, least.key + 1, taken);
+    if (last.wanted < last.equal)
+        for (split = 0; last.wanted > 0; split++) last.wanted -= set.keys[split] == last.key;
+    size_t taken = keep(&set, 0, split, last.key, 0);
+    if (last.key != UINT32_MAX) keep(&set, split, count, last.key + 1, taken);
     for (size_t i = 0; i < args->k; i++) args->indices[i] = set.indices[i] + args->index_first;
 }

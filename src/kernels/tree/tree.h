@@ -58,18 +58,18 @@ struct tree_layout {
         aggregate;     /* SCORE_MAX as it is initialised; SCORE_SUM: importances are sums over a group */
     size_t dimension;  /* of a key; a multiple of 8 */
     size_t node_bytes; /* of a box */
-    size_t offset[TREE_LEVEL_COUNT]; /* bytes from the start of a block to the level's first box */
+    size_t offset[TREE_LEVEL_COUNT]; /* bytes from the start of a block to the first box of the level */
     bool has_bounds;                 /* minima and maxima of the leaves' keys: */
     size_t bounds_offset; /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */
     size_t bytes;         /* of a block; a multiple of 64 */
     struct abstract_layout abstract; /* builds the leaves where they lie */
 };
-/* leaf_tokens: 8, 16, 32 or 64.  bounds: wanted with TREE_MEAN_DEVIATION too. */
+/* leaf_tokens: 8, 16, 32 or 64.  bounds: stored with TREE_MEAN_DEVIATION too. */
 void tree_layout_init(struct tree_layout *layout, size_t leaf_tokens, size_t dimension, enum tree_rank rank,
                       bool bounds);
 
-/* Rebuilds the nodes of one chunk that hold any of its tokens [token_begin, token_end), each from those of its
- * tokens that are before token_end.  Runs apart.  NaN: as in abstract.h. */
+/* Rebuilds the nodes of one chunk that hold any of its tokens [token_begin, token_end), except runs.  A node takes
+ * those of its tokens that are before token_end.  NaN: as in abstract.h. */
 struct tree_build_args {
     const struct tree_layout *layout;
     const struct kv_layout *kv;
@@ -78,7 +78,7 @@ struct tree_build_args {
     void *block; /* aligned to 16 */
 };
 void tree_build(const struct abstract_kernels *abstract, const struct tree_build_args *args);
-/* The run that ends with a chunk, from the blocks of its chunks, all of them full; where there are runs. */
+/* The run that ends with a chunk, from the blocks of its chunks, which are all full.  Only where there are runs. */
 void tree_build_run(const struct tree_layout *layout, void *const blocks[TREE_RUN_CHUNKS]);
 
 /* ---- searching ---- */
@@ -87,10 +87,10 @@ void tree_build_run(const struct tree_layout *layout, void *const blocks[TREE_RU
 struct tree_counts {
     uint64_t searches;
     uint64_t tokens, leaves;              /* that there were to choose from */
-    uint64_t nodes[TREE_LEVEL_COUNT];     /* that there were of the levels up to the start */
+    uint64_t nodes[TREE_LEVEL_COUNT];     /* nodes of the levels up to the start */
     uint64_t evaluated[TREE_LEVEL_COUNT]; /* whose importance was computed */
-    uint64_t opened[TREE_LEVEL_COUNT];    /* whose children were, or which were taken whole */
-    uint64_t whole[TREE_LEVEL_COUNT];     /* of these: taken whole, by their lower bound */
+    uint64_t opened[TREE_LEVEL_COUNT];    /* nodes whose children were evaluated, or which were taken whole */
+    uint64_t whole[TREE_LEVEL_COUNT];     /* of these: taken whole, because of their lower bound */
     uint64_t lower;                       /* lower bounds computed */
 };
 void tree_counts_add(struct tree_counts *sum, const struct tree_counts *counts);
@@ -101,7 +101,7 @@ size_t tree_query_floats(const struct tree_layout *layout, size_t group);
 void tree_query(const struct tree_layout *layout, const float *q, size_t q_stride, size_t group,
                 float *prepared);
 
-/* Nodes [node_begin, node_end) of a level of one KV head, as the level counts them from the sequence's start. */
+/* Nodes [node_begin, node_end) of a level of one KV head, counted from the start of the sequence. */
 struct tree_score_args {
     const struct tree_layout *layout;
     enum tree_level level;
@@ -115,7 +115,7 @@ struct tree_score_args {
 size_t tree_score_scratch_bytes(const struct tree_layout *layout);
 void tree_score(const struct score_kernels *score, const struct tree_score_args *args);
 
-/* The k leaves of [token_begin, token_end) with the greatest importance; among equals those with lower index. */
+/* The k leaves of [token_begin, token_end) with the largest importance; of equal ones those with the lower index. */
 struct tree_search_args {
     const struct tree_layout *layout;
     const void *const *blocks;
@@ -124,13 +124,13 @@ struct tree_search_args {
     const float *query;              /* prepared */
     size_t group;
     enum tree_level start; /* above the leaves */
-    /* Importance of the nodes of the start level that lie within the tokens: tree_start_range gives which. */
+    /* The importance of the nodes of the start level within the tokens, which tree_start_range gives. */
     const float *start_scores;
     uint32_t *indices;          /* out: [k], ascending: index of a leaf = its first token / its tokens */
     struct tree_counts *counts; /* added to */
     void *scratch;              /* tree_search_scratch_bytes, aligned to 64 */
 };
-/* Nodes of the level that lie within the tokens: [*begin, *end), may be none. */
+/* The level's nodes within the tokens: [*begin, *end), perhaps none. */
 void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t token_end, uint64_t *begin,
                       uint64_t *end);
 size_t tree_search_scratch_bytes(const struct tree_layout *layout, const struct top_k_kernels *top_k,

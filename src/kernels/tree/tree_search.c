@@ -57,7 +57,7 @@ struct search {
     float low, high, scale;
     int32_t head[TREE_LEVEL_COUNT][BUCKETS];
     size_t capacity[BUCKETS], inner[BUCKETS]; /* inner: the part of the capacity that inner nodes have */
-    size_t room[BUCKETS];                     /* capacity from the bucket up, when the wave began */
+    size_t capacity_above[BUCKETS];           /* capacity from the bucket up, when the wave began */
     bool tries_lower;
     size_t fruitless;
     float slack; /* of a lower bound, per greatest element of a box */
@@ -258,14 +258,14 @@ static bool spread_anew(struct search *search) {
 /* ---- opening ---- */
 
 /* The greatest magnitude in a box; halves are ordered as their bits are. */
-static float greatest_element(const uint8_t *box, size_t count) {
+static float largest_element(const uint8_t *box, size_t count) {
     const uint16_t *halves = (const uint16_t *)(const void *)box;
-    uint16_t greatest = 0;
+    uint16_t largest = 0;
     for (size_t i = 0; i < count; i++) {
         uint16_t magnitude = halves[i] & 0x7fffu;
-        greatest = magnitude > greatest ? magnitude : greatest;
+        largest = magnitude > largest ? magnitude : largest;
     }
-    return half_to_float(greatest);
+    return half_to_float(largest);
 }
 
 /* Takes whole what may be taken of `count` nodes, at most PROBE; those left are moved to the front: how many. */
@@ -276,10 +276,11 @@ static size_t take_whole(struct search *search, enum tree_level level, uint64_t 
     score_rows(search, count, 1, false);
     search->counts.lower += count;
     for (size_t i = 0; i < count; i++) {
-        float slack = search->slack * greatest_element(search->rows[i], 2 * args->layout->dimension);
-        float least = search->scores[i] - slack;
-        size_t bucket = isfinite(least) ? bucket_of(search, least) : 0;
-        if (bucket == 0 || search->room[bucket] > args->k || search->whole_count + leaves > args->k) {
+        float slack = search->slack * largest_element(search->rows[i], 2 * args->layout->dimension);
+        float lower = search->scores[i] - slack;
+        size_t bucket = isfinite(lower) ? bucket_of(search, lower) : 0;
+        if (bucket == 0 || search->capacity_above[bucket] > args->k ||
+            search->whole_count + leaves > args->k) {
             nodes[kept++] = nodes[i];
             continue;
         }
@@ -349,8 +350,9 @@ static void take_level(struct search *search, enum tree_level level, size_t low,
  * lies higher than they do, are opened too; within a level in the order of memory. */
 static void open_buckets(struct search *search, size_t low) {
     uint64_t nodes[PIECE];
-    size_t room = 0;
-    for (size_t bucket = BUCKETS; bucket-- > 0;) search->room[bucket] = room += search->capacity[bucket];
+    size_t capacity = 0;
+    for (size_t bucket = BUCKETS; bucket-- > 0;)
+        search->capacity_above[bucket] = capacity += search->capacity[bucket];
     for (enum tree_level level = search->args->start; level > search->args->layout->leaf; level--) {
         uint64_t first = search->args->token_begin / tree_tokens(level);
         uint64_t end_node = search->args->token_end / tree_tokens(level);
