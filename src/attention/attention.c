@@ -220,6 +220,7 @@ static enum status choose(struct attention *attention, struct stream *stream,
     const struct choice_query query = {.layer_index = layer->index,
                                        .operation = &operation,
                                        .rules = layer->rules,
+                                       .sequences = layer->sequences,
                                        .attends_next = attention->tiered == NULL};
     uint64_t began = trace_clock(trace);
     if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))

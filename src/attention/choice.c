@@ -31,6 +31,7 @@ enum status choice_init(struct choice *choice, const struct choice_options *opti
     choice->chosen = calloc(rows, sizeof *choice->chosen);
     choice->dense_items = calloc(rows, sizeof *choice->dense_items);
     choice->chosen_items = calloc(rows, sizeof *choice->chosen_items);
+    choice->slots = calloc(rows, sizeof *choice->slots);
     choice->lists = calloc(lists, sizeof *choice->lists);
     choice->candidates = calloc(rows, sizeof *choice->candidates);
     choice->picks = calloc(lists, sizeof *choice->picks);
@@ -39,7 +40,7 @@ enum status choice_init(struct choice *choice, const struct choice_options *opti
     enum status status = STATUS_OK;
     if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
         choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
-        choice->picks == NULL || choice->hits == NULL ||
+        choice->picks == NULL || choice->hits == NULL || choice->slots == NULL ||
         (options->tree_layers > 0 && choice->densities == NULL))
         status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
     if (status == STATUS_OK) status = choice_reserve(choice, (size_t)options->list_rows, error);
@@ -56,6 +57,7 @@ void choice_deinit(struct choice *choice) {
     free(choice->candidates);
     free(choice->picks);
     free(choice->hits);
+    free(choice->slots);
     free(choice->rows);
     free(choice->densities);
     *choice = (struct choice){0};

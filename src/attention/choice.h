@@ -47,6 +47,9 @@ struct choice {
     struct rows_item *chosen;           /* [chosen_count]: these have lists */
     size_t *dense_items, *chosen_items; /* the operation's item that each is of */
     struct row_list *lists;             /* [chosen_count][kv_head_count]: what `chosen` shows */
+    size_t layer_index, kv_head_first;  /* as the query had them */
+    size_t *slots;                      /* [chosen_count]: of their sequences (dial.h), where has_slots */
+    bool has_slots;
     struct select_statistics statistics;
     /* The workspace; all owned. */
     size_t row_capacity, kv_head_count;

@@ -127,8 +127,10 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
                             const struct attention_layer *layer, struct error *error) {
     const struct device_operations *operations = prefetch->device->operations;
     struct attend_operation operation;
-    const struct choice_query query = {
-        .layer_index = layer->index + 1, .operation = &operation, .rules = layer->rules};
+    const struct choice_query query = {.layer_index = layer->index + 1,
+                                       .operation = &operation,
+                                       .rules = layer->rules,
+                                       .sequences = layer->sequences};
     if (!layer->math.queries(layer->math.context, query.layer_index, &operation))
         return operations->stream_synchronize(stream, error);
     uint64_t began = trace_clock(prefetch->trace);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "attention/choice.h"
+#include "attention/dial.h"
 #include "attention/head_budgets.h"
 #include "attention/reuse_thresholds.h"
 #include "attention/select_internal.h"
@@ -34,6 +35,7 @@ struct select {
     bool bounds_mass;
     double *
         mass_bounds; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
+    struct dial *dial;               /* owned; NULL: heads keep what their rules say */
     struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
 
@@ -150,7 +152,7 @@ static bool wants_sums(const struct select *select) {
     return select->bounds_mass || select->layout.sample_count > 0;
 }
 
-static enum status init(struct select *select, size_t row_capacity,
+static enum status init(struct select *select, size_t row_capacity, size_t sequence_capacity,
                         const struct select_calibration *calibration, struct error *error) {
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
@@ -170,6 +172,13 @@ static enum status init(struct select *select, size_t row_capacity,
         if (select->estimates == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     }
+    if (select->options.loss > 0) {
+        const struct dial_shape dial = {.layer_count = select->shape.layer_count,
+                                        .kv_head_count = select->shape.kv_head_count,
+                                        .sequence_capacity = sequence_capacity,
+                                        .loss = select->options.loss};
+        TRY(dial_create(&select->dial, &dial, error));
+    }
     if (!wants_sums(select) && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
     void *sums;
     TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
@@ -180,12 +189,12 @@ static enum status init(struct select *select, size_t row_capacity,
 
 enum status select_create(struct select **result, struct device *device, const struct select_shape *shape,
                           const struct select_options *options, const struct select_calibration *calibration,
-                          size_t row_capacity, struct error *error) {
+                          size_t row_capacity, size_t sequence_capacity, struct error *error) {
     *result = NULL;
     struct select *select = calloc(1, sizeof *select);
     if (select == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
     *select = (struct select){.device = device, .shape = *shape, .options = *options};
-    enum status status = init(select, row_capacity, calibration, error);
+    enum status status = init(select, row_capacity, sequence_capacity, calibration, error);
     if (status != STATUS_OK) {
         select_destroy(select);
         return status;
@@ -211,6 +220,7 @@ void select_destroy(struct select *select) {
     free(select->head_budgets);
     free(select->mass_bounds);
     free(select->estimates);
+    dial_destroy(select->dial);
     free(select);
 }
 
@@ -236,7 +246,9 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
 size_t select_tree_layers(const struct select *select) {
     return select->layout.kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
 }
-bool select_learns(const struct select *select) { return select->layout.kind == KEY_INDEX_MASS; }
+bool select_learns(const struct select *select) {
+    return select->layout.kind == KEY_INDEX_MASS || select->dial != NULL;
+}
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
 const struct mass_estimate *select_mass_estimates(const struct select *select) { return select->estimates; }
 const char *select_fallback(const struct select *select) { return select->fallback; }
@@ -280,7 +292,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
                      struct select_item *item, uint64_t *pick_count) {
     const struct select_options *options = &select->options;
     uint64_t visible = position + 1, keep = select_keep_tokens(rule->keep, visible);
-    if (rule->dense || (keep >= visible && !options->gather_all)) return false;
+    if (rule->dense || (keep >= visible && !options->gather_all && select->dial == NULL)) return false;
     if (keep > visible) keep = visible;
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
@@ -303,14 +315,30 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     return true;
 }
 
+/* Where the dial says how much each KV head picks, up to what its rule says. */
+static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot,
+                      uint64_t candidates, uint64_t most, uint64_t *picks) {
+    const uint64_t unit = select->layout.unit_tokens;
+    for (size_t head = 0; head < query->operation->kv_head_count; head++) {
+        const uint64_t wanted =
+            dial_picks(select->dial, slot, query->layer_index, query->kv_head_first + head, candidates, unit);
+        picks[head] = wanted < most ? wanted : most;
+    }
+}
+
 /* The same with what each KV head of the query's picks, [kv_head_count]. */
 static bool plan_heads(const struct select *select, const struct choice_query *query,
-                       const struct select_rule *rule, struct select_item *item, uint64_t *picks) {
+                       const struct select_rule *rule, size_t slot, struct select_item *item,
+                       uint64_t *picks) {
     uint64_t even, visible = item->position + 1, keep = select_keep_tokens(rule->keep, visible);
     if (!plan_row(select, rule, item->position, item, &even)) return false;
     uint64_t unit = select->layout.unit_tokens;
     uint64_t window = visible - (item->candidate_end - item->candidate_begin);
     item->picks = picks;
+    if (select->dial != NULL && query->sequences != NULL && !rule->window_only) {
+        plan_dial(select, query, slot, visible - window, even, picks);
+        return true;
+    }
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         picks[head] = even;
         if (select->head_budgets == NULL || rule->window_only || keep >= visible) continue;
@@ -372,7 +400,9 @@ static void plan_item_row(const struct select *select, const struct choice_query
     *candidates =
         (struct select_item){.view = item->view, .row = item->row_first + row, .position = position};
     choice->statistics.visible += (position + 1) * heads;
-    if (plan_heads(select, query, query->rules[index], candidates,
+    choice->slots[choice->chosen_count] =
+        choice->has_slots ? dial_slot(select->dial, query->sequences[index]) : 0;
+    if (plan_heads(select, query, query->rules[index], choice->slots[choice->chosen_count], candidates,
                    choice->picks + choice->chosen_count * heads)) {
         choice->chosen_items[choice->chosen_count] = index;
         choice->chosen[choice->chosen_count] =
@@ -440,6 +470,9 @@ static enum status choose_rows(const struct select *select, struct stream *strea
 void select_plan(const struct select *select, const struct choice_query *query, struct choice *choice) {
     const struct attend_operation *operation = query->operation;
     choice->dense_count = choice->chosen_count = 0;
+    choice->layer_index = query->layer_index;
+    choice->kv_head_first = query->kv_head_first;
+    choice->has_slots = select->dial != NULL && query->sequences != NULL;
     choice->everything = operation->window != 0 || !layer_selects(select, query->layer_index);
     if (choice->everything) {
         count_dense(operation, &choice->statistics);
@@ -550,11 +583,28 @@ static void estimate_mass(struct select *select, struct stream *stream,
     receipt->time_ns += clock_ns() - began;
 }
 
-/* What is said of rows that have attended, by their sums. */
+/* The estimates of the rows from choice->chosen[first] on, for the next steps of their heads. */
+static void turn_dial(struct select *select, const struct choice *choice, size_t first,
+                      const struct attend_rows_operation *rows, size_t kv_head_first) {
+    const size_t group = rows->head_count / rows->kv_head_count;
+    for (size_t i = 0; i < rows->item_count; i++)
+        for (size_t head = 0; head < rows->kv_head_count; head++) {
+            const struct select_item *item = &choice->candidates[first + i];
+            dial_add(select->dial, choice->slots[first + i], choice->layer_index,
+                     choice->kv_head_first + kv_head_first + head,
+                     item->candidate_end - item->candidate_begin,
+                     select->estimates + i * rows->head_count + head * group, group);
+        }
+}
+
+/* What is said of rows that have attended, by their sums: of choice->chosen from first on, KV heads from kv_head_first
+ * on. */
 static void account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                    struct select_statistics *statistics) {
-    if (select->bounds_mass) bound_mass(select, stream, rows, &statistics->mass_bound);
-    if (select->layout.sample_count > 0) estimate_mass(select, stream, rows, &statistics->receipt);
+                    struct choice *choice, size_t first, size_t kv_head_first) {
+    if (select->bounds_mass) bound_mass(select, stream, rows, &choice->statistics.mass_bound);
+    if (select->layout.sample_count == 0) return;
+    estimate_mass(select, stream, rows, &choice->statistics.receipt);
+    if (choice->has_slots) turn_dial(select, choice, first, rows, kv_head_first);
 }
 
 static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {
@@ -580,7 +630,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
         TRY(attend_with_mass(select, stream, &rows, 1, error));
     else
         select->device->operations->attend_rows(stream, &rows);
-    account(select, stream, &rows, &choice->statistics);
+    account(select, stream, &rows, choice, 0, 0);
     return STATUS_OK;
 }
 
@@ -604,7 +654,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = select->sums;
     select->device->operations->attend_rows(stream, &rows);
-    account(select, stream, &rows, &choice->statistics);
+    account(select, stream, &rows, choice, index, kv_head_first);
 }
 
 /* ---- prompts that are watched ---- */

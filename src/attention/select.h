@@ -32,6 +32,7 @@
 struct reuse_point;
 struct select;
 struct select_options;
+struct kv_sequence;
 
 struct select_shape { /* of a model */
     size_t layer_count, head_count, kv_head_count, k_dimension;
@@ -115,6 +116,9 @@ struct select_options {
      * chunk, which are kept beside it whatever ranks (receipt.h, device/key_sample.h).  What is chosen is the same. */
     bool receipt;
     size_t sampled_keys;
+    double
+        loss; /* above 0: what each KV head may leave out; how much it picks follows (dial.h), up to keep.  Needs
+                  * estimates, as receipt has them. */
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -146,7 +150,7 @@ struct select_rule select_rule_of(const struct select_options *options);
 /* calibration: needed for methods with weights, else not looked at. */
 enum status select_create(struct select **select, struct device *device, const struct select_shape *shape,
                           const struct select_options *options, const struct select_calibration *calibration,
-                          size_t row_capacity, struct error *error) STATUS_CHECKED;
+                          size_t row_capacity, size_t sequence_capacity, struct error *error) STATUS_CHECKED;
 void select_destroy(struct select *select); /* NULL allowed */
 const struct select_options *select_get_options(const struct select *select);
 /* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
@@ -180,7 +184,8 @@ struct choice_query {
     size_t layer_index;
     const struct attend_operation *operation; /* an item of several rows is taken row by row */
     const struct select_rule *const *rules;   /* [operation->item_count] */
-    size_t kv_head_first;                     /* of the layer: the operation's head 0 */
+    struct kv_sequence *const *sequences; /* [operation->item_count]; NULL: all keep what their rules say */
+    size_t kv_head_first;                 /* of the layer: the operation's head 0 */
     bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
 };
 

@@ -73,6 +73,8 @@ static const struct real_setting {
 } real_settings[] = {
     {"eta", offsetof(struct select_options, reuse.eta), -1, 2,
      "a number from -1 to 2, above 1: reuses nothing"},
+    {"loss", offsetof(struct select_options, loss), 0, 1,
+     "a share of the attention, 0 to 1; 0: keep decides"},
     {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
     {"reused", offsetof(struct select_options, reuse.reused), 0, 1, "a fraction of the lists, 0 to 1"},
     {"epsilon", offsetof(struct select_options, reuse.epsilon), -2, 2, "a number from -2 to 2"},
@@ -188,8 +190,8 @@ const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffe
 
 struct select_rule select_rule_of(const struct select_options *options) {
     bool everything = options->keep.ratio == 0 && options->keep.tokens == UINT64_MAX;
-    return (struct select_rule){.dense =
-                                    options->method == &select_all || (everything && !options->gather_all),
+    return (struct select_rule){.dense = options->method == &select_all ||
+                                         (everything && !options->gather_all && options->loss == 0),
                                 .window_only = options->method->recent_fraction == 1,
                                 .keep = options->keep};
 }
@@ -203,7 +205,13 @@ enum { SAMPLED_KEYS_LIMIT = 16 };
 
 static enum status add_samples(struct key_index_layout *layout, const struct select_options *options,
                                const struct select_shape *shape, struct error *error) {
-    if (!options->receipt || options->method == &select_all) return STATUS_OK;
+    if (options->loss > 0 && options->method->recent_fraction > 0)
+        return error_set(
+            error, STATUS_USAGE,
+            "select=%s: loss= needs a method that picks its tokens; quest, meanstd, hash, lowrank, tree "
+            "and exact do",
+            options->method->name);
+    if ((!options->receipt && options->loss == 0) || options->method == &select_all) return STATUS_OK;
     if (options->sampled_keys == 0 || options->sampled_keys > SAMPLED_KEYS_LIMIT)
         return error_set(error, STATUS_USAGE, "sampled_keys=%zu, expected 1 to %d of each 64",
                          options->sampled_keys, SAMPLED_KEYS_LIMIT);

@@ -146,6 +146,7 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     const struct choice_query query = {.layer_index = layer->index,
                                        .operation = &heads.operation,
                                        .rules = &layer->rules[job->index],
+                                       .sequences = &layer->sequences[job->index],
                                        .kv_head_first = head_first,
                                        .attends_next = true};
     const size_t row_count = heads.item.row_count;

@@ -282,6 +282,10 @@ const struct option_spec option_table[] = {
     {.id = OPTION_KEEP, .name = "keep",
      .kind = ARGUMENT_TEXT, .argument = "RATIO|TOKENS", .commands = COMPUTE_USERS, .group = GROUP_CACHE,
      .help = "how much of the context a token reads, per KV head: 2048, 8K, 10%"},
+    {.id = OPTION_LOSS, .name = "loss",
+     .kind = ARGUMENT_TEXT, .argument = "SHARE", .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
+     .help = "each KV head reads as many tokens as it takes to leave out no more than this share of the attention "
+             "(0.05), by the estimates of --receipt; at most --keep"},
     {.id = OPTION_RECEIPT, .name = "receipt",
      .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
      .help = "estimate how much of the attention is left out, from a sample of the keys, and say it"},

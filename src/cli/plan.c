@@ -46,8 +46,18 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
 }
 
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
-    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), option_text(options, OPTION_SET),
-                      option_text(options, OPTION_KEEP), error));
+    const char *set = option_text(options, OPTION_SET), *loss = option_text(options, OPTION_LOSS);
+    char with_loss[1024];
+    if (loss != NULL) {
+        const int length = snprintf(with_loss, sizeof with_loss, "%s%sloss=%s", set != NULL ? set : "",
+                                    set != NULL ? "," : "", loss);
+        if (length < 0 || (size_t)length >= sizeof with_loss)
+            return error_set(error, STATUS_USAGE, "--set: found %d characters, expected fewer than %zu",
+                             length, sizeof with_loss);
+        set = with_loss;
+    }
+    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), set, option_text(options, OPTION_KEEP),
+                      error));
     if (option_flag(options, OPTION_RECEIPT)) plan->select.receipt = true;
     return STATUS_OK;
 }
@@ -62,6 +72,7 @@ json_t *plan_json(const struct plan *plan) {
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
     if (plan->quantized_pages)
         json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
+    if (plan->select.loss > 0) json_add(object, "loss", json_real(plan->select.loss));
     json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;
 }

@@ -39,7 +39,8 @@ static enum status make_select(struct engine *engine, const struct select_option
                                      : NULL};
     if (status == STATUS_OK)
         status = select_create(&engine->select, engine->model->device, &shape, options, &calibration,
-                               max_size(engine->batch_size, engine->sequence_capacity), error);
+                               max_size(engine->batch_size, engine->sequence_capacity),
+                               engine->sequence_capacity, error);
     calibration_close(file);
     free(path);
     return status;

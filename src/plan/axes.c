@@ -168,6 +168,8 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         return error_set(error, STATUS_USAGE,
                          "--set reuse=%s: what goes when RAM is full is a question with --kv-disk only",
                          plan_method(plan, AXIS_REUSE, name, sizeof name));
+    if (plan->select.loss > 0) plan->select.receipt = true;
+    if (keep == NULL && plan->select.loss > 0) keep = "100%"; /* what is left out decides */
     if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
     TRY(select_keep_parse(&plan->select.keep, keep, error));
     if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
@@ -179,6 +181,9 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         return error_set(error, STATUS_USAGE,
                          "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD",
                          keep);
+    if (plan->select.method == &select_all && plan->select.loss > 0)
+        return error_set(error, STATUS_USAGE,
+                         "--loss: select=all leaves nothing out; choose --preset or --set select=METHOD");
     return STATUS_OK;
 }
 

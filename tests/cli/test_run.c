@@ -369,6 +369,17 @@ static void selection_is_reported(void **state) {
     assert_int_equal(told.code, 0);
     assert_non_null(strstr(told.complaints, "receipt: left out "));
     process_deinit(&told);
+    told = LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "hata", "--loss", "2");
+    assert_int_equal(told.code, 2);
+    assert_non_null(strstr(told.complaints, "a share of the attention"));
+    process_deinit(&told);
+    free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos", "--temp",
+                "0", "--preset", "hata", "--set", "dense=0,recent=4,sinks=2", "--loss", "0.3"));
+    root = load_json();
+    kept = json_number_value(json_object_get(json_object_get(root, "selection"), "kept_ratio"));
+    assert_true(kept > 0.2 && kept < 1);
+    assert_true(json_number_value(json_object_get(json_object_get(root, "plan"), "loss")) == 0.3);
+    json_decref(root);
 }
 
 /* --preset clo: every query alike, so that only age and the first step choose; above 1 nothing is reused. */

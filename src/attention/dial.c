@@ -1,0 +1,101 @@
+#include "attention/dial.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "cache/kv_cache.h"
+
+enum { PICKS_MIN = 32 };
+
+/* Of estimates, what the last one counts; of the logarithm of how far the mean is off, what picks follow at once. */
+static const double NEWEST = 0.5, GROWTH = 0.6, SHRINKAGE = 0.15;
+static const double OFF_MAX = 1.2, FLOOR = 0.1; /* FLOOR: of the target, what a logarithm takes as nothing */
+
+struct dial_head {
+    double picks; /* 0: nothing is known */
+    double left_out;
+};
+
+struct dial_sequence {
+    const struct kv_sequence *sequence; /* NULL: nobody's */
+    uint64_t generation;
+    uint64_t used; /* the lowest goes when there is another sequence */
+};
+
+struct dial {
+    struct dial_shape shape;
+    struct dial_sequence *sequences; /* owned; [sequence_capacity] */
+    struct dial_head *heads;         /* owned; [sequence_capacity][layer][kv head] */
+    uint64_t clock;
+};
+
+enum status dial_create(struct dial **result, const struct dial_shape *shape, struct error *error) {
+    struct dial *dial = calloc(1, sizeof *dial);
+    *result = NULL;
+    if (dial == NULL) return error_set(error, STATUS_MEMORY, "loss: out of memory");
+    *dial = (struct dial){.shape = *shape};
+    dial->sequences = calloc(shape->sequence_capacity, sizeof *dial->sequences);
+    dial->heads =
+        calloc(shape->sequence_capacity * shape->layer_count * shape->kv_head_count, sizeof *dial->heads);
+    if (dial->sequences == NULL || dial->heads == NULL) {
+        dial_destroy(dial);
+        return error_set(error, STATUS_MEMORY, "loss: no memory for %zu sequences", shape->sequence_capacity);
+    }
+    *result = dial;
+    return STATUS_OK;
+}
+
+void dial_destroy(struct dial *dial) {
+    if (dial == NULL) return;
+    free(dial->sequences);
+    free(dial->heads);
+    free(dial);
+}
+
+static struct dial_head *head_of(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head) {
+    return &dial->heads[(slot * dial->shape.layer_count + layer_index) * dial->shape.kv_head_count + kv_head];
+}
+
+size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
+    size_t slot = 0;
+    for (size_t i = 0; i < dial->shape.sequence_capacity; i++) {
+        if (dial->sequences[i].sequence == sequence) {
+            slot = i;
+            break;
+        }
+        if (dial->sequences[i].used < dial->sequences[slot].used) slot = i;
+    }
+    struct dial_sequence *found = &dial->sequences[slot];
+    const uint64_t generation = kv_sequence_generation(sequence);
+    if (found->sequence != sequence || found->generation != generation) {
+        struct dial_head *heads = head_of(dial, slot, 0, 0);
+        for (size_t i = 0; i < dial->shape.layer_count * dial->shape.kv_head_count; i++)
+            heads[i] = (struct dial_head){0};
+    }
+    *found = (struct dial_sequence){.sequence = sequence, .generation = generation, .used = ++dial->clock};
+    return slot;
+}
+
+uint64_t dial_picks(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head,
+                    uint64_t candidates, uint64_t unit) {
+    const struct dial_head *head = head_of(dial, slot, layer_index, kv_head);
+    const double wanted = head->picks > 0 ? head->picks : ceil(DIAL_FIRST * (double)candidates);
+    const uint64_t picks = wanted < (double)candidates ? (uint64_t)ceil(wanted) : candidates;
+    const uint64_t whole = (picks + unit - 1) / unit * unit;
+    return whole < candidates ? whole : candidates;
+}
+
+void dial_add(struct dial *dial, size_t slot, size_t layer_index, size_t kv_head, uint64_t candidates,
+              const struct mass_estimate *estimates, size_t group) {
+    struct dial_head *head = head_of(dial, slot, layer_index, kv_head);
+    const double target = DIAL_MARGIN * dial->shape.loss;
+    double left_out = 0;
+    for (size_t i = 0; i < group; i++) left_out = fmax(left_out, estimates[i].left_out);
+    if (head->picks == 0)
+        *head = (struct dial_head){.picks = DIAL_FIRST * (double)candidates, .left_out = left_out};
+    head->left_out += NEWEST * (left_out - head->left_out);
+    const double off = log((head->left_out + FLOOR * target) / ((1 + FLOOR) * target));
+    const double bounded = fmax(fmin(off, OFF_MAX), -OFF_MAX);
+    head->picks *= exp((bounded > 0 ? GROWTH : SHRINKAGE) * bounded);
+    head->picks = fmax(fmin(head->picks, (double)candidates), fmin(PICKS_MIN, (double)candidates));
+}

@@ -1,0 +1,46 @@
+/* dial: how many tokens each KV head picks, so that what it leaves out stays below options.loss (--loss).
+ *
+ * A head's picks of a step follow from the estimates of its steps before (receipt.h), by the query head of its group
+ * that left out most, smoothed: above the target more are picked in the next step, below it fewer, more slowly.  The
+ * target is DIAL_MARGIN of what was asked for: estimates are of a sample, and a query wants more than the one before it
+ * at times.
+ *
+ *   1  What a head picks depends on its own sequence's rows alone, in their order: not on the batch, on threads, on
+ *      what is in memory or on time.
+ *   2  A sequence that is cut, or is another one (kv_sequence_generation), begins anew, at DIAL_FIRST of its context.
+ *
+ * Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_DIAL_H
+#define LOAM_ATTENTION_DIAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+#define DIAL_MARGIN 0.7
+#define DIAL_FIRST  0.5 /* of the candidates, before anything is known */
+
+struct dial;
+struct kv_sequence;
+
+struct dial_shape {
+    size_t layer_count, kv_head_count, sequence_capacity;
+    double loss; /* above 0 */
+};
+enum status dial_create(struct dial **dial, const struct dial_shape *shape, struct error *error)
+    STATUS_CHECKED;
+void dial_destroy(struct dial *dial); /* NULL allowed */
+
+/* Where a sequence's state is, for the two below; valid until another one asks. */
+size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence);
+/* Of so many candidates, in whole units. */
+uint64_t dial_picks(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head,
+                    uint64_t candidates, uint64_t unit);
+/* What the group's heads left out where so many of so many candidates were picked. */
+void dial_add(struct dial *dial, size_t slot, size_t layer_index, size_t kv_head, uint64_t candidates,
+              const struct mass_estimate *estimates, size_t group);
+
+#endif
