@@ -204,7 +204,7 @@ static struct sample_sums add_weights(const struct sampler *sampler, double s) {
 
 static struct mass_estimate estimate(const struct sampler *sampler, size_t head, struct softmax_sum listed) {
     const struct mass_estimate unknown = {.left_out = 1, .upper = 1};
-    const float one = 1, top = score_keys(sampler, head, listed.greatest);
+    const float one = 1, top = score_keys(sampler, head, listed.largest);
     const double w = sampler->keys_per_key, n = (double)sampler->key_count;
     const size_t padded = align_up(sampler->key_count, LANES);
     memset(sampler->weights, 0, padded * sizeof *sampler->weights);
@@ -215,7 +215,7 @@ static struct mass_estimate estimate(const struct sampler *sampler, size_t head,
                                                                    .s = &one,
                                                                    .row_count = padded,
                                                                    .mass = sampler->weights});
-    const double s = (double)listed.sum * exp((double)listed.greatest - (double)top);
+    const double s = (double)listed.sum * exp((double)listed.largest - (double)top);
     const struct sample_sums sums = add_weights(sampler, s);
     const double sum = sums.sum, all = s + w * sum;
     const double spread = n > 1 ? fmax(sums.squares - sum * sum / n, 0) / (n - 1) : sums.squares;
