@@ -229,12 +229,15 @@ size_t select_key_index_bytes(const struct select *select) { return select->layo
 
 void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
-    size_t parameter = key_index_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens;
+    size_t parameter = key_index_scored_tokens(&select->layout);
     const bool by_level = select->layout.kind == KEY_INDEX_LEVEL;
     if (by_level || select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
-    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, options->method->name,
+    const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
+    if (select->layout.kind == KEY_INDEX_ABSTRACT)
+        name = select->layout.abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
+    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, name,
                               spreads ? "-meanstd" : "", by_level ? "-mean" : "",
                               select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
                               select->weights_digest);
@@ -372,8 +375,7 @@ static void count_chosen(const struct select *select, const struct select_item *
         uint64_t picks = select_item_picks(item, head);
         statistics->kept += select_item_kept(item, head);
         if (picks > 0 && picks < candidates && select->layout.kind != KEY_INDEX_TREE)
-            statistics->evaluated +=
-                candidates / (key_index_scores_tokens(&select->layout) ? 1 : select->layout.unit_tokens);
+            statistics->evaluated += candidates / key_index_scored_tokens(&select->layout);
     }
 }
 

@@ -104,7 +104,8 @@ struct select_options {
     size_t bits;          /* hash: of a code */
     size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
     size_t leaf;          /* tree: tokens of a leaf */
-    enum tree_rank rank;  /* tree: what leaves are ranked by */
+    size_t take; /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
+    enum tree_rank rank; /* tree: what leaves are ranked by */
     enum select_heads heads;
     enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation.md) */
     enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */

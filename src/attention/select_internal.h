@@ -33,6 +33,10 @@ enum status select_layout_pages(struct key_index_layout *layout, const struct se
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) STATUS_CHECKED;
 
+enum status select_layout_abstracts(struct key_index_layout *layout, const struct select_shape *shape,
+                                    const struct select_options *options, size_t page,
+                                    enum abstract_kind kind, struct error *error) STATUS_CHECKED;
+
 /* The layout of the key index that the options come to. */
 enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) STATUS_CHECKED;

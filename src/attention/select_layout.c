@@ -26,10 +26,20 @@ enum status select_layout_pages(struct key_index_layout *layout, const struct se
                                 struct error *error) {
     size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
     TRY(check_page(options, page, error));
+    return select_layout_abstracts(layout, shape, options, page, kind, error);
+}
+
+enum status select_layout_abstracts(struct key_index_layout *layout, const struct select_shape *shape,
+                                    const struct select_options *options, size_t page,
+                                    enum abstract_kind kind, struct error *error) {
+    const size_t take = options->take;
+    if (take != 0 && (take < page || take > KV_CHUNK_TOKENS || (take & (take - 1)) != 0))
+        return error_set(error, STATUS_USAGE, "select=%s: take=%zu, expected %zu to 64, a power of two",
+                         options->method->name, take, page);
     layout->kind = KEY_INDEX_ABSTRACT;
     layout->abstract_kind = kind;
     layout->aggregate = select_aggregate(options, SCORE_MAX);
-    layout->unit_tokens = page;
+    layout->unit_tokens = take != 0 ? take : page;
     layout->bounds_apart = kind != ABSTRACT_MIN_MAX && options->mass_bound;
     layout->has_bounds = kind == ABSTRACT_MIN_MAX || layout->bounds_apart;
     abstract_layout_init(&layout->abstract, page, shape->k_dimension, layout->has_bounds,

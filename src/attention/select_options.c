@@ -52,6 +52,7 @@ static const struct setting {
     {"norms", NULL, offsetof(struct select_options, norms), true},
     {"columns", NULL, offsetof(struct select_options, columns), false},
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
+    {"take", NULL, offsetof(struct select_options, take), false},
     {"rank", "bound or meanstd", 0, false},
     {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"receipt", NULL, offsetof(struct select_options, receipt), true},

@@ -166,16 +166,17 @@ enum key_index_kind {
 struct key_index_layout {
     enum key_index_kind kind;
     size_t bytes; /* of a chunk's block, a multiple of 64; 0 for KEY_INDEX_NONE */
-    size_t
-        unit_tokens; /* tokens that are picked together: 1, or those of a page, which has the score of its best token
-                         * where tokens are scored (key_index_scores_tokens) */
+    /* Tokens that are picked together: 1, or those of a page.  Where fewer are scored together
+     * (key_index_scored_tokens) a page has the best of its scores. */
+    size_t unit_tokens;
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
     struct level_layout level;
     struct tree_layout tree; /* unit_tokens are those of a leaf */
-    /* Whether minima and maxima of each unit's keys lie in the block, as [64 / unit_tokens][2][k_dimension] halves from
-     * bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are not what ranks. */
+    /* Whether minima and maxima of the keys that are scored together lie in the block, as
+     * [64 / scored tokens][2][k_dimension] halves from bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are
+     * not what ranks. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
     bool use_norms; /* KEY_INDEX_HASH */
@@ -192,6 +193,12 @@ static inline bool key_index_scores_tokens(const struct key_index_layout *layout
     return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
            layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
            layout->kind == KEY_INDEX_KEYS;
+}
+
+/* Tokens that one score is of. */
+static inline size_t key_index_scored_tokens(const struct key_index_layout *layout) {
+    if (key_index_scores_tokens(layout)) return 1;
+    return layout->kind == KEY_INDEX_ABSTRACT ? layout->abstract.page_tokens : layout->unit_tokens;
 }
 
 /* Columns of a KV head's weights; 0: it has none. */

@@ -78,6 +78,7 @@ static void layout_init(struct select_case *c, enum key_index_kind kind) {
                              layout->abstract_kind == ABSTRACT_MIN_MAX,
                              layout->abstract_kind == ABSTRACT_MEAN_DEVIATION);
         layout->bytes = layout->abstract.bytes;
+        while (layout->unit_tokens < KV_CHUNK_TOKENS && random_below(&c->random, 2)) layout->unit_tokens *= 2;
     } else if (kind == KEY_INDEX_HASH) {
         hash_layout_init(&layout->hash, c->columns = pick(&c->random, bits, 3));
         layout->use_norms = random_below(&c->random, 2);
@@ -304,8 +305,9 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     case KEY_INDEX_NONE: break;
     case KEY_INDEX_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
-            &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks, begin / unit,
-            end / unit, q, c->kv.k_dimension, group, scores, scratch, NULL});
+            &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks,
+            begin / c->layout.abstract.page_tokens, end / c->layout.abstract.page_tokens, q,
+            c->kv.k_dimension, group, scores, scratch, NULL});
         break;
     case KEY_INDEX_HASH:
         kernels->hash.encode(&(struct hash_encode_args){weights, c->kv.k_dimension, c->columns, q,
@@ -372,7 +374,7 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
                             const struct select_item *item, size_t head, uint32_t *rows) {
     size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
            count = 0;
-    size_t scored = key_index_scores_tokens(&c->layout) ? unit : 1; /* scores of a unit */
+    size_t scored = unit / key_index_scored_tokens(&c->layout); /* scores of a unit */
     const size_t queries = c->layout.aggregate == SCORE_SOFTMAX ? c->group : 1;
     float *scores = calloc(units * scored + 1, sizeof *scores), scales[8];
     float *of_units = calloc(queries * units + 1, sizeof *of_units);

@@ -489,6 +489,42 @@ static void a_tree_of_pages_is_quest(void **state) {
     rig_close(&rig);
 }
 
+/* Pages of 64 tokens by their best leaf of 16, a tree's or quest's: other pages than those of leaves of 64. */
+static void pages_are_kept_by_their_best_leaf(void **state) {
+    (void)state;
+    enum { FIRST = 250, COUNT = 140, LAYERS = 4 };
+    struct select_options quest = small(&select_quest, 160), tree = small(&select_tree, 160), alone = tree;
+    tree.leaf = quest.page = 16;
+    tree.take = quest.take = alone.leaf = 64;
+    struct rig rig = {0};
+    rig_open_layers(&rig, cpu_features(), 2, quest, LAYERS);
+    float *expected = decode(&rig, FIRST, COUNT);
+    char kinds[3][SELECT_KIND_BYTES];
+    select_key_index_kind(engine_select(rig.engine), kinds[0]);
+    assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
+    float *found = decode(&rig, FIRST, COUNT);
+    assert_memory_equal(found, expected, COUNT * rig.width * sizeof *found);
+    assert_true(attention_statistics(engine_attention(rig.engine)).kept > 0);
+    select_key_index_kind(engine_select(rig.engine), kinds[1]);
+    assert_string_equal(kinds[0], kinds[1]); /* the same bytes */
+    tree.rank = TREE_MEAN_DEVIATION;
+    assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
+    select_key_index_kind(engine_select(rig.engine), kinds[2]);
+    assert_string_not_equal(kinds[0], kinds[2]);
+    assert_ok(engine_set_select(rig.engine, &alone, &rig.error), rig.error);
+    free(found);
+    found = decode(&rig, FIRST, COUNT);
+    assert_true(difference(found, expected, COUNT * rig.width) > 1e-6);
+    static const size_t refused[] = {8, 48, 128};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        tree.take = refused[i];
+        assert_int_equal(engine_set_select(rig.engine, &tree, &rig.error), STATUS_USAGE);
+        assert_non_null(strstr(rig.error.message, "take="));
+    }
+    free(found), free(expected);
+    rig_close(&rig);
+}
+
 static void filled_rows_have_key_index(void **state) {
     (void)state;
     for (size_t m = 1; m < METHODS; m++) {
@@ -581,6 +617,7 @@ int main(void) {
         cmocka_unit_test(a_block_that_selects_equals_steps),
         cmocka_unit_test(less_is_different),
         cmocka_unit_test(a_tree_of_pages_is_quest),
+        cmocka_unit_test(pages_are_kept_by_their_best_leaf),
         cmocka_unit_test(filled_rows_have_key_index),
         cmocka_unit_test(evaluations_are_counted),
         cmocka_unit_test(keeps_are_read),

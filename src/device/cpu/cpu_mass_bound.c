@@ -68,7 +68,7 @@ static size_t bounder_init(struct bounder *c, const struct bound_run *run, uint8
     size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(columns));
     if (memory == NULL) return used;
     *c = (struct bounder){.run = run,
-                          .unit_tokens = run->operation->layout->unit_tokens,
+                          .unit_tokens = key_index_scored_tokens(run->operation->layout),
                           .dimension = run->kv->k_dimension,
                           .query = (float *)(void *)(memory + query),
                           .scores = (float *)(void *)(memory + scores),

@@ -46,34 +46,36 @@ static bool asks_for_pages(const struct select_run *run, const struct select_ite
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
 
-static bool scores_by_best_token(const struct key_index_layout *layout) {
-    return layout->unit_tokens > 1 && key_index_scores_tokens(layout);
+/* Scores of a unit's parts, of which it has the best; 1: the unit has one of its own. */
+static size_t scores_per_unit(const struct key_index_layout *layout) {
+    return layout->unit_tokens / key_index_scored_tokens(layout);
 }
 
 /* A NaN is the best (top_k.h). */
-static void best_of_units(const float *scores, size_t count, size_t tokens, float *best) {
+static void best_of_units(const float *scores, size_t count, size_t parts, float *best) {
     for (size_t i = 0; i < count; i++) {
-        best[i] = scores[i * tokens];
-        for (size_t t = 1; t < tokens; t++)
-            if (!(scores[i * tokens + t] <= best[i]) && best[i] == best[i]) best[i] = scores[i * tokens + t];
+        best[i] = scores[i * parts];
+        for (size_t p = 1; p < parts; p++)
+            if (!(scores[i * parts + p] <= best[i]) && best[i] == best[i]) best[i] = scores[i * parts + p];
     }
 }
 
 static void score_heads(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
-    const size_t unit_tokens = run->operation->layout->unit_tokens;
-    if (!scores_by_best_token(run->operation->layout)) {
+    const struct key_index_layout *layout = run->operation->layout;
+    const size_t parts = scores_per_unit(layout);
+    if (parts == 1) {
         run->scorer->score(range, scores, scratch);
         return;
     }
-    float *of_tokens = (float *)(void *)scratch;
-    run->scorer->score(range, of_tokens, scratch + SCORE_TOKENS * sizeof *of_tokens);
-    best_of_units(of_tokens, (size_t)(range->end - range->begin) / unit_tokens, unit_tokens, scores);
+    float *of_parts = (float *)(void *)scratch;
+    run->scorer->score(range, of_parts, scratch + SCORE_TOKENS * sizeof *of_parts);
+    best_of_units(of_parts, (size_t)(range->end - range->begin) / layout->unit_tokens, parts, scores);
 }
 
 /* Query heads whose tokens are scored in one walk. */
 static size_t heads_at_once(const struct select_run *run) {
-    const bool together = run->scorer->scores_apart && !scores_by_best_token(run->operation->layout);
+    const bool together = run->scorer->scores_apart && scores_per_unit(run->operation->layout) == 1;
     return together ? run->group : run->group / run->score_heads;
 }
 
@@ -227,7 +229,7 @@ static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
     const struct key_index_layout *layout = run->operation->layout;
     size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0;
-    if (scores_by_best_token(layout)) bytes += SCORE_TOKENS * sizeof(float);
+    if (scores_per_unit(layout) > 1) bytes += SCORE_TOKENS * sizeof(float);
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
         size_t head = i % run->operation->kv_head_count;
