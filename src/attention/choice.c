@@ -4,6 +4,33 @@
 
 #include "base/checked.h"
 
+static void add_worst(struct reuse_counts *counts, const struct mass_estimate *estimate) {
+    if (counts->estimated == 0 || estimate->left_out > counts->worst.left_out) counts->worst = *estimate;
+}
+
+void reuse_counts_add_estimates(struct reuse_counts *counts, const struct mass_estimate *estimates,
+                                const bool *hits, size_t hit_stride, size_t row_count, size_t kv_head_count,
+                                size_t group) {
+    for (size_t row = 0; row < row_count; row++)
+        for (size_t head = 0; head < kv_head_count; head++, estimates += group)
+            for (size_t i = 0; i < group && hits[row * hit_stride + head]; i++) {
+                add_worst(counts, &estimates[i]);
+                counts->left_out += estimates[i].left_out;
+                counts->estimated++;
+            }
+}
+
+static void reuse_counts_merge(struct reuse_counts *sum, const struct reuse_counts *more) {
+    if (more->estimated > 0) add_worst(sum, &more->worst);
+    sum->hits += more->hits;
+    sum->misses += more->misses;
+    sum->rows += more->rows;
+    sum->age_sum += more->age_sum;
+    if (more->age_max > sum->age_max) sum->age_max = more->age_max;
+    sum->estimated += more->estimated;
+    sum->left_out += more->left_out;
+}
+
 void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more) {
     sum->kept += more->kept;
     sum->visible += more->visible;
@@ -14,11 +41,7 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     tree_counts_add(&sum->tree, &more->tree);
     mass_bounds_merge(&sum->mass_bound, &more->mass_bound);
     mass_receipt_merge(&sum->receipt, &more->receipt);
-    sum->reuse.hits += more->reuse.hits;
-    sum->reuse.misses += more->reuse.misses;
-    sum->reuse.rows += more->reuse.rows;
-    sum->reuse.age_sum += more->reuse.age_sum;
-    if (more->reuse.age_max > sum->reuse.age_max) sum->reuse.age_max = more->reuse.age_max;
+    reuse_counts_merge(&sum->reuse, &more->reuse);
     sum->dense_ns += more->dense_ns;
 }
 

@@ -24,7 +24,16 @@ struct reuse_counts { /* KV heads of rows that chose, layer by layer */
     uint64_t hits, misses;
     uint64_t rows;             /* of the lists of hits: K and V that a fast tier has already */
     uint64_t age_sum, age_max; /* of the lists of hits, in tokens */
+    /* Query heads whose lists were hits, where the receipt estimates what is left out: how many, the sum of it, and the
+     * largest. */
+    uint64_t estimated;
+    double left_out;
+    struct mass_estimate worst;
 };
+/* estimates: [row][kv head][group]; hits: [row] of hit_stride, the first of each of kv_head_count. */
+void reuse_counts_add_estimates(struct reuse_counts *counts, const struct mass_estimate *estimates,
+                                const bool *hits, size_t hit_stride, size_t row_count, size_t kv_head_count,
+                                size_t group);
 
 struct select_statistics { /* since the last reset */
     /* (token, KV head, layer) triples attended to, and that there were; dense layers in */

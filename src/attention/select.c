@@ -562,9 +562,12 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
         mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
 }
 
+/* hits: [row] of hit_stride: KV heads whose lists are of an earlier step. */
 static void estimate_mass(struct select *select, struct stream *stream,
-                          const struct attend_rows_operation *rows, struct mass_receipt *receipt) {
-    const size_t count = rows->item_count * rows->head_count;
+                          const struct attend_rows_operation *rows, const bool *hits, size_t hit_stride,
+                          struct select_statistics *statistics) {
+    struct mass_receipt *receipt = &statistics->receipt;
+    const size_t count = rows->item_count * rows->head_count, group = rows->head_count / rows->kv_head_count;
     const uint64_t began = clock_ns();
     select->device->operations->sample_mass(
         stream, &(struct sample_mass_operation){.q = rows->q,
@@ -580,8 +583,11 @@ static void estimate_mass(struct select *select, struct stream *stream,
                                                 .key_max = SAMPLED_KEYS_MAX,
                                                 .estimates = select->estimates});
     /* A broken device says so to the step as well. */
-    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
-        mass_receipt_add(receipt, select->estimates, count, rows->head_count / rows->kv_head_count);
+    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
+        mass_receipt_add(receipt, select->estimates, count, group);
+        reuse_counts_add_estimates(&statistics->reuse, select->estimates, hits, hit_stride, rows->item_count,
+                                   rows->kv_head_count, group);
+    }
     receipt->time_ns += clock_ns() - began;
 }
 
@@ -605,7 +611,8 @@ static void account(struct select *select, struct stream *stream, const struct a
                     struct choice *choice, size_t first, size_t kv_head_first) {
     if (select->bounds_mass) bound_mass(select, stream, rows, &choice->statistics.mass_bound);
     if (select->layout.sample_count == 0) return;
-    estimate_mass(select, stream, rows, &choice->statistics.receipt);
+    estimate_mass(select, stream, rows, choice->hits + first * choice->kv_head_count + kv_head_first,
+                  choice->kv_head_count, &choice->statistics);
     if (choice->has_slots) turn_dial(select, choice, first, rows, kv_head_first);
 }
 

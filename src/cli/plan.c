@@ -111,6 +111,11 @@ json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
                     counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
     json_add_uint(object, "age_max", counts->age_max);
     json_add_uint(object, "bytes_kept", counts->rows * row_bytes);
+    const bool is_known = counts->estimated > 0; /* with --receipt */
+    json_add(object, "left_out_mean",
+             is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null());
+    json_add(object, "left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null());
+    json_add(object, "left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null());
     return object;
 }
 
@@ -135,10 +140,15 @@ const char *receipt_text(const struct select_statistics *statistics, char *buffe
         snprintf(buffer, buffer_bytes, "no attention was left out");
         return buffer;
     }
-    const int used = snprintf(
+    const struct reuse_counts *reuse = &statistics->reuse;
+    int used = snprintf(
         buffer, buffer_bytes,
         "left out %.2f ± %.2f%% of the attention, by a sample; worst step %.2f%%, worst head %.1f%%",
         100 * mean.left_out, 100 * mean.error, 100 * receipt->step_worst, 100 * receipt->worst.left_out);
+    if (reuse->estimated > 0 && used > 0 && (size_t)used < buffer_bytes)
+        used +=
+            snprintf(buffer + used, buffer_bytes - (size_t)used, "; while reusing %.2f%%, worst head %.1f%%",
+                     100 * reuse->left_out / (double)reuse->estimated, 100 * reuse->worst.left_out);
     if (bounds->count > 0 && used > 0 && (size_t)used < buffer_bytes)
         snprintf(buffer + used, buffer_bytes - (size_t)used, "; certainly caught %.2f%%",
                  100 * bounds->sum / (double)bounds->count);

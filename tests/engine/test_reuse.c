@@ -440,6 +440,52 @@ static void measured_thresholds(void **state) {
     }
 }
 
+/* What is left out while reusing is the receipt's part of heads that hit: nothing where none does, all of it where all
+ * do; and a list that is as old as its query is new leaves out more than one that was chosen now. */
+static void what_reuse_leaves_out(void **state) {
+    (void)state;
+    struct select_options options = similar(0.9, 0, 64);
+    options.receipt = true;
+    options.keep.tokens = KEEP;
+    struct rig rig;
+    rig_open(&rig, options, NULL);
+    step(&rig, 0); /* all miss */
+    struct select_statistics found = attention_statistics(rig.attention);
+    assert_int_equal(found.reuse.estimated, 0);
+    assert_int_equal(found.receipt.count, LAYERS * HEADS);
+    attention_reset_statistics(rig.attention);
+    step(&rig, 0); /* all hit */
+    found = attention_statistics(rig.attention);
+    assert_int_equal(found.reuse.estimated, LAYERS * HEADS);
+    assert_true(found.reuse.left_out == found.receipt.sum && found.receipt.sum > 0);
+    assert_true(found.reuse.worst.left_out == found.receipt.worst.left_out);
+    attention_reset_statistics(rig.attention);
+    fill(&rig, rig.q[0], GROUP * DIMENSION); /* KV head 0 misses */
+    step(&rig, 0);
+    found = attention_statistics(rig.attention);
+    assert_int_equal(found.reuse.estimated, LAYERS * HEADS / KV_HEADS);
+    assert_true(found.reuse.left_out > 0 && found.reuse.left_out < found.receipt.sum);
+    /* all heads hit, whatever their queries */
+    options.reuse.eta = -1;
+    use(&rig, options, NULL);
+    step(&rig, 0);
+    attention_reset_statistics(rig.attention);
+    step(&rig, 0);
+    const double same = attention_statistics(rig.attention).reuse.left_out;
+    for (size_t i = 0; i < Q_SIZE; i++) rig.q[0][i] = -rig.q[0][i]; /* wants what was of least weight */
+    attention_reset_statistics(rig.attention);
+    step(&rig, 0);
+    found = attention_statistics(rig.attention);
+    assert_int_equal(found.reuse.hits, STEP_LOOKUPS);
+    assert_true(found.reuse.left_out > 1.2 * same);
+    struct select_statistics sum = {.evaluated = 0};
+    select_statistics_add(&sum, &found);
+    select_statistics_add(&sum, &found);
+    assert_true(sum.reuse.estimated == 2 * found.reuse.estimated &&
+                sum.reuse.worst.left_out == found.reuse.worst.left_out);
+    rig_close(&rig);
+}
+
 /* A hit leaves the label as it is, so that queries which turn slowly are noticed. */
 static void labels_do_not_drift(void **state) {
     (void)state;
@@ -588,6 +634,7 @@ int main(void) {
         cmocka_unit_test(queries_that_are_no_numbers_choose),
         cmocka_unit_test(opposite_queries),
         cmocka_unit_test(measured_thresholds),
+        cmocka_unit_test(what_reuse_leaves_out),
         cmocka_unit_test(labels_do_not_drift),
         cmocka_unit_test(what_is_forgotten),
         cmocka_unit_test(company_changes_nothing),
