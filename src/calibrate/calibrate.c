@@ -62,11 +62,11 @@ struct calibration_run {
     struct pool *pool;
     struct samples samples;
     struct hash_head *head;
-    double began, span; /* of the present stage, as fractions of the whole */
+    double began, span; /* of the current stage, as fractions of the whole */
     const char *stage;
 };
 
-/* Shares of the work, as measured on the bundled model. */
+/* Fractions of the work, as measured on the bundled model. */
 static const double collect_share = 0.12, study_share = 0.08, reuse_share = 0.1;
 
 static bool told(struct calibration_run *run, double share) {

@@ -147,7 +147,7 @@ static void copy_shaped(const struct hash_head *h, const float *x, float *out) {
     for (size_t d = 0; d < dimension; d++) out[d] *= scale;
 }
 
-/* A query at random and some of its keys at random, labelled by counting the keys that score higher. */
+/* A random query and some of its keys at random.  A key's label follows from the number of keys that score higher. */
 static void draw_query(struct hash_head *h, size_t index, float *scores) {
     struct random random;
     random_init(&random, h->seeds[index]);
@@ -287,7 +287,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     const float *keys = h->keys + window * size * h->dimension;
     const float *q =
         samples_query(h->samples, h->layer, h->window_first + window, query, h->kv_head * h->group);
-    float *sum = found; /* of the group's queries: q.k is linear in q */
+    float *sum = found; /* sum of the group's queries: q.k is linear in q */
     for (size_t d = 0; d < h->dimension; d++) sum[d] = 0;
     for (size_t i = 0; i < h->group * h->dimension; i++) sum[i % h->dimension] += q[i];
     for (size_t i = 0; i < count; i++)

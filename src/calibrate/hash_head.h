@@ -22,7 +22,7 @@ struct hash_head {
     float *keys;                                    /* [window_count][window_size][dimension] */
     /* drawn pairs */
     size_t query_count, keys_per_query;
-    bool keeps_length; /* pairs are drawn without scaling: the published recipe */
+    bool keeps_length; /* pairs are not scaled: the published recipe */
     float *shape; /* [dimension][dimension], symmetric: what x is multiplied by before it is learned from */
     float *queries, *pair_keys, *pair_keys_across, *labels;
     uint64_t *seeds; /* [query_count] */
@@ -40,7 +40,7 @@ enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head,
 /* Fills shape with C^power, C the mean of the second moments of the loaded windows' sampled queries and of their keys
  * around the mean key, each scaled to trace = dimension. power 0: the identity. */
 enum status hash_head_shape(struct hash_head *head, double power, struct error *error) STATUS_CHECKED;
-/* Weights learned from shaped x become weights of x, in place: [bits][dimension]. */
+/* Turns weights learned from shaped x into weights of x, in place: [bits][dimension]. */
 void hash_head_unshape(const struct hash_head *head, float *weights_across, size_t bits);
 
 /* Queries at random, each with keys_per_query of all its earlier keys at random, labelled by their rank among all
@@ -48,8 +48,8 @@ void hash_head_unshape(const struct hash_head *head, float *weights_across, size
  * sqrt(dimension), which changes no sign of x W but how far the relaxed codes are from it. */
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
 
-/* What selection by hash codes catches among the tokens between `sinks` and the query's `recent` ones; means over the
- * sampled queries of the loaded windows. */
+/* What selection by hash codes catches among the tokens between `sinks` and the query's `recent` tokens.  Means over
+ * the sampled queries of the loaded windows. */
 struct hash_caught {
     /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group. */
     double recall;
@@ -64,7 +64,7 @@ enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, si
                              size_t sinks, size_t recent, struct hash_caught *caught, struct error *error)
     STATUS_CHECKED;
 
-/* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  What learning must beat. */
+/* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  The baseline of learning. */
 enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,
                                 struct error *error) STATUS_CHECKED;
 

@@ -30,7 +30,7 @@ static enum status caught_by(struct learning *l, const uint16_t *weights, struct
     return hash_head_caught(l->head, weights, o->training.bits, o->keep, o->sinks, o->recent, caught, error);
 }
 
-/* Windows to choose by: the last of those to learn from. */
+/* The windows for choosing: the last ones of the training windows. */
 static size_t choosing_windows(const struct learning *l) {
     return max_size(l->options->train_windows / 4, 1);
 }
@@ -45,7 +45,7 @@ static enum status load_choosing(struct learning *l, struct error *error) {
     return hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - count, count, error);
 }
 
-/* The candidate becomes the best when it is, on the windows to choose by (which must be loaded). */
+/* Makes the candidate the best one if it is better on the windows for choosing, which must be loaded. */
 static enum status consider(struct learning *l, enum hash_origin origin, double power, struct error *error) {
     struct hash_caught caught;
     TRY(caught_by(l, l->candidate, &caught, error));
@@ -89,7 +89,7 @@ static enum status step_done(struct learning *l, struct error *error) {
     return STATUS_OK;
 }
 
-/* Descends from what the trainer holds; what it has learned is considered after each epoch when `each`. */
+/* Descends from the trainer's weights.  With `each`, the weights after each epoch are candidates. */
 static enum status descend(struct learning *l, double power, bool each, struct error *error) {
     const struct hash_training *training = &l->options->training;
     size_t size_bytes = l->size * sizeof(float);

@@ -27,7 +27,7 @@
 #include "calibrate/hash_head.h"
 
 struct hash_learn_options {
-    struct hash_training training; /* bits, epochs and steps count; the rest is of the published recipe */
+    struct hash_training training; /* bits, epochs and steps are used; the rest is the published recipe's */
     /* Windows [0, train_windows) are for learning; the last quarter of them is for choosing the weights. */
     size_t train_windows;
     double keep;

@@ -41,7 +41,7 @@ struct hash_pairs {
     const float *labels;      /* [query_count][keys_per_query] */
 };
 
-/* Work is always cut into this many parts, so that results do not depend on the number of threads. */
+/* Work is always cut into this number of parts, so results do not depend on the number of threads. */
 enum { HASH_PAIR_SLOTS = 16 };
 
 /* The label of the key with this rank (0: largest q.k) among count earlier keys: 20 falling to 1 over the top

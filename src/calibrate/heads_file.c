@@ -9,7 +9,7 @@
 static const double tolerance = 0.05; /* published files have -0.0002 for 0 */
 enum { FILE_BYTES_MAX = 1 << 24 };
 
-/* The numbers of one line into row[count_max]; *count of them. */
+/* Reads the numbers of one line into row[count_max]; *count: how many. */
 static enum status read_line(char *line, size_t number, const char *path, double *row, size_t count_max,
                              size_t *count, struct error *error) {
     *count = 0;

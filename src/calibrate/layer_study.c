@@ -23,7 +23,7 @@ void study_round_q8(float *x, size_t count, size_t dimension) {
         }
 }
 
-/* count values, stride apart: minimum and step of 15. */
+/* Rounds count values, stride apart, to a minimum and 15 steps. */
 static void round_4(float *x, size_t count, size_t stride) {
     float smallest = INFINITY, largest = -INFINITY;
     for (size_t i = 0; i < count; i++)
@@ -123,7 +123,12 @@ static double square(const double *x, size_t count) {
     return sum;
 }
 
-/* Adds one query's part to G, and its |W_O o_full|^2.  work: [heads + 1][hidden] */
+/* Adds one query's part to G, and its
+ *
+ * W_O o_full
+ *
+ * ^2.  work: [heads + 1][hidden]
+ */
 static double add_query(struct layer_study *s, size_t query, double *g, double *work) {
     const struct model_config *config = &s->samples->model->config;
     size_t heads = config->head_count, hidden = config->hidden_size, dimension = config->v_dimension;

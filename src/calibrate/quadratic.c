@@ -28,7 +28,7 @@ double quadratic_solve(const double *g, const double *c, size_t count, double to
     for (size_t round = 0; round < ROUNDS_MAX && violation > tolerance; round++) {
         for (size_t i = 0; i < count; i++) {
             double slope = slope_at(g, c, count, x, i), curvature = 2 * g[i * count + i];
-            /* A coordinate without curvature goes downhill to its end. */
+            /* A coordinate without curvature moves downhill to its bound. */
             double step = curvature > 0 ? -slope / curvature : slope < 0 ? 1 : slope > 0 ? -1 : 0;
             x[i] = fmin(1, fmax(0, x[i] + step));
         }

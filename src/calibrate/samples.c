@@ -20,7 +20,7 @@ static int compare_sizes(const void *a, const void *b) {
 static void draw(struct random *random, size_t first, size_t end, size_t count, size_t *out) {
     ASSERT(end - first >= count);
     for (size_t i = 0; i < count; i++) {
-        /* Floyd's way: a number that is there already is replaced by the newest, which is not. */
+        /* Floyd's method: a number that was drawn before is replaced by the newest, which was not. */
         size_t newest = end - count + i, number = first + (size_t)random_below(random, newest - first + 1);
         for (size_t j = 0; j < i; j++)
             if (out[j] == number) number = newest;
@@ -29,7 +29,7 @@ static void draw(struct random *random, size_t first, size_t end, size_t count, 
     qsort(out, count, sizeof *out, compare_sizes);
 }
 
-/* The end of the window becomes copies of spans at random depths, none of them among the recent tokens. */
+/* Replaces the end of the window by copies of spans from random depths, none of them among the recent tokens. */
 static void place_probes(struct random *random, int32_t *window, size_t size, size_t probe_count) {
     size_t text = size - probe_count;
     for (size_t at = text; at < size; at += SAMPLES_SPAN) {
@@ -38,7 +38,7 @@ static void place_probes(struct random *random, int32_t *window, size_t size, si
     }
 }
 
-/* Of a span the first tokens tell which one it is; what follows can be known. */
+/* The first tokens of a span show which one it is; what follows can be predicted. */
 static void draw_probes(struct random *random, size_t text, size_t probe_count, size_t count, size_t *out) {
     enum { TELLING = 4, KNOWN = SAMPLES_SPAN - TELLING };
     draw(random, 0, probe_count / SAMPLES_SPAN * KNOWN, count, out);
@@ -79,7 +79,7 @@ static void add_similarity(struct samples *s, size_t layer, size_t head, const f
     s->similarity_sum[entry] += cosine;
 }
 
-/* Rows of a block that are of the window's run. */
+/* The rows of a block that belong to the window's run. */
 static void keep_run(struct samples *s, size_t layer, const float *q, size_t row_count) {
     const struct samples_options *o = &s->options;
     const size_t width = s->model->config.head_count * s->model->config.k_dimension,

@@ -1,4 +1,5 @@
-/* The file: key index, tensors in the order declared, the data in the same order.  A table says both once. */
+/* Writes the file: metadata, tensors in the order declared, then their data in the same order.  One table gives both.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,18 +8,18 @@
 
 enum { LANES = 8 };
 
-typedef uint64_t words __attribute__((vector_size(16))); /* a register on every machine we build for */
+typedef uint64_t words __attribute__((vector_size(16))); /* a register on every target machine */
 
 struct reading {
     const words *data;
     size_t word_count;         /* of 16 bytes */
-    _Atomic uint64_t checksum; /* keeps the compiler from leaving the reads out */
+    _Atomic uint64_t checksum; /* keeps the compiler from removing the reads */
 };
 
 static void read_range(void *context, const struct pool_worker *worker) {
     struct reading *reading = context;
     struct range range = pool_range(worker, reading->word_count, 128);
-    /* Eight sums, so that no addition waits for the one before it; named, so that they stay in registers. */
+    /* Eight sums, so that no addition waits for the previous one.  They have names so that they stay in registers. */
     words a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0}, g = {0}, h = {0};
     for (size_t i = range.begin; i + LANES <= range.end; i += LANES) {
         const words *data = reading->data + i;

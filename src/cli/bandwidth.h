@@ -15,12 +15,12 @@ struct bandwidth {
     void *memory; /* [BANDWIDTH_PASS_BYTES] owned; NULL: not open */
 };
 
-/* More than any cache; 5 to 30 ms a pass. */
+/* Larger than any cache; 5 to 30 ms a pass. */
 static const size_t BANDWIDTH_PASS_BYTES = (size_t)512 << 20;
 
 enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, struct error *error)
     STATUS_CHECKED;
-/* Nanoseconds in which all threads of the pool read BANDWIDTH_PASS_BYTES, each its own part front to back. */
+/* Nanoseconds in which all threads of the pool read BANDWIDTH_PASS_BYTES, each its own part from front to back. */
 uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool);
 void bandwidth_close(struct bandwidth *bandwidth);
 

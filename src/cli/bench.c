@@ -1,8 +1,9 @@
 /* loam bench: llama-bench's tests on loam.
  *
- * Per combination of -t, -b, -ub, -ctk and -ctv one engine; per depth its sequences are filled once and
- * cut back to the depth before each repetition, so that only the test is timed.  Token ids are random:
- * the work does not depend on them. */
+ * Each combination of -t, -b, -ub, -ctk and -ctv has an engine.  At each depth its sequences are filled once and cut
+ * back to the depth before each repetition, so only the test is timed.  Token ids are random: the work does not
+ * depend on them.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static enum status prefill(struct bench *bench, struct sequence *sequence, uint6
     return status;
 }
 
-/* Adds the time of the plain reads, one between two steps, to *read_ns; NULL: none are made. */
+/* Adds the time of the plain reads, one between two steps, to *read_ns.  NULL: there are none. */
 static enum status decode(struct bench *bench, uint64_t step_count, size_t sequence_count, uint64_t *read_ns,
                           struct error *error) {
     token_id tokens[ENGINE_SEQUENCES_MAX];
@@ -100,7 +101,7 @@ static void destroy_replays(struct bench *bench) {
     for (size_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) replay_destroy(&bench->replays[i]);
 }
 
-/* A sequence at the test's depth, of the recording; each has other pieces in the middle. */
+/* A sequence at the test's depth, made of the recording.  Each sequence has different pieces in the middle. */
 static enum status fill_replay(struct bench *bench, const struct bench_test *test, size_t index,
                                struct error *error) {
     struct sequence *sequence = bench->sequences[index];
@@ -120,7 +121,7 @@ static enum status fill_replay(struct bench *bench, const struct bench_test *tes
     return engine_fill_replay(bench->session.engine, sequence, replay, error);
 }
 
-/* Every sequence of the test is depth tokens long afterwards. */
+/* Afterwards every sequence of the test is depth tokens long. */
 static enum status set_depth(struct bench *bench, const struct bench_test *test, struct error *error) {
     for (size_t i = 0; i < test->sequence_count; i++) {
         if (i == bench->sequence_count) {
@@ -210,7 +211,7 @@ static enum status list_add(struct test_list *list, uint64_t prompt_count, uint6
     return STATUS_OK;
 }
 
-/* llama-bench's order: per depth the prompts, the generations, then the pairs; after them the batched ones. */
+/* llama-bench's order: per depth the prompts, the generations, then the pairs; the batched tests last. */
 static enum status list_tests(struct test_list *list, const struct options *options, struct error *error) {
     const struct option_value *prompts = option_list(options, OPTION_BENCH_PROMPT),
                               *generates = option_list(options, OPTION_BENCH_GENERATE),
@@ -277,7 +278,7 @@ static enum status set_axes(struct plan *plan, const struct options *options, en
     return STATUS_OK;
 }
 
-/* Whether every combination can be had, before the first is run. */
+/* Checks every combination before the first one runs. */
 static enum status check_axes(struct plan *plan, const struct options *options, struct error *error) {
     const struct option_value *k_types = option_list(options, OPTION_BENCH_CACHE_K),
                               *v_types = option_list(options, OPTION_BENCH_CACHE_V);
@@ -366,7 +367,7 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
     return STATUS_OK;
 }
 
-/* In the place of the folder of saved documents, of which none goes and to which none comes. */
+/* Replaces the folder of saved documents by a scratch folder: no document is used, added or removed. */
 static enum status use_scratch(struct bench *bench, struct error *error) {
     struct plan *plan = &bench->plan;
     if (plan->disk_directory == NULL) return STATUS_OK;

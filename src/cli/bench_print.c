@@ -85,7 +85,7 @@ static double median(double *values, size_t count) {
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Of one repetition: a step beside the reads that were made between its steps. */
+/* Of one repetition: a step compared with the reads between its steps. */
 static double sample_ratio(const struct bench_model *model, const struct bench_test *test, size_t index) {
     double steps_per_second = bench_sample_rate(test, index) / (double)test->sequence_count;
     return steps_per_second * (double)bench_step_bytes(model, test) / test->read_rates[index];
@@ -115,7 +115,7 @@ static void print_rule(size_t width, bool right) {
     output_text(right ? ": |" : " |");
 }
 
-/* The same walk prints the titles and the rule under them. */
+/* One function prints both the titles and the rule below them. */
 static void print_head_line(const struct bench_printer *p, bool rule) {
     const struct {
         const char *title;
@@ -205,7 +205,7 @@ static void add_floor(json_t *row, const struct bench_model *model, const struct
     json_add(row, "samples_fraction", list);
 }
 
-/* What is read, and where the time of attention goes (seconds of all repetitions). */
+/* What is read, and how the time of attention is divided (seconds of all repetitions). */
 static void add_selection(json_t *row, const struct bench_test *test) {
     const struct select_statistics *s = &test->select;
     char keep[32];
@@ -261,14 +261,14 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_read_bytes", tier->read_bytes);
     json_add_uint(row, "kv_write_bytes", tier->write_bytes);
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
-    json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks; and hits that are owed to them: */
+    json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks, and the hits because of them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
     if (test->fractions != NULL)
         json_add_number(row, "kv_quantized_fraction", fractions_mean(test->fractions));
 }
 
-/* llama-bench's names; what loam adds comes last. */
+/* llama-bench's names first, then loam's. */
 static json_t *row_json(const struct bench_printer *p, const struct bench_test *test) {
     const struct bench_model *model = p->model;
     json_t *row = json_object();
@@ -311,7 +311,7 @@ static void print_csv_text(const char *text) {
     output_bytes("\"", 1);
 }
 
-/* The scalar fields of the JSON row; on the first row their names above. */
+/* The scalar fields of the JSON row; on the first row also their names, above. */
 static void print_csv_row(const struct bench_printer *p, const struct bench_test *test) {
     json_t *row = row_json(p, test);
     const char *key;

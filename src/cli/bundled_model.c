@@ -9,7 +9,7 @@
 
 #define MODEL_NAME "loam-nano.gguf"
 
-/* The folder that the program itself lies in; false: the system does not say. */
+/* The folder of the program itself; false: the system does not tell. */
 static bool program_folder(char *folder, size_t size) {
     ssize_t length = readlink("/proc/self/exe", folder, size - 1);
     if (length <= 0 || (size_t)length >= size - 1) return false;

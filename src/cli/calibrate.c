@@ -41,8 +41,8 @@ static enum status read_texts(struct calibrate *c, struct error *error) {
     return STATUS_OK;
 }
 
-/* A step through `count` places that visits each once, by about the golden ratio: any stretch of such a walk is spread
- * over all of them. */
+/* A step that visits each of `count` places once, by about the golden ratio: any stretch of such a walk is spread
+ * over all places. */
 static size_t golden_step(size_t count) {
     for (size_t step = (size_t)(0.618 * (double)count + 0.5);; step++) {
         size_t a = count, b = step;
@@ -54,8 +54,8 @@ static size_t golden_step(size_t count) {
     }
 }
 
-/* Windows at equal distances over all texts.  Some are learned from, some chosen by, some held out, in this order: all
- * three of all texts. */
+/* Windows at equal distances over all texts, ordered so that learning, choosing and holding out (in this order) each
+ * get windows of all texts. */
 static enum status cut_windows(struct calibrate *c, struct error *error) {
     size_t size = c->how.window_size, count = c->how.window_count;
     c->windows = calloc(count * size, sizeof *c->windows);
@@ -90,7 +90,7 @@ static enum status choose(struct calibrate *c, struct error *error) {
     return calibrate_options_fit(&c->how, c->session.model, c->text.count, error);
 }
 
-/* A file of scores that does not fit is told before the work, not after it. */
+/* Rejects a file of scores of the wrong shape before the work. */
 static enum status check_heads(const struct calibrate *c, struct error *error) {
     const struct model_config *config = &c->session.model->config;
     const char *path = option_text(c->options, OPTION_IMPORT_HEADS);
@@ -113,7 +113,7 @@ static double mean_of(const float *values, size_t count) {
     return sum / (double)count;
 }
 
-/* Means over heads that are not idle: these find everything whatever their codes. */
+/* Means over heads that are not idle: idle heads find everything with any codes. */
 static void print_mean(const char *label, const double sums[3], size_t count) {
     if (count == 0)
         output_text("%5s     idle\n", label);
@@ -157,7 +157,7 @@ static void print_idle(const struct calibration_result *r) {
     if (count > 0) output_text("\n");
 }
 
-/* Over the query heads (or KV heads) of a layer that are not idle; 0 where all are. */
+/* Over the query heads (or KV heads) of a layer that are not idle; 0: all are. */
 static double mean_similarity(const struct calibration_result *r, size_t layer) {
     double sum = 0;
     size_t count = 0;

@@ -27,8 +27,8 @@ int exit_code(enum status status) {
     return 1;
 }
 
-/* A program started with a closed standard descriptor must not get the model file under that number.
- * What is put there fails as the closed one would: standard output cannot be written. */
+/* Opens something for each closed standard descriptor: else the model file could get its number.  It fails as the
+ * closed one would: standard output cannot be written. */
 static void fill_standard_descriptors(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
@@ -62,13 +62,13 @@ static enum status dispatch(int argc, char **argv, struct error *error) {
 
 int command_main(int argc, char **argv) {
     fill_standard_descriptors();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, told like any other */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported like any other */
     signal(SIGXFSZ, SIG_IGN); /* so is a file beyond ulimit -f */
     interrupt_install_cleanup();
     struct error error = {0};
     enum status status = dispatch(argc, argv, &error);
     struct error output_error;
-    enum status written = output_flush(&output_error); /* what was answered, also before a failure */
+    enum status written = output_flush(&output_error); /* the answer so far, also before a failure */
     if (status == STATUS_OK && written != STATUS_OK) {
         status = written;
         error = output_error;

@@ -20,7 +20,7 @@ struct command {
 
 extern const struct command command_table[COMMAND_COUNT]; /* in the order of enum command_id */
 
-/* commands: such a table, given so that what the table names does not need it. */
+/* commands: such a table.  A parameter, so that what the table names does not depend on it. */
 const struct command *command_find(const struct command *commands, const char *name); /* NULL: none */
 const char *command_nearest(const struct command *commands, const char *name);        /* NULL: nothing near */
 
@@ -47,7 +47,7 @@ enum status verify_command(const struct options *options, struct error *error) S
 enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
 
-/* Help, on standard output: of one command, or of all. */
+/* Prints the help of one command, or of all, on standard output. */
 enum status help_print_command(const struct command *command, struct error *error) STATUS_CHECKED;
 enum status help_print_all(const struct command *commands, struct error *error) STATUS_CHECKED;
 

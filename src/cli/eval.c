@@ -1,4 +1,4 @@
-/* What every evaluation needs: presets and their plans, the model, the text, and how results are reported. */
+/* What all evaluations need: presets and their plans, the model, the text, and reports. */
 #include "cli/eval.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 /* ---- presets ---- */
 
-/* "NAME", then parts behind colons: AXIS=METHOD and NAME=NUMBER as --set takes them, else as --keep. */
+/* "NAME", then parts after colons: AXIS=METHOD and NAME=NUMBER as for --set, others as for --keep. */
 static enum status read_preset(struct evaluation *evaluation, const char *label, struct plan *plan,
                                struct error *error) {
     const struct options *options = evaluation->options;
@@ -20,7 +20,7 @@ static enum status read_preset(struct evaluation *evaluation, const char *label,
         return error_set(error, STATUS_USAGE, "--preset %.40s...: too long", label);
     memcpy(parts, label, strlen(label) + 1);
     char *rest = parts, *name = strsep(&rest, ":");
-    /* --keep and --set say what an approximation keeps; full is what it is compared with. */
+    /* --keep and --set belong to approximations, not to full, with which they are compared. */
     bool is_full = strcmp(name, "full") == 0;
     if (is_full) keep = NULL;
     if (!is_full && set != NULL) snprintf(sets, sizeof sets, "%s", set);
@@ -144,7 +144,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
                                .k_type = plan->k_type,
                                .v_type = plan->v_type};
     TRY(session_create_engine(session, &dense, NULL, error));
-    for (size_t i = 0; i < evaluation->preset_count; i++) /* what one of them lacks is said before the work */
+    for (size_t i = 0; i < evaluation->preset_count; i++) /* before the work: what a preset lacks */
         TRY(evaluation_use_preset(evaluation, i, error));
     return sequence_create(&evaluation->sequence, session->engine, error);
 }

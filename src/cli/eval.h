@@ -23,8 +23,8 @@ struct evaluation {
     struct sequence *sequence;
     struct plan plans[EVAL_PRESETS_MAX];
     const char *labels[EVAL_PRESETS_MAX]; /* as --preset has them: "hata:512" */
-    size_t order[EVAL_PRESETS_MAX];       /* in which they are best run: those that watch prompts first */
-    char *preset_names;                   /* owned: the texts of labels */
+    size_t order[EVAL_PRESETS_MAX]; /* the order in which they run best: those that watch prompts first */
+    char *preset_names;             /* owned: the texts of labels */
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
@@ -34,11 +34,11 @@ struct evaluation {
     uint64_t noticed;         /* bits: presets whose fallback was told */
 };
 
-/* Refuses options that belong to another evaluation, reads the presets, checks that what is to be written can be. */
+/* Rejects options of other evaluations, reads the presets, and checks that the outputs can be written. */
 enum status evaluation_read(struct evaluation *evaluation, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* Model and tokenizer (the tokenizer alone: session_open_vocabulary); then an engine with one sequence of context_size
- * tokens. */
+/* Opens model and tokenizer (session_open_vocabulary opens the tokenizer alone), then an engine with one sequence of
+ * context_size tokens. */
 enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size, struct error *error)
     STATUS_CHECKED;
@@ -50,23 +50,23 @@ enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, s
     STATUS_CHECKED;
 void evaluation_close(struct evaluation *evaluation);
 
-/* The text of -f; the one in the binary without it.  *text is owned by the caller. */
+/* The text of -f; without -f the one in the binary.  The caller owns *text. */
 enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
                             const char **name, struct error *error) STATUS_CHECKED;
 
-/* One line of JSON to -o jsonl and to --jsonl, whichever there is; takes the object. */
+/* Writes one line of JSON to -o jsonl and to --jsonl, if they are given.  Takes the object. */
 enum status evaluation_line(struct evaluation *evaluation, json_t *object, struct error *error)
     STATUS_CHECKED;
 bool evaluation_wants_lines(const struct evaluation *evaluation);
-/* The table (-o md: standard output, else standard error unless -q), the JSON of -o json and --json FILE; commits
- * --jsonl.  Takes the root. */
+/* Writes the table (-o md: to standard output, else to standard error unless -q) and the JSON of -o json and --json
+ * FILE; commits --jsonl.  Takes the root. */
 enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
                               json_t *root, struct error *error) STATUS_CHECKED;
 /* The end of an evaluation whose work ended with `work`: reports what was measured, also when Ctrl-C cut it short, and
  * returns the first of the two that is not STATUS_OK.  run is the report's. */
 enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error),
                                 void *run, struct error *error) STATUS_CHECKED;
-/* What every report begins with: model, evaluation, seed, presets. */
+/* The fields at the beginning of every report: model, evaluation, seed, presets. */
 json_t *evaluation_json(const struct evaluation *evaluation);
 
 /* "1,024 tokens in 3.2 s" of a kind of work, for reports. */

@@ -21,7 +21,7 @@ struct question {
     char *text; /* owned */
     char *answers[ANSWERS_MAX];
     size_t answer_count;
-    struct token_list tokens; /* of the question; the document's come before */
+    struct token_list tokens; /* of the question; the document's tokens come before */
     size_t token_budget;
 };
 
@@ -112,7 +112,7 @@ static enum status tokenize(struct ask_run *run, struct error *error) {
     char *text;
     size_t length;
     TRY(evaluation_text(run->evaluation, &text, &length, &run->document_name, error));
-    /* The document ends in a line end, so that questions have tokens of their own. */
+    /* The document ends with a line end, so that questions have tokens of their own. */
     if (length == 0 || text[length - 1] != '\n') text[length++] = '\n'; /* over the closing zero */
     enum status status = tokenizer_encode(
         tokenizer, text, length, (struct tokenize_options){.add_special = true}, &run->document, error);
@@ -175,7 +175,7 @@ static enum status read_document(struct ask_run *run, struct error *error) {
     return status;
 }
 
-/* The question is read with full attention but for its last token, as any prompt is. */
+/* The question is read with full attention except for its last token, as any prompt is. */
 static enum status take_answer(struct ask_run *run, const struct question *question, uint64_t *steps,
                                double *seconds, struct error *error) {
     struct evaluation *evaluation = run->evaluation;

@@ -32,12 +32,12 @@ struct kl_run {
     size_t preset; /* being read; preset_count: the base */
     struct divergence figures[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
     double largest[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX]; /* KLD */
-    struct divergence window; /* the preset's that is being read, at one length of one window */
+    struct divergence window; /* of the current preset, at one length of one window */
     struct eval_tier_work work[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
     struct kl_choice choices[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
 
-/* An engine_each_logits: token `index` of the stretch has been read, its logits predict the next one. */
+/* An engine_each_logits: token `index` of the stretch was read, and its logits predict the next one. */
 static enum status each(void *context, uint64_t index, const float *logits, struct error *error) {
     struct kl_run *run = context;
     float *base = run->base + index * run->vocabulary_size;

@@ -40,7 +40,7 @@ static enum status read_text(struct eval_reader *reader, struct error *error) {
     free(text);
     TRY(status);
     reader->text_name = strdup(name);
-    /* The token after a window is predicted too, so a window takes one more. */
+    /* A window takes one more token: the token after it is predicted too. */
     reader->window_size = (size_t)reader->lengths[reader->length_count - 1] + 1;
     reader->window_count = reader->text.count / reader->window_size;
     int64_t chunks = option_integer(evaluation->options, OPTION_CHUNKS);
@@ -114,7 +114,7 @@ static enum status at_place(struct eval_reader *reader, const struct eval_place 
     TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
     TRY(read_until(reader, before, error));
     if (base != NULL) TRY(base(context, place, error));
-    /* Those that watch prompts last: each of them reads the whole prefix anew. */
+    /* Presets that watch prompts come last: each of them reads the whole prefix anew. */
     for (size_t i = evaluation->preset_count; i-- > 0;) {
         size_t preset = evaluation->order[i];
         if (evaluation->tiers.used) { /* each has KV of its own */

@@ -39,7 +39,7 @@ typedef enum status eval_reader_each(void *context, const struct eval_place *pla
 enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, eval_reader_each *each,
                             void *context, struct error *error) STATUS_CHECKED;
 
-/* Reads the stretch and forgets it again.  selects: each token attends as in a decode step, by the preset. */
+/* Reads the stretch and drops it again.  selects: each token attends as in a decode step, by the preset. */
 enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_place *place, bool selects,
                                 engine_each_logits *each, void *context, struct error *error) STATUS_CHECKED;
 

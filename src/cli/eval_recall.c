@@ -16,7 +16,7 @@ struct recall_run {
     struct tree_counts tree[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
 
-/* Logits of every token are asked for only so that the last layer runs for all of them. */
+/* Asks for the logits of every token only so that the last layer runs for all of them. */
 static enum status ignore_logits(void *context, uint64_t index, const float *logits, struct error *error) {
     (void)context, (void)index, (void)logits, (void)error;
     return STATUS_OK;
@@ -76,7 +76,7 @@ static void row_cells(struct table *table, const struct recall_run *run, size_t 
         table_cell(table, "all");
     else
         table_cell(table, "%zu", layer_first);
-    if (worst == SIZE_MAX) { /* the layer is dense, or there is less than what is kept */
+    if (worst == SIZE_MAX) { /* the layer is dense, or has fewer tokens than are kept */
         table_cell(table, "100.00");
         table_cell(table, "100.00");
         if (bounds_mass(run)) table_cell(table, "100.00");

@@ -16,7 +16,7 @@ static uint64_t fnv1a(uint64_t hash, const char *bytes, size_t length) {
     return hash;
 }
 
-/* The closing zero parts one text from the next. */
+/* The closing zero separates one text from the next. */
 static uint64_t mix_text(uint64_t hash, const char *text) {
     return text != NULL ? fnv1a(hash, text, strlen(text) + 1) : fnv1a(hash, "\0", 2);
 }
@@ -51,13 +51,13 @@ static enum status read_line(const char *path, const char *line, size_t length, 
     return STATUS_OK;
 }
 
-/* The beginning of a line that was being written. */
+/* The beginning of a line whose writing was cut short. */
 static bool is_begun(const char *text, size_t length) {
     static const char start[] = "{\"task\":\"";
     return memcmp(text, start, min_size(length, sizeof start - 1)) == 0;
 }
 
-/* Before anything is counted or cut, every line is looked at. */
+/* Looks at every line before anything is counted or cut. */
 static enum status read_lines(const char *path, const char *text, size_t length, const char *id,
                               evaluation_each_line *each, void *context, struct error *error) {
     for (int pass = 0; pass < 2; pass++) {

@@ -1,4 +1,4 @@
-/* eval_resume: an evaluation that goes on where an earlier one stopped, by the lines that it left. */
+/* eval_resume: continues an evaluation from the lines that an earlier one left. */
 #ifndef LOAM_CLI_EVAL_RESUME_H
 #define LOAM_CLI_EVAL_RESUME_H
 

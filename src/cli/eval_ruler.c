@@ -15,7 +15,7 @@
 #include "eval/ruler.h"
 #include "platform/clock.h"
 
-/* Tasks whose samples are made together, of one text or each of its own. */
+/* Tasks whose samples are made together, of one text, or each of its own text. */
 struct group {
     size_t tasks[RULER_TASK_COUNT]; /* by index into ruler_run.tasks */
     size_t task_count;
@@ -54,7 +54,7 @@ static void add_task(struct ruler_run *run, enum ruler_task task) {
     run->tasks[run->task_count++] = task;
 }
 
-/* The choices of --tasks are the tasks in their order, then niah and all. */
+/* The values of --tasks: the tasks in their order, then niah and all. */
 static void read_tasks(struct ruler_run *run, const struct options *options) {
     const struct option_value *list = option_list(options, OPTION_EVAL_TASKS);
     for (size_t i = 0; i < list->list_count; i++) {
@@ -155,7 +155,7 @@ static bool *done_at(const struct ruler_run *run, size_t preset, struct place pl
     return &run->done[index + place.sample];
 }
 
-/* What every line of one evaluation begins with, apart from the presets. */
+/* The fields at the beginning of every line of one evaluation, apart from the presets. */
 static void name_run(struct ruler_run *run) {
     struct evaluation *evaluation = run->evaluation;
     struct text what = {0};
@@ -233,7 +233,7 @@ static enum status take_answer(struct ruler_run *run, struct attending attending
     return evaluation_line(evaluation, object, error);
 }
 
-/* The first token_count tokens of the prompt, `kept` of which are there. */
+/* The first token_count tokens of the prompt, of which the sequence has `kept` already. */
 static enum status read_tokens(struct ruler_run *run, struct attending attending,
                                const struct ruler_sample *sample, size_t token_count, size_t kept,
                                struct error *error) {
@@ -254,21 +254,21 @@ static bool all_done(const struct ruler_run *run, const struct group *group, siz
     return true;
 }
 
-/* Every preset answers over the one KV; *held: tokens that all prompts begin with and that are there. */
+/* Every preset answers over the one KV.  *held: the sequence has the tokens that all prompts begin with. */
 static enum status answer_in_memory(struct ruler_run *run, size_t preset, struct place place,
                                     const struct group *group, const struct ruler_sample *sample,
                                     size_t common, size_t *held, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     struct attending attending = {evaluation->session.engine, evaluation->sequence};
     TRY(evaluation_use_preset(evaluation, preset, error));
-    /* Once for all, except that a method that watches the queries of a prompt must see them itself. */
+    /* Once for all presets, except those that watch the queries of a prompt: they must see them. */
     if (evaluation_watches(evaluation, preset)) *held = 0;
     TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, *held, error));
     *held = common;
     return take_answer(run, attending, preset, place, group->is_shared, sample, error);
 }
 
-/* Every preset answers over KV of its own, in the tiers; *filled: it is there. */
+/* Every preset answers over KV of its own, in the tiers.  *filled: the KV is there. */
 static enum status answer_in_tiers(struct ruler_run *run, size_t preset, struct place place,
                                    const struct group *group, const struct ruler_sample *sample,
                                    size_t common, size_t *held, bool *filled, struct error *error) {
@@ -322,8 +322,8 @@ static enum status run_group(struct ruler_run *run, const struct group *group, s
     return status;
 }
 
-/* Calls `each` for every group and sample: the lengths one after the other, samples before tasks, so that an
- * interrupted run has something of every task. */
+/* Calls `each` for every group and sample: lengths in their order, and samples before tasks, so that an interrupted
+ * run has something of every task. */
 static enum status for_each(struct ruler_run *run,
                             enum status (*each)(struct ruler_run *, const struct group *, size_t length,
                                                 uint64_t index, struct error *),
@@ -337,7 +337,7 @@ static enum status for_each(struct ruler_run *run,
 
 /* ---- --resume ---- */
 
-/* A line of an earlier run: counted when it belongs to what is asked for now. */
+/* A line of an earlier run, counted if it belongs to this one. */
 static void take_line(void *context, const json_t *line) {
     struct ruler_run *run = context;
     const char *task = json_string_value(json_object_get(line, "task")),
@@ -382,7 +382,7 @@ static void score_cell(struct table *table, struct task_scores score) {
                    100 * interval.high);
 }
 
-/* RULER's figure for a length: the mean over the tasks of their means; and its standard error. */
+/* RULER's figure for a length: the mean of the tasks' means, with its standard error. */
 static struct mean_of_tasks mean_of(const struct ruler_run *run, size_t preset, size_t length) {
     return match_mean(&run->scores[preset][0][length], EVAL_LENGTHS_MAX, run->task_count);
 }
@@ -536,7 +536,7 @@ static enum status emit_all(struct ruler_run *run, struct error *error) {
     return output_file_commit(&evaluation->jsonl, error);
 }
 
-/* A length that a task cannot have is said before the work. */
+/* Rejects a length that a task cannot have before the work. */
 static enum status check_lengths(struct ruler_run *run, struct error *error) {
     for (size_t length = 0; length < run->length_count; length++)
         for (size_t i = 0; i < run->group_count; i++) {

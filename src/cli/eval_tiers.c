@@ -10,7 +10,7 @@
 #include "model/model_size.h"
 #include "platform/clock.h"
 
-enum { BLOCK_ROWS = 256 }; /* of the questions that are read behind what was put there */
+enum { BLOCK_ROWS = 256 }; /* of the questions, which are read after what was copied */
 
 enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error) {
     char first[32];
@@ -26,8 +26,8 @@ enum status eval_budget_parse(struct eval_budget *budget, const char *text, stru
             budget->divisor <= 1 << 20)
             return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "--kv-host: found '%.40s', expected bytes or a fraction such as 1/8",
-                     text);
+    return error_set(error, STATUS_USAGE,
+                     "--kv-host: found '%.40s', expected bytes or a fraction such as 1/8", text);
 }
 
 enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation,
@@ -77,7 +77,7 @@ enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size
     struct eval_tiers *tiers = &evaluation->tiers;
     if (tiers->engines != NULL && tiers->context_size == context_size) return STATUS_OK;
     eval_tiers_close(evaluation);
-    if (tiers->scratch.path == NULL) { /* once: what is left of the limit is measured then */
+    if (tiers->scratch.path == NULL) { /* once: the rest of the limit is measured then */
         tiers->disk_bytes = tiers->disk.limit_bytes;
         TRY(kv_scratch_open(&tiers->scratch, tiers->disk.directory, &tiers->disk_bytes, error));
     }

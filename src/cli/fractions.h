@@ -9,15 +9,15 @@
 
 enum { FRACTIONS_TEXT_BYTES = 64 };
 
-/* "0.81", or "0.81 (0.75 to 0.94 by layer)": of the pages in 4 bits. */
+/* "0.81", or "0.81 (0.75 to 0.94 by layer)": the fraction of pages in 4 bits. */
 const char *fractions_text(const struct page_fractions *fractions, char text[FRACTIONS_TEXT_BYTES]);
 /* [layer]: 0 to 1 */
 json_t *fractions_layers_json(const struct page_fractions *fractions);
 /* The fraction of all pages. */
 double fractions_mean(const struct page_fractions *fractions);
-/* A line for the user about a sequence's pages and what they were chosen by; nothing where they are of one form. */
+/* A line for the user about a sequence's pages and the measured costs; nothing if all pages have one form. */
 void fractions_print(const struct engine *engine, const struct sequence *sequence);
-/* The same for --json; NULL: of one form. */
+/* The same for --json; NULL: all pages have one form. */
 json_t *fractions_json(const struct engine *engine, const struct sequence *sequence);
 
 #endif

@@ -15,8 +15,11 @@ static const char *const group_titles[GROUP_COUNT] = {
     [GROUP_GENERAL] = "General",
 };
 
-/* Words of text from column on, wrapped at HELP_WIDTH; a list of choices that fits no line may
- * also be broken behind a '|'. */
+/* Prints the words of text from column on, wrapped at HELP_WIDTH.  A list of choices that fits no line may also break
+ * after a '
+ *
+ * '.
+ */
 static void print_wrapped(const char *text, size_t column, size_t indent) {
     bool glued = false; /* to what was printed before: no blank between them */
     while (*text != '\0') {
@@ -46,7 +49,7 @@ static void print_wrapped(const char *text, size_t column, size_t indent) {
     output_text("\n");
 }
 
-/* Copies help with what it leaves to tables filled in: {presets}, {settings}.  Returns the length. */
+/* Copies help and fills in the tables it refers to: {presets}, {settings}.  Returns the length. */
 static size_t fill_in(const char *help, char *text, size_t text_bytes) {
     static const struct {
         const char *name;

@@ -1,4 +1,4 @@
-/* loam inspect: what a model file holds and what running it would take. */
+/* loam inspect: the contents of a model file, and what running it would take. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,7 +193,7 @@ static json_t *value_json(const struct gguf_entry *entry, uint64_t index) {
     return json_integer(gguf_array_int(entry, index));
 }
 
-/* Long arrays (vocabularies) are given by type and length: the tokens are not what inspect is for. */
+/* Long arrays (vocabularies) show only type and length. */
 static json_t *metadata_json(const struct gguf *gguf) {
     json_t *metadata = json_object();
     for (uint64_t i = 0; i < gguf->entry_count; i++) {

@@ -12,7 +12,7 @@ static volatile sig_atomic_t requested;
 
 static void leave(int signal_number) {
     file_writer_remove_temporaries();
-    /* The same signal, once this handler returns: who waits for the process sees what ended it. */
+    /* Sends the same signal after this handler returns, so that the parent process sees it. */
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }

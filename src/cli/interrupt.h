@@ -5,15 +5,15 @@
 
 #include <stdbool.h>
 
-/* Of every command, before it begins: a signal removes the temporary files and ends the process as usual.  A SIGHUP
- * that is ignored (nohup) stays so. */
+/* For every command, before it begins: a signal removes the temporary files and ends the process as usual.  An
+ * ignored SIGHUP (nohup) stays ignored. */
 void interrupt_install_cleanup(void);
-/* From here on the first signal only sets a mark that interrupt_requested returns: for work that has something to
- * finish, and looks. */
+/* From here on the first signal only sets what interrupt_requested returns: for work that has something to finish and
+ * checks it. */
 void interrupt_install(void);
 /* The same for Ctrl-C alone: for commands that wait for the user. */
 void interrupt_install_ctrl_c(void);
 bool interrupt_requested(void);
-void interrupt_clear(void); /* the request was heard; the next Ctrl-C is a first one again */
+void interrupt_clear(void); /* the request was handled; the next Ctrl-C counts as a first one */
 
 #endif

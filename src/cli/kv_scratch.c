@@ -13,7 +13,7 @@
 
 #define PREFIX "bench."
 
-/* The files in it, and itself.  fd: of the folder. */
+/* Removes the files in the folder, and the folder.  fd: of the folder. */
 static void remove_folder(int fd, const char *path) {
     DIR *folder = fdopendir(dup(fd));
     if (folder == NULL) return;
@@ -25,7 +25,7 @@ static void remove_folder(int fd, const char *path) {
     (void)rmdir(path);
 }
 
-/* The blocks of the files in the folder; and what killed processes left there goes. */
+/* The blocks of the files in the folder; removes what killed processes left there. */
 static uint64_t survey(const char *parent) {
     uint64_t bytes = 0;
     DIR *folder = opendir(parent);
@@ -62,7 +62,7 @@ static enum status reserve_space(const char *parent, uint64_t *limit_bytes, stru
     return STATUS_OK;
 }
 
-/* Made and locked; *gone: another process took it for one that was left, before it was locked. */
+/* Makes and locks the folder.  *gone: another process removed it as abandoned before it was locked. */
 static enum status make(struct kv_scratch *scratch, bool *gone, struct error *error) {
     struct stat info;
     *gone = false;

@@ -36,7 +36,7 @@ static int read_character(EditLine *editor, wchar_t *character) {
         struct pollfd input = {STDIN_FILENO, POLLIN, 0};
         char byte;
         if (interrupt_requested()) return -1;
-        /* Not for ever: a Ctrl-C between the look above and the sleep here must be seen, too. */
+        /* Not without a limit: a Ctrl-C between the check above and this sleep must be seen too. */
         int ready = poll(&input, 1, 100);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
         if (ready < 0) return -1;
@@ -56,7 +56,7 @@ enum status line_reader_create(struct line_reader **reader, struct error *error)
     if (made == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     if (!isatty(STDIN_FILENO)) return STATUS_OK;
     setlocale(LC_CTYPE, "");
-    if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8"); /* editing whole characters needs to know them */
+    if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8"); /* editing whole characters needs the locale */
     /* The prompt goes to standard error: standard output is for answers only. */
     made->editor = el_init("loam", stdin, stderr, stderr);
     made->history = history_init();
@@ -68,7 +68,7 @@ enum status line_reader_create(struct line_reader **reader, struct error *error)
     el_set(made->editor, EL_EDITOR, "emacs");
     el_set(made->editor, EL_HIST, history, made->history);
     el_set(made->editor, EL_GETCFN, read_character);
-    el_set(made->editor, EL_SIGNAL, 1); /* gives the terminal back before our own handler runs */
+    el_set(made->editor, EL_SIGNAL, 1); /* restores the terminal before our own handler runs */
     return STATUS_OK;
 }
 

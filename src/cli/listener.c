@@ -25,7 +25,7 @@ static bool stops(void *context) {
     return interrupt_requested();
 }
 
-/* On a terminal the answer's line is ended first. */
+/* On a terminal the line of the answer is ended first. */
 static void note(void *context, const char *line, bool amid_answer) {
     const struct listener *listener = context;
     if (!listener->quiet)

@@ -1,11 +1,11 @@
-/* listener: what the terminal shows of a generation: progress and notes on standard error, Ctrl-C stops it. */
+/* listener: how a terminal follows a generation: progress and notes on standard error; Ctrl-C stops it. */
 #ifndef LOAM_CLI_LISTENER_H
 #define LOAM_CLI_LISTENER_H
 
 #include "cli/progress.h"
 #include "generate/generate.h"
 
-/* Stays where it is while the generation does. */
+/* Must not move during the generation. */
 struct listener {
     struct progress progress;
     bool quiet;

@@ -91,7 +91,7 @@ static uint64_t row_bytes(const struct logits_base_head *head) {
     return 2 * sizeof(float) + codes_per_row(head->vocabulary_size) * sizeof(uint16_t);
 }
 
-/* The rows' place, and the trailer's where the file has one. */
+/* The place of the rows, and of the trailer if the file has one. */
 static enum status check_size(struct logits_base *base, const char *path, struct error *error) {
     const struct logits_base_head *head = &base->head;
     const uint8_t *data = base->map.data;
@@ -159,7 +159,8 @@ bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint) {
     return checksum_of(&base->head, fingerprint) == checksum;
 }
 
-/* What the codes above 0 say is at most 1, and with the clamped ones at their bound at least 1; rounding apart. */
+/* The probabilities of codes above 0 sum to at most 1; with clamped ones at their bound to at least 1, except for
+ * rounding. */
 static bool is_distribution(const float *log_probabilities, uint32_t count, float floor) {
     double sum = 0, clamped = 0;
     for (uint32_t i = 0; i < count; i++)

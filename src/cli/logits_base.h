@@ -70,10 +70,10 @@ struct logits_base {
     char *path;              /* owned */
 };
 
-/* STATUS_DOCUMENT, naming the field, when it is no base, damaged or cut short. */
+/* STATUS_DOCUMENT names the field: it is not a base, or damaged, or cut short. */
 enum status logits_base_open(struct logits_base *base, const char *path, struct error *error) STATUS_CHECKED;
 void logits_base_close(struct logits_base *base);
-/* Made with a vocabulary of this fingerprint?  True where the file does not say. */
+/* Whether it was made with a vocabulary of this fingerprint.  True if the file does not say. */
 bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
 /* Log-probabilities of a scored place, 0 .. window_count * (window_size - 1 - first_scored) - 1.  *floor: those of at
  * most this were clamped; -INFINITY: none was.  STATUS_DOCUMENT, naming the place: the row's numbers are no

@@ -1,4 +1,4 @@
-/* model_type: a model file in a word and in bytes. */
+/* model_type: describes a model file in a word and in bytes. */
 #ifndef LOAM_CLI_MODEL_TYPE_H
 #define LOAM_CLI_MODEL_TYPE_H
 
@@ -13,8 +13,8 @@ void model_type_text(const struct gguf *gguf, char *buffer, size_t buffer_bytes)
 
 uint64_t model_parameter_count(const struct gguf *gguf);
 uint64_t model_tensor_bytes(const struct gguf *gguf);
-/* Weight bytes that every decode step reads: all but embedding tables that are only looked up (a tied one
- * is the output matrix too, and is read). */
+/* Weight bytes that every decode step reads: all except embedding tables that are only looked up.  (A tied one is
+ * also the output matrix, so it is read.) */
 uint64_t model_step_bytes(const struct gguf *gguf);
 
 #endif

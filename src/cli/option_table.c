@@ -14,8 +14,8 @@ enum {
     EVERY = (1u << COMMAND_COUNT) - 1,
 };
 
-/* Rows are in the order of help.  An id with another meaning per command has a row of its own per meaning
- * (`-p` is a prompt for run and a number of tokens for bench, as in llama.cpp).  What a row leaves out is none or 0. */
+/* Rows are in the order of help.  An id with several meanings has a row per meaning (`-p` is a prompt for run and a
+ * number of tokens for bench, as in llama.cpp).  Omitted fields are none or 0. */
 /* clang-format off */
 const struct option_spec option_table[] = {
     {.id = OPTION_MODEL, .name = "model", .short_name = "m",

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static int failed; /* errno of the first write that failed, for good: stdio forgets it */
+static int failed; /* errno of the first failed write, kept for good: stdio forgets it */
 
 static void note(bool worked) {
     if (!worked && failed == 0) failed = errno != 0 ? errno : EIO;
@@ -32,7 +32,10 @@ enum status output_flush(struct error *error) {
     note(fflush(stdout) == 0);
     if (failed == 0) return STATUS_OK;
     error_set_os(error, STATUS_IO, failed, "standard output");
-    /* Whoever read the pipe has seen enough (`loam inspect ... | head`): no complaint. */
+    /* The reader of the pipe has seen enough (`loam inspect ...
+     *
+     * head`): not an error.
+     */
     if (failed == EPIPE && error != NULL) error->message[0] = '\0';
     return STATUS_IO;
 }

@@ -10,19 +10,19 @@
 #include "base/size.h"
 #include "base/status.h"
 
-/* Buffered; the first failure is remembered and returned by output_flush. */
+/* Buffered.  The first failure is remembered, and output_flush returns it. */
 void output_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void output_bytes(const char *bytes, size_t length);
-/* STATUS_IO when anything since the start could not be written; with an empty message when the reader of a
- * pipe went away, which is nothing to complain of. */
+/* STATUS_IO if anything since the start could not be written.  The message is empty if the reader of a pipe went
+ * away, which is not an error. */
 enum status output_flush(struct error *error) STATUS_CHECKED;
 
 /* Standard error is a terminal on which a line may be drawn over (TERM is not "dumb"). */
 bool output_can_draw(void);
-/* ... and colour is welcome too (NO_COLOR is not set). */
+/* ... and colour is wanted too (NO_COLOR is not set). */
 bool output_can_colour(void);
 
-/* The most memory this process has had resident. */
+/* The peak of this process's resident memory. */
 uint64_t peak_rss_bytes(void);
 
 #endif

@@ -18,9 +18,9 @@ enum { OUTPUTS_MAX = 8, SUFFIX_BYTES = 20 }; /* "-00001-of-00003.gguf" */
 
 struct identity {
     dev_t device;
-    ino_t inode;      /* of the file, or of the folder that it will lie in */
+    ino_t inode;      /* of the file, or of the folder that it will be in */
     const char *name; /* NULL: the file is there */
-    bool is_special;  /* a device or a pipe, or a folder that is not there */
+    bool is_special;  /* a device or a pipe, or a folder that does not exist */
 };
 
 struct output {
@@ -102,7 +102,7 @@ static enum status check_folder(const struct output_list *list, const char *inpu
     return status;
 }
 
-/* The parts of a split model, by the name of one. */
+/* The parts of a split model, from the name of one part. */
 static enum status check_parts(const struct output_list *list, const char *input, const char *path) {
     const size_t length = strlen(path);
     unsigned number, count;
@@ -124,7 +124,7 @@ static enum status check_model(const struct output_list *list, const char *input
     return check_parts(list, input, path);
 }
 
-/* The sidecar that a command reads where it lies beside the model. */
+/* The sidecar that a command reads from the model's folder. */
 static enum status check_calibration(const struct output_list *list, const char *model) {
     char *path;
     if (model == NULL) return STATUS_OK;
@@ -154,7 +154,7 @@ static enum status check_positionals(const struct output_list *list, const struc
     return STATUS_OK;
 }
 
-/* MODEL.calib.gguf is an output of calibrate when it is not told otherwise. */
+/* MODEL.calib.gguf is the default output of calibrate. */
 static enum status add_positionals(struct output_list *list, const struct options *options, char **owned) {
     const enum command_id id = options->command->id;
     if (id == COMMAND_IMPORT || id == COMMAND_QUANTIZE)

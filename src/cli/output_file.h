@@ -1,5 +1,5 @@
-/* output_file: a text file written whole or not at all, through a temporary file beside it; a device or a pipe
- * (/dev/stdout) is written directly, and so is a file of lines, each of which counts by itself. */
+/* output_file: a text file written whole or not at all, through a temporary file in the same folder.  A device or a
+ * pipe (/dev/stdout) is written directly.  So is a file of lines, each of which is valid by itself. */
 #ifndef LOAM_CLI_OUTPUT_FILE_H
 #define LOAM_CLI_OUTPUT_FILE_H
 
@@ -17,13 +17,14 @@ struct output_file {
 };
 
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) STATUS_CHECKED;
-/* Truncates the file, or appends to it; what was put there stays, whatever comes. */
+/* Truncates the file or appends to it.  What was written stays, whatever happens. */
 enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
                                    struct error *error) STATUS_CHECKED;
 enum status output_file_flush(struct output_file *file, struct error *error) STATUS_CHECKED;
 enum status output_file_put(struct output_file *file, const char *bytes, size_t length, struct error *error)
     STATUS_CHECKED;
 enum status output_file_commit(struct output_file *file, struct error *error) STATUS_CHECKED;
-void output_file_abort(struct output_file *file); /* safe after commit, and on a file never opened */
+/* safe after a commit, and on a file that was never opened */
+void output_file_abort(struct output_file *file);
 
 #endif

@@ -76,7 +76,7 @@ static enum status score_window(struct perplexity *p, size_t index, struct error
     memcpy(p->window, p->text.ids + index * p->window_size, p->window_size * sizeof *p->window);
     if (tokenizer_adds_bos(p->session.tokenizer)) p->window[0] = tokenizer_bos(p->session.tokenizer);
     sequence_truncate(p->sequence, 0);
-    /* The first half needs no logits; the last token predicts nothing that is in the window. */
+    /* The first half needs no logits, and the last token predicts nothing inside the window. */
     struct prefill_request before = {
         .tokens = p->window, .token_count = p->first_scored, .progress = stop_asked};
     struct prefill_request scored = {.tokens = p->window + p->first_scored,
@@ -155,7 +155,7 @@ static void print_pace(const struct perplexity *p, size_t done) {
 
 /* ---- opening ---- */
 
-/* The vocabulary's identity: every token's bytes. */
+/* Identifies the vocabulary by every token's bytes. */
 static uint64_t vocabulary_fingerprint(const struct tokenizer *tokenizer) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t id = 0; id < tokenizer_vocabulary_size(tokenizer); id++) {

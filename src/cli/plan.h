@@ -9,7 +9,7 @@
 
 /* The types of K and V, the budgets and the axes. */
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
-/* --preset, --set, --keep, --receipt; to be read after the budgets. */
+/* Reads only --kv-device, --kv-host and --kv-disk; comes before the axes. */
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
 /* --kv-device, --kv-host and --kv-disk alone; to be read before the axes. */
@@ -23,9 +23,9 @@ void plan_read_sizes(struct plan *plan, const struct options *options);
 
 /* Axes and methods, for --json. */
 json_t *plan_json(const struct plan *plan);
-/* What the searches of select=tree evaluated, beside what others would have; NULL: there were none. */
+/* What the searches of select=tree evaluated, and what other searches would have; NULL: there were none. */
 json_t *tree_counts_json(const struct tree_counts *counts);
-/* The mass bounds with mass_bound=1; NULL: there are none. */
+/* What reuse=similarity took from earlier steps; hit_ratio is null if no head looked. */
 json_t *mass_bounds_json(const struct mass_bounds *bounds);
 /* What --receipt estimates was left out; zeros: nothing was. */
 json_t *receipt_json(const struct mass_receipt *receipt);

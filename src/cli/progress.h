@@ -1,7 +1,6 @@
-/* progress: how far a long prefill is, on standard error.
- *
- * On a terminal a bar that is drawn over, from half a second on; elsewhere one line per 10% once the work
- * has taken some seconds, so that a log stays short.  Nothing for short work. */
+/* progress: shows on standard error how far a long prefill is.  On a terminal it is a bar that is redrawn, from half
+ * a second on.  Elsewhere it is one line per 10% once the work has taken some seconds, so that a log stays short.
+ * Short work shows nothing. */
 #ifndef LOAM_CLI_PROGRESS_H
 #define LOAM_CLI_PROGRESS_H
 

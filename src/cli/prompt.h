@@ -10,34 +10,34 @@
 #include "generate/prompt.h"
 #include "token/tokenizer.h"
 
-/* What -sys, -f and -p give.  Stays where it is: prompt points into it. */
+/* What -sys, -f and -p give.  Must not move: prompt points into it. */
 struct prompt_source {
     struct prompt prompt;
     struct prompt_part documents[OPTION_LIST_MAX];
     char *texts[OPTION_LIST_MAX]; /* owned */
 };
-/* Reads the files.  STATUS_USAGE when standard input is named twice.  To be closed also when it fails. */
+/* Reads the files.  STATUS_USAGE: standard input is named twice.  Must be closed also after a failure. */
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error)
     STATUS_CHECKED;
 void prompt_close(struct prompt_source *source);
 
-/* "book.txt", or "a.txt and 2 more", which is written to buffer; without -f NULL. */
+/* "book.txt", or "a.txt and 2 more", written to buffer; NULL without -f. */
 const char *prompt_name(const struct options *options, char *buffer, size_t buffer_bytes);
 
-/* The text of -f and -p, newly allocated: each begins a line.  STATUS_USAGE when neither is given. */
+/* The text of -f and -p, newly allocated, each on a line of its own.  STATUS_USAGE: neither is given. */
 enum status prompt_text(const struct options *options, char **text, size_t *length, struct error *error)
     STATUS_CHECKED;
-/* The tokens of -f and -p, in this template (NULL: raw), or those of --ids.  STATUS_USAGE when there are none. */
+/* The tokens of -f and -p, in this template (NULL: raw), or those of --ids.  STATUS_USAGE: there are none. */
 enum status prompt_tokens(const struct options *options, const struct chat_template *chat,
                           const struct tokenizer *tokenizer, struct token_list *list, struct error *error)
     STATUS_CHECKED;
 
-/* The template of --chat-template, or the one that the model names; NULL where it names none.  STATUS_UNSUPPORTED: it
- * is not known. */
+/* The template of --chat-template, or the one that the model names; NULL: it names none.  STATUS_UNSUPPORTED: an
+ * unknown template. */
 enum status prompt_template(const struct options *options, const struct gguf *gguf,
                             const struct chat_template **chat, struct error *error) STATUS_CHECKED;
 
-/* When a long prompt was computed of which nothing is kept: how the next question costs less, on standard error. */
+/* After a long prompt that was not saved: a hint on standard error how to make the next question cheaper. */
 void prompt_print_hint(const struct options *options, size_t token_count);
 
 /* A whole file or standard input ("-"), up to 1 GiB. */

@@ -62,7 +62,7 @@ static const char *time_text(int64_t seconds, char text[TIME_BYTES]) {
     return text;
 }
 
-/* The texts come from a file: a terminal shows them and does nothing else. */
+/* The texts come from a file; the terminal must only show them. */
 static const char *shown(const char *text, char *buffer, size_t buffer_bytes) {
     return utf8_escape(text, strlen(text), buffer, buffer_bytes);
 }
@@ -214,7 +214,7 @@ enum status rm_command(const struct options *options, struct error *error) {
         if (status == STATUS_OK) output_text("removed document %" PRIu64 "\n", id);
     }
     store_close(store);
-    /* "Full" is for room; that somebody has it open is not a matter of memory (exit code 5). */
+    /* STATUS_FULL means memory; a document that somebody has open is another failure (exit code 1). */
     if (status == STATUS_FULL) status = error->status = STATUS_FAILED;
     return status;
 }
@@ -258,7 +258,7 @@ static void report_document(struct verification *v, uint64_t id, const char *dam
     (void)json_array_append_new(v->report, object);
 }
 
-/* One that cannot be read keeps nobody from the others: the first such failure is told at the end. */
+/* A document that cannot be read does not stop the others.  The first such failure is reported at the end. */
 static enum status verify_documents(struct verification *v, struct error *error) {
     enum status first = STATUS_OK;
     for (size_t i = 0; i < v->count; i++) {

@@ -1,4 +1,4 @@
-/* session: device, model, tokenizer and engine of one command, opened in that order and closed together. */
+/* session: device, model, tokenizer and engine of one command, opened in this order and closed together. */
 #ifndef LOAM_CLI_SESSION_H
 #define LOAM_CLI_SESSION_H
 
@@ -26,15 +26,15 @@ struct session {
 /* Loads the file of -m.  thread_count 0: one per processor. */
 enum status session_open(struct session *session, const struct options *options, size_t thread_count,
                          struct error *error) STATUS_CHECKED;
-/* The same for a model that is named otherwise. */
+/* The same for a model with another name. */
 enum status session_open_path(struct session *session, const char *path, const struct options *options,
                               size_t thread_count, struct error *error) STATUS_CHECKED;
-/* The tokenizer of the file of -m, without its model. */
+/* Opens the tokenizer of the file of -m, without its model. */
 enum status session_open_vocabulary(struct session *session, const struct options *options,
                                     struct error *error) STATUS_CHECKED;
 enum status session_open_tokenizer(struct session *session, const struct options *options,
                                    struct error *error) STATUS_CHECKED;
-/* Replaces the engine there was; its sequences must be gone. */
+/* Replaces the engine, whose sequences must be gone. */
 enum status session_create_engine(struct session *session, const struct plan *plan,
                                   const struct engine_options *engine_options, struct error *error)
     STATUS_CHECKED;

@@ -18,7 +18,7 @@ struct table {
 };
 
 void table_deinit(struct table *table);
-/* The next cell, row after row; the heading first. */
+/* Adds the next cell, row by row, the heading first. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Appends the lines to text. */
 void table_write(const struct table *table, struct text *text);

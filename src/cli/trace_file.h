@@ -12,11 +12,11 @@ struct trace_file {
     struct trace *trace; /* owned; NULL: --trace was not given */
 };
 
-/* Before work begins; zeroed where the option was not given.  STATUS_IO: the file cannot be written. */
+/* Call before work begins; zeroed if the option is not given.  STATUS_IO: the file cannot be written. */
 enum status trace_file_open(struct trace_file *file, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* When the engine is gone; also after a failure and an interruption, whose timeline is wanted most.  Returns status, or
- * why the file could not be written if status was fine till then. */
+/* Call when the engine is destroyed, also after a failure or an interruption, when the timeline is wanted most.
+ * Returns status, or, if status was OK, why the file could not be written. */
 enum status trace_file_close(struct trace_file *file, enum status status, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "token/unicode.h"
 
-/* Bytes of the character at bytes[0..length), 0 when it is none; length > 0. */
+/* Bytes of the character at bytes[0..length), length > 0; 0: not a character. */
 static size_t character_bytes(const char *bytes, size_t length) {
     return utf8_sequence_length((const uint8_t *)bytes, length, 0);
 }
@@ -33,7 +33,7 @@ char *utf8_repair(const char *bytes, size_t length) {
     return text;
 }
 
-/* One character or stray byte as shown on a terminal; returns how many bytes it took. */
+/* Shows one character or stray byte on a terminal; returns how many bytes it took. */
 static size_t escape_one(const char *bytes, size_t length, char shown[8]) {
     unsigned char byte = (unsigned char)bytes[0];
     size_t sequence = character_bytes(bytes, length);

@@ -2,7 +2,7 @@
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
  *               (of two sizes where layout.fractions says so; the same of each in all segments)
- *   N.key index  segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
+ *   N.metadata   segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
 #include <stdio.h>

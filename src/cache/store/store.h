@@ -2,7 +2,7 @@
  *
  * A document is a sequence of token ids with the KV and the selection key index that one model computed for
  * them.  DIR holds one SQLite catalog, catalog.db (who, which tokens, a checksum for every page), and two files
- * per document: N.pages and N.key index (docs/formats.md has all of it; docs/decisions/ says why).
+ * per document: N.pages and N.metadata (docs/formats.md has all of it; docs/decisions/ says why).
  *
  *   page      a chunk (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h), padded to
  *             4 KiB.  Its place in the file follows from layer, head and chunk; 16 consecutive chunks of a
