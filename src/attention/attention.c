@@ -141,7 +141,7 @@ void attention_drop_select(struct attention *attention) {
     if (attention->tiered == NULL) return;
     choice_deinit(&attention->tiered->prefetch.choice);
     attention->tiered->prefetch.reuse = NULL;
-    attention->tiered->prefetch.is_decided = false;
+    attention->tiered->prefetch.decides = attention->tiered->prefetch.is_decided = false;
 }
 
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {
@@ -164,7 +164,8 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     own.row_capacity = next_rows(options, attention->part.capacity);
     own.list_rows = list_rows(options, own.row_capacity);
     const bool decides = attention->reuse != NULL && reuse_speculates(attention->reuse);
-    attention->tiered->prefetch.reuse = decides ? attention->reuse : NULL;
+    attention->tiered->prefetch.reuse = attention->reuse;
+    attention->tiered->prefetch.decides = decides;
     return choice_init(&attention->tiered->prefetch.choice, &own, error);
 }
 

@@ -82,7 +82,7 @@ bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
     if (prefetch->choice.row_capacity == 0 || layer->math.queries == NULL || next >= prefetch->layer_count)
         return false;
     prefetch->reads = prefetch_gate_opens(&prefetch->gates[next]);
-    return prefetch->reads || (prefetch->reuse != NULL && select_layer_chooses(select, next));
+    return prefetch->reads || (prefetch->decides && select_layer_chooses(select, next));
 }
 
 bool prefetch_has_decided(const struct prefetch *prefetch, size_t layer_index) {
@@ -134,12 +134,15 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     if (!layer->math.queries(layer->math.context, query.layer_index, &operation))
         return operations->stream_synchronize(stream, error);
     uint64_t began = trace_clock(prefetch->trace);
-    if (prefetch->reuse != NULL) {
+    if (prefetch->decides) {
         prefetch->choice.statistics = (struct select_statistics){0};
         TRY(reuse_choose(prefetch->reuse, select, prefetch->device, stream, &query, layer->sequences,
                          &prefetch->choice, error));
         prefetch->is_decided = true;
         prefetch->decided_layer = query.layer_index;
+    } else if (prefetch->reuse != NULL) {
+        TRY(reuse_expect(prefetch->reuse, select, prefetch->device, stream, &query, layer->sequences,
+                         &prefetch->choice, error));
     } else {
         TRY(select_choose(select, stream, &query, &prefetch->choice, error));
     }

@@ -181,7 +181,7 @@ static bool is_alike(struct reuse *reuse, size_t layer_index, size_t kv_head, co
     return similarity >= reuse->thresholds[layer_index * shape->kv_head_count + kv_head];
 }
 
-/* A row that chooses: heads whose lists are good need no picks. */
+/* Heads of a row whose lists are good need no picks. */
 static void look_up(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
                     size_t index) {
     const struct select_item *candidates = &choice->candidates[index];
@@ -189,15 +189,41 @@ static void look_up(struct reuse *reuse, const struct choice_query *query, struc
     const struct select_keep keep = query->rules[choice->chosen_items[index]]->keep;
     const float *queries = reuse->queries + index * query_size(&reuse->shape);
     const float *label = label_of(reuse, slot, query->layer_index);
-    struct held *held = held_of(reuse, slot, query->layer_index);
+    const struct held *held = held_of(reuse, slot, query->layer_index);
     for (size_t head = 0; head < heads; head++) {
         uint64_t *picks = &choice->picks[index * heads + head];
         bool *hit = &choice->hits[index * heads + head];
         *hit = *picks > 0 && is_current(reuse, &held[head], candidates->position, keep) &&
                is_alike(reuse, query->layer_index, head, queries, label);
         if (*hit) *picks = 0;
-        held[head].seen = candidates->position;
     }
+}
+
+/* A row that chooses is the last one that looked. */
+static void note_seen(struct reuse *reuse, const struct choice_query *query, const struct choice *choice,
+                      size_t index) {
+    struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
+    for (size_t head = 0; head < reuse->shape.kv_head_count; head++)
+        held[head].seen = choice->candidates[index].position;
+}
+
+/* Plans, reads the rows' queries and looks their heads up. */
+static enum status plan(struct reuse *reuse, const struct select *select, struct device *device,
+                        struct stream *stream, const struct choice_query *query,
+                        struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
+    const struct attend_operation *operation = query->operation;
+    const size_t size = query_size(&reuse->shape);
+    ASSERT(operation->kv_head_count == reuse->shape.kv_head_count && query->kv_head_first == 0);
+    select_plan(select, query, choice);
+    ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
+    for (size_t i = 0; i < choice->chosen_count; i++) {
+        TRY(device_read(device, stream, reuse->queries + i * size,
+                        operation->q + choice->candidates[i].row * operation->q_stride, size * sizeof(float),
+                        error));
+        reuse->slots[i] = slot_of(reuse, sequences[choice->chosen_items[i]]);
+        look_up(reuse, query, choice, i);
+    }
+    return STATUS_OK;
 }
 
 /* ---- lists ---- */
@@ -272,21 +298,18 @@ static enum status settle(struct reuse *reuse, const struct choice_query *query,
 enum status reuse_choose(struct reuse *reuse, const struct select *select, struct device *device,
                          struct stream *stream, const struct choice_query *query,
                          struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
-    const struct attend_operation *operation = query->operation;
-    const size_t size = query_size(&reuse->shape);
-    ASSERT(operation->kv_head_count == reuse->shape.kv_head_count && query->kv_head_first == 0);
-    select_plan(select, query, choice);
-    ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
-    for (size_t i = 0; i < choice->chosen_count; i++) {
-        TRY(device_read(device, stream, reuse->queries + i * size,
-                        operation->q + choice->candidates[i].row * operation->q_stride, size * sizeof(float),
-                        error));
-        reuse->slots[i] = slot_of(reuse, sequences[choice->chosen_items[i]]);
-        look_up(reuse, query, choice, i);
-    }
+    TRY(plan(reuse, select, device, stream, query, sequences, choice, error));
+    for (size_t i = 0; i < choice->chosen_count; i++) note_seen(reuse, query, choice, i);
     TRY(select_pick(select, stream, query, choice, error));
     if (choice->chosen_count == 0) return STATUS_OK;
     TRY(device->operations->stream_synchronize(stream, error)); /* the host reads the lists */
     for (size_t i = 0; i < choice->chosen_count; i++) TRY(settle(reuse, query, choice, i, error));
     return STATUS_OK;
+}
+
+enum status reuse_expect(struct reuse *reuse, const struct select *select, struct device *device,
+                         struct stream *stream, const struct choice_query *query,
+                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
+    TRY(plan(reuse, select, device, stream, query, sequences, choice, error));
+    return select_pick(select, stream, query, choice, error);
 }

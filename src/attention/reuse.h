@@ -49,5 +49,11 @@ enum status reuse_choose(struct reuse *reuse, const struct select *select, struc
                          struct stream *stream, const struct choice_query *query,
                          struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
     STATUS_CHECKED;
+/* What a layer is expected to choose, by queries that are expected of it: heads that would take their list have no
+ * picks, since what it lies in is in memory.  Decides nothing. */
+enum status reuse_expect(struct reuse *reuse, const struct select *select, struct device *device,
+                         struct stream *stream, const struct choice_query *query,
+                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
+    STATUS_CHECKED;
 
 #endif

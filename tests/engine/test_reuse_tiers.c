@@ -205,6 +205,34 @@ static void hits_read_nothing(void **state) {
     }
 }
 
+/* Labels of a layer's own queries: what is expected of the next layer decides nothing, and heads that will take their
+ * lists are not prefetched for.  Where every query is alike that is all of them. */
+static void hits_are_not_prefetched(void **state) {
+    struct rig *rig = *state;
+    static const char *const sets[2] = {"dense=0,reused=0,eta=-1,power=0,resident=0",
+                                        "dense=0,reused=0,eta=1,power=0,resident=0"};
+    for (size_t round = 0; round < 2; round++) {
+        engine_open(rig, sets[round], budget(rig, sets[round], kv_bytes(rig) / 4, 1), 1);
+        struct sequence *sequence = prompted(rig, PROMPT);
+        assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+        for (size_t i = 0; i < 2; i++) step(rig, sequence);
+        const struct kv_tier_statistics first = engine_tier_statistics(rig->engine);
+        attention_reset_statistics(engine_attention(rig->engine));
+        for (size_t i = 2; i < STEPS; i++) step(rig, sequence);
+        const struct kv_tier_statistics last = engine_tier_statistics(rig->engine);
+        const struct reuse_counts reuse = attention_statistics(engine_attention(rig->engine)).reuse;
+        print_message("%llu lists reused, %llu chunks prefetched\n", (unsigned long long)reuse.hits,
+                      (unsigned long long)(last.prefetched - first.prefetched));
+        assert_true(round == 0 ? reuse.misses == 0 : reuse.misses > 0);
+        if (round == 0) /* sinks and windows, at most once each */
+            assert_true(last.prefetched - first.prefetched <= 2 * reuse.hits);
+        else
+            assert_true(last.prefetched - first.prefetched > 2 * (reuse.hits + reuse.misses));
+        sequence_destroy(sequence);
+        engine_close(rig);
+    }
+}
+
 /* What one sequence holds goes where another needs the slots, and with a cut. */
 static void what_is_held_gives_way(void **state) {
     struct rig *rig = *state;
@@ -229,9 +257,8 @@ static void what_is_held_gives_way(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_change_nothing),
-        cmocka_unit_test(hard_heads_stay),
-        cmocka_unit_test(hits_read_nothing),
+        cmocka_unit_test(tiers_change_nothing),   cmocka_unit_test(hard_heads_stay),
+        cmocka_unit_test(hits_read_nothing),      cmocka_unit_test(hits_are_not_prefetched),
         cmocka_unit_test(what_is_held_gives_way),
     };
     return cmocka_run_group_tests(tests, rig_open, rig_close);
