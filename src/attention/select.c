@@ -314,6 +314,9 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     }
     uint64_t candidates = item->candidate_end - item->candidate_begin, window = visible - candidates;
     *pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
+    if (select_has_units_min(options, rule) && *pick_count < options->units_min * unit)
+        *pick_count = options->units_min * unit;
+    if (*pick_count > candidates) *pick_count = candidates;
     ASSERT(*pick_count <= candidates);
     return true;
 }
@@ -337,6 +340,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
     if (!plan_row(select, rule, item->position, item, &even)) return false;
     uint64_t unit = select->layout.unit_tokens;
     uint64_t window = visible - (item->candidate_end - item->candidate_begin);
+    if (even > 0 && keep < window + even) keep = window + even; /* units_min */
     item->picks = picks;
     if (select->dial != NULL && query->sequences != NULL && !rule->window_only) {
         plan_dial(select, query, slot, visible - window, even, picks);
@@ -421,6 +425,14 @@ static void plan_item_row(const struct select *select, const struct choice_query
         .view = item->view, .row_first = candidates->row, .row_count = 1, .position_first = position};
 }
 
+/* With alpha lists are shorter than count_chosen took them to be. */
+static void count_left(struct choice *choice, size_t kv_head_count) {
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        for (size_t head = 0; head < kv_head_count; head++)
+            choice->statistics.kept -= select_item_kept(&choice->candidates[i], head) -
+                                       choice->lists[i * kv_head_count + head].count;
+}
+
 /* Fills the lists of what is chosen. */
 static enum status choose_rows(const struct select *select, struct stream *stream,
                                const struct choice_query *query, struct choice *choice, struct error *error) {
@@ -441,6 +453,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .scale = operation->scale,
                                       .layout = &select->layout,
                                       .weights = weights_of(select, query->layer_index),
+                                      .alpha = (float)select->options.alpha,
                                       .items = choice->candidates,
                                       .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
@@ -451,6 +464,9 @@ static enum status choose_rows(const struct select *select, struct stream *strea
         choose.weights += select->layer_weights / select->shape.kv_head_count * query->kv_head_first;
     if (choice->densities == NULL) {
         select->device->operations->choose(stream, &choose);
+        if (choose.alpha == 0) return STATUS_OK;
+        TRY(select->device->operations->stream_synchronize(stream, error));
+        count_left(choice, heads);
         return STATUS_OK;
     }
     struct tree_density *density = &choice->densities[query->layer_index];

@@ -11,8 +11,8 @@
  *   2  Key index depends on the stored KV only (h2o's mass apart), so building them again changes nothing: after
  *      truncation, in any blocks, when the method is changed.
  *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.
- *   4  At most keep tokens are attended, unless the window alone is more: by every KV head, or on average over the
- *      heads and layers that choose where keep is divided by importance.
+ *   4  At most keep tokens are attended, unless the window alone is more, or units_min asks for more: by every KV
+ *      head, or on average over the heads and layers that choose where keep is divided by importance.
  *
  * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
  * another.  Save and size need no method: key index is bytes beside the chunk.  Thread: the engine's.
@@ -100,11 +100,14 @@ struct select_options {
     struct select_keep keep;
     size_t sinks, recent; /* the window */
     size_t dense_layers;  /* layers below this attend to everything */
-    size_t page;          /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
-    size_t bits;          /* hash: of a code */
-    size_t columns;       /* lowrank: of a partial key; 0: a fifth of the head, as published */
-    size_t leaf;          /* tree: tokens of a leaf */
-    size_t take; /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
+    /* A keep that is a fraction takes at least so many units (tokens, pages, leaves) beside the window: the same
+     * fraction of a short context is few pieces, and a head needs some places (docs/evaluation.md). */
+    size_t units_min;
+    size_t page;    /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
+    size_t bits;    /* hash: of a code */
+    size_t columns; /* lowrank: of a partial key; 0: a fifth of the head, as published */
+    size_t leaf;    /* tree: tokens of a leaf */
+    size_t take;    /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
     enum tree_rank rank; /* tree: what leaves are ranked by */
     enum select_heads heads;
     enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation.md) */
@@ -123,6 +126,9 @@ struct select_options {
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
+    /* Above 0 (InfiniGen): keep is the most that a row takes; of that as many as score within alpha of the best, on
+     * average over the KV heads: whose weight in the softmax is at least e^-alpha of the largest. */
+    double alpha;
     struct reuse_options reuse; /* of lists from step to step: reuse.h */
     bool gather_all;            /* no short cut where everything is kept: for tests of 1 */
 };

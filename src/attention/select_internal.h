@@ -40,6 +40,11 @@ enum status select_layout_abstracts(struct key_index_layout *layout, const struc
 /* The layout of the key index that the options come to. */
 enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) STATUS_CHECKED;
+/* Whether options.units_min counts. */
+static inline bool select_has_units_min(const struct select_options *options,
+                                        const struct select_rule *rule) {
+    return rule->keep.ratio > 0 && !rule->window_only && options->units_min > 0;
+}
 /* How many of the visible rows a rule keeps, before it is cut to those that there are. */
 uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible);
 

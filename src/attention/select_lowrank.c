@@ -1,7 +1,7 @@
 /* lowrank: tokens ranked by partial keys (Lee et al. 2024, InfiniGen): q and k, skewed per head so that few columns
- * carry most of q . k, are compared in these columns only.  Differs from [infinigen]: the query is the layer's own,
- * not one speculated from the layer before, which is what prefetches (prefetch.h); as many tokens per head as keep
- * says, where the paper counts those within alpha of the maximum. */
+ * carry most of q . k, are compared in these columns only.  As published, by queries that the layer before expects
+ * (reuse=similarity with eta=1) and with alpha, it is the preset infinigen-published; the preset infinigen differs from
+ * [infinigen]: it takes the layer's own queries, and as many tokens as keep says. */
 #include "attention/select_internal.h"
 
 enum { PUBLISHED_SHARE = 5, COLUMN_GRANULE = 8 }; /* a fifth of the columns */

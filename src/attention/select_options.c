@@ -30,6 +30,7 @@ struct select_options select_options_default(void) {
                                    .sinks = 4,
                                    .recent = 64,
                                    .dense_layers = 2,
+                                   .units_min = 11,
                                    .bits = 128,
                                    .leaf = 8,
                                    .sampled_keys = 4,
@@ -47,6 +48,7 @@ static const struct setting {
     {"sinks", NULL, offsetof(struct select_options, sinks), false},
     {"recent", NULL, offsetof(struct select_options, recent), false},
     {"dense", NULL, offsetof(struct select_options, dense_layers), false},
+    {"units_min", NULL, offsetof(struct select_options, units_min), false},
     {"page", NULL, offsetof(struct select_options, page), false},
     {"bits", NULL, offsetof(struct select_options, bits), false},
     {"norms", NULL, offsetof(struct select_options, norms), true},
@@ -72,6 +74,7 @@ static const struct real_setting {
     double min, max;
     const char *bounds; /* for people */
 } real_settings[] = {
+    {"alpha", offsetof(struct select_options, alpha), 0, 100, "a number from 0 to 100"},
     {"eta", offsetof(struct select_options, reuse.eta), -1, 2,
      "a number from -1 to 2, above 1: reuses nothing"},
     {"loss", offsetof(struct select_options, loss), 0, 1,
@@ -222,10 +225,24 @@ static enum status add_samples(struct key_index_layout *layout, const struct sel
     return STATUS_OK;
 }
 
+/* What alpha compares must be products of query and key. */
+static enum status check_alpha(const struct select_options *options, const struct key_index_layout *layout,
+                               struct error *error) {
+    const bool by_product = layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_LEVEL ||
+                            layout->kind == KEY_INDEX_KEYS;
+    if (options->alpha == 0 || (by_product && layout->aggregate != SCORE_SUM)) return STATUS_OK;
+    return error_set(
+        error, STATUS_USAGE,
+        "select=%s: alpha=%g needs scores that are products of query and key, of lowrank, exact or "
+        "hash with code=level, by group=max or softmax",
+        options->method->name, options->alpha);
+}
+
 enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) {
     *layout = (struct key_index_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
+    TRY(check_alpha(options, layout, error));
     layout->bytes = align_up(layout->bytes, 64);
     TRY(add_samples(layout, options, shape, error));
     if (!options->mass_bound || layout->has_bounds || options->method == &select_all) return STATUS_OK;
@@ -257,6 +274,9 @@ enum status select_options_kept_max(const struct select_options *options, const 
                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
     if (layout.kind == KEY_INDEX_LEVEL && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS - 1;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
+    if (select_has_units_min(options, &rule) && keep < window + options->units_min * unit)
+        keep = window + options->units_min * unit;
+    if (keep > context_size) keep = context_size;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;

@@ -275,6 +275,10 @@ struct choose_operation {
      * it.  With SCORE_SOFTMAX every leaf is scored, whatever it says.  tree_counts: host memory, added to; or NULL. */
     enum tree_level tree_start;
     struct tree_counts *tree_counts;
+    /* Above 0: no more units than have a score within alpha of the greatest, as attention has its scores, on average
+     * over the row's KV heads that choose; at least 1 (InfiniGen).  Products of query and key, by SCORE_MAX or
+     * _SOFTMAX, only.  The counts of the lists then come with the stream, too. */
+    float alpha;
     const struct select_item *items;
     size_t item_count;
     /* attend_rows of what is chosen follows at once and the chunks are all there: the device may ask for them early. */

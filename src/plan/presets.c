@@ -39,6 +39,13 @@ const struct preset preset_table[] = {
      .summary = "tokens by skewed partial keys (InfiniGen)",
      .methods = {"lowrank", FIXED_AXES},
      .keep = "20%"},
+    /* As published: chosen by the queries that the layer before expects (lists are kept while these are the same, so
+     * never), as many as weigh within e^-alpha of the best. */
+    {.name = "infinigen-published",
+     .summary = "the same by expected queries, as many as weigh enough",
+     .methods = {"lowrank", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
+     .keep = "20%",
+     .settings = "alpha=5,eta=1,power=0"},
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
      * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose key index would take the
      * budget. */

@@ -158,7 +158,8 @@ static void test_selection(void **state) {
             fail_msg("%s kept %.3f", presets[i], some.kept);
         assert_true(!some.noted); /* none of them needs a calibration */
         differ += !same(&full, &some);
-        struct answer tenth = answer_with(model, presets[i], "dense=0,sinks=4,recent=16", "25%", false);
+        struct answer tenth =
+            answer_with(model, presets[i], "dense=0,sinks=4,recent=16,units_min=4", "25%", false);
         assert_true(tenth.kept > some.kept && tenth.kept < 0.3);
     }
     assert_true(differ >= 3);

@@ -291,7 +291,7 @@ static void recorded_rows_are_replayed(void **state) {
                             "-r",    "2",  "--replay", rows, "--preset", "quest", "-o", "json", NULL},
                *on_disk[] = {"bench", "-m",        model_path, "-p", "0",        "-n",    "3",
                              "-d",    "900",       "--replay", rows, "--preset", "leoam", "--kv-disk",
-                             folder,  "--kv-host", "3100K",    "-o", "json",     NULL};
+                             folder,  "--kv-host", "3300K",    "-o", "json",     NULL};
     json_t *ram = bench_json(in_ram), *disk = bench_json(on_disk), *row = json_array_get(disk, 0);
     for (size_t i = 0; i < 2; i++) {
         assert_true(json_is_true(json_object_get(json_array_get(ram, i), "replayed")));

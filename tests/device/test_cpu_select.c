@@ -370,15 +370,14 @@ static float logit_scale(const struct select_case *c, const struct select_item *
     return c->layout.kind == KEY_INDEX_HASH ? (float)sqrt(squares) : 1;
 }
 
-static size_t expected_rows(const struct select_case *c, const struct kernels *kernels,
-                            const struct select_item *item, size_t head, uint32_t *rows) {
-    size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
-           count = 0;
+/* One score per unit of a KV head: [queries][units], the group's in the first. */
+static float *unit_scores(const struct select_case *c, const struct kernels *kernels,
+                          const struct select_item *item, size_t head) {
+    size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit;
     size_t scored = unit / key_index_scored_tokens(&c->layout); /* scores of a unit */
     const size_t queries = c->layout.aggregate == SCORE_SOFTMAX ? c->group : 1;
     float *scores = calloc(units * scored + 1, sizeof *scores), scales[8];
     float *of_units = calloc(queries * units + 1, sizeof *of_units);
-    struct ranked *ranked = calloc(units + 1, sizeof *ranked);
     for (size_t query = 0; query < queries; query++) {
         if (select_item_picks(item, head) > 0 && c->layout.kind != KEY_INDEX_NONE)
             score_all(c, kernels, item, head, query, c->group / queries, scores);
@@ -391,6 +390,16 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
     }
     if (queries > 1 || c->layout.aggregate == SCORE_SOFTMAX)
         kernels->group.softmax(&(struct group_softmax_args){of_units, units, queries, units, scales});
+    free(scores);
+    return of_units;
+}
+
+static size_t expected_rows(const struct select_case *c, const struct kernels *kernels,
+                            const struct select_item *item, size_t head, uint32_t *rows) {
+    size_t unit = c->layout.unit_tokens, units = (item->candidate_end - item->candidate_begin) / unit,
+           count = 0;
+    float *of_units = unit_scores(c, kernels, item, head);
+    struct ranked *ranked = calloc(units + 1, sizeof *ranked);
     for (size_t i = 0; i < units; i++) ranked[i] = (struct ranked){of_units[i], (uint32_t)i};
     qsort(ranked, units, sizeof *ranked, by_rank);
     for (uint64_t t = 0; t < item->candidate_begin; t++) rows[count++] = (uint32_t)t;
@@ -399,7 +408,7 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
             rows[count++] = (uint32_t)(item->candidate_begin + ranked[i].index * unit + t);
     for (uint64_t t = item->candidate_end; t <= item->position; t++) rows[count++] = (uint32_t)t;
     qsort(rows, count, sizeof *rows, by_index);
-    free(scores), free(ranked), free(of_units);
+    free(ranked), free(of_units);
     return count;
 }
 
@@ -493,6 +502,93 @@ static void the_best_rows_are_attended(void **state) {
             worst = fmax(worst, check_case(&fixture, seed + round, kind));
     printf("output: %.2e\n", worst);
     assert_true(worst <= output_bound);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
+}
+
+/* Units of a KV head whose score is within alpha of the best, as attention has its scores. */
+static size_t near_count(const struct select_case *c, const struct kernels *kernels,
+                         const struct select_item *item, size_t head, double alpha) {
+    const size_t units = (item->candidate_end - item->candidate_begin) / c->layout.unit_tokens;
+    float *scores = unit_scores(c, kernels, item, head);
+    double greatest = -INFINITY;
+    size_t count = 0;
+    for (size_t i = 0; i < units; i++) greatest = fmax(greatest, (double)scores[i]);
+    for (size_t i = 0; i < units; i++)
+        count += c->layout.aggregate == SCORE_SOFTMAX
+                     ? log(greatest / (double)scores[i]) <= alpha
+                     : (greatest - (double)scores[i]) * (double)c->scale <= alpha;
+    free(scores);
+    return count;
+}
+
+/* With alpha each KV head of a row takes the mean of what is near, and what it takes is still the best. */
+static void no_more_than_are_near(void **state) {
+    (void)state;
+    static const enum key_index_kind kinds[] = {KEY_INDEX_LEVEL, KEY_INDEX_PARTIAL, KEY_INDEX_KEYS};
+    static const float alphas[] = {0.01f, 0.5f, 2, 5, 90};
+    struct fixture fixture;
+    open_devices(&fixture);
+    const uint64_t seed = test_seed(20261121);
+    size_t fewer = 0, allowed = 0;
+    for (size_t round = 0; round < 2 * ROUNDS; round++) {
+        struct select_case c;
+        case_init(&c, &fixture, seed + round, kinds[round % 3]);
+        c.layout.aggregate = round % 2 ? SCORE_MAX : SCORE_SOFTMAX;
+        if (kinds[round % 3] == KEY_INDEX_LEVEL) c.layout.aggregate = SCORE_SOFTMAX;
+        for (size_t device = 0; device < DEVICES; device++) {
+            const size_t heads = c.kv_heads, kernels = device > 0;
+            const float alpha = alphas[round / 3 % 5];
+            struct row_list lists[ROWS_MAX * 3];
+            uint64_t most = 0, own[ROWS_MAX][3];
+            build(&c, &fixture, device);
+            for (size_t i = 0; i < c.row_count; i++)
+                for (size_t head = 0; head < heads; head++) most += select_item_kept(&c.items[i], head);
+            uint32_t *rows = calloc(most + 1, sizeof *rows),
+                     *expected = calloc(CHUNKS_MAX * 64, sizeof *expected);
+            fixture.devices[device]->operations->choose(
+                fixture.streams[device],
+                &(struct choose_operation){.q = c.q,
+                                           .q_stride = heads * c.group * c.kv.k_dimension,
+                                           .head_count = heads * c.group,
+                                           .kv_head_count = heads,
+                                           .scale = c.scale,
+                                           .layout = &c.layout,
+                                           .weights = c.weights,
+                                           .alpha = alpha,
+                                           .items = c.items,
+                                           .item_count = c.row_count,
+                                           .rows = rows,
+                                           .lists = lists});
+            memcpy(own, c.picks, sizeof own);
+            for (size_t i = 0; i < c.row_count; i++) {
+                const struct select_item *item = &c.items[i];
+                const uint64_t candidates = item->candidate_end - item->candidate_begin;
+                size_t sum = 0, choosing = 0;
+                for (size_t head = 0; head < heads; head++)
+                    if (own[i][head] > 0 && own[i][head] < candidates) {
+                        sum += near_count(&c, &fixture.kernels[kernels], item, head, (double)alpha);
+                        choosing++;
+                    }
+                for (size_t head = 0; head < heads; head++) {
+                    const uint64_t unit = c.layout.unit_tokens;
+                    if (own[i][head] > 0 && own[i][head] < candidates) {
+                        const uint64_t near = max_size((sum + choosing / 2) / choosing, 1);
+                        fewer += near < own[i][head] / unit;
+                        allowed += near >= own[i][head] / unit;
+                        if (near < own[i][head] / unit) c.picks[i][head] = near * unit;
+                    }
+                    const struct row_list *list = &lists[i * heads + head];
+                    const size_t count = expected_rows(&c, &fixture.kernels[kernels], item, head, expected);
+                    assert_int_equal(list->count, count);
+                    assert_memory_equal(list->rows, expected, count * sizeof *expected);
+                    c.picks[i][head] = own[i][head];
+                }
+            }
+            free(rows), free(expected);
+        }
+        case_deinit(&c);
+    }
+    assert_true(fewer > 20 && allowed > 20);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
@@ -764,9 +860,8 @@ static void choosing_and_attending_are_the_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_rows_are_attended),
-        cmocka_unit_test(all_rows_are_dense_attention),
-        cmocka_unit_test(mass_is_what_was_received),
+        cmocka_unit_test(the_best_rows_are_attended),           cmocka_unit_test(no_more_than_are_near),
+        cmocka_unit_test(all_rows_are_dense_attention),         cmocka_unit_test(mass_is_what_was_received),
         cmocka_unit_test(choosing_and_attending_are_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

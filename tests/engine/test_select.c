@@ -195,6 +195,53 @@ static void budgets_hold_at_every_edge(void **state) {
     }
 }
 
+struct units {
+    uint64_t unit, picked; /* of each KV head beside the window */
+    size_t kv_heads, events;
+};
+
+static void check_units(void *context, const struct select_event *event) {
+    struct units *units = context;
+    const uint64_t visible = event->position + 1, sinks = (4 + units->unit - 1) / units->unit * units->unit;
+    const uint64_t window = sinks + visible - (visible - 16) / units->unit * units->unit;
+    for (size_t head = 0; head < units->kv_heads; head++)
+        assert_int_equal(event->lists[head].count, window + units->picked * units->unit);
+    units->events++;
+}
+
+/* A fraction of a short context is few pieces: not fewer than units_min.  A number of tokens is what it says. */
+static void a_fraction_takes_units(void **state) {
+    (void)state;
+    enum { LENGTH = 300 };
+    for (size_t round = 0; round < 8; round++) {
+        struct select_options select = small(round < 4 ? &select_quest : &select_tree, 20);
+        if (round % 4 != 3) select.keep = (struct select_keep){.ratio = 0.05};
+        select.units_min = round % 4 == 2 ? 1000 : round % 4 == 1 ? 0 : 5;
+        struct rig rig = {0};
+        rig_open(&rig, cpu_features(), 2, select);
+        struct units units = {unit_of(&select), round % 4 == 0 ? 5 : 0, rig.model->config.kv_head_count, 0};
+        struct sequence *sequence = filled(&rig, LENGTH);
+        const struct select_shape shape = {2, rig.model->config.head_count, units.kv_heads,
+                                           rig.model->config.k_dimension};
+        uint64_t most;
+        assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &most, &rig.error), rig.error);
+        if (round % 4 == 2) { /* all there are */
+            attention_set_observer(engine_attention(rig.engine), NULL, NULL);
+            (void)step(&rig, sequence, LENGTH);
+            const struct select_statistics statistics = attention_statistics(engine_attention(rig.engine));
+            assert_int_equal(statistics.kept, statistics.visible);
+            assert_int_equal(most, LENGTH + 1);
+        } else {
+            attention_set_observer(engine_attention(rig.engine), check_units, &units);
+            (void)step(&rig, sequence, LENGTH);
+            assert_true(units.events > 0);
+            assert_true(most >= units.picked * units.unit + 20);
+        }
+        sequence_destroy(sequence);
+        rig_close(&rig);
+    }
+}
+
 /* What tiny_calibration_write says is important: the first KV head of the first layer, half as much that of the second.
  * The shares are 0.2 + 0.8 a / 0.375, the largest cut to 2, and what is cut off divided again. */
 static const double expected_fractions[2][2] = {{2, 0.24}, {1.52, 0.24}};
@@ -612,6 +659,7 @@ int main(void) {
         cmocka_unit_test(importance_needs_a_calibration),
         cmocka_unit_test(a_batch_equals_each_alone),
         cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(a_fraction_takes_units),
         cmocka_unit_test(truncation_and_rebuilding_change_nothing),
         cmocka_unit_test(h2o_learns_from_steps),
         cmocka_unit_test(a_block_that_selects_equals_steps),

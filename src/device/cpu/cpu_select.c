@@ -1,7 +1,8 @@
-/* choose on the cpu: one fork-join of three phases with a barrier between them.
+/* choose on the cpu: one fork-join of up to four phases with a barrier between them.
  *
  *   prepare   the query's side of a score: codes, or projections          a unit is a (row, KV head)
  *   score     every candidate                                             SCORE_TOKENS tokens of one
+ *   near      with alpha: how many are near the best                      one
  *   choose    window and top-k (a tree: search) into one ascending list   one
  *
  * Where the heads keep all threads equally busy, one thread scores and chooses for a head, which saves a
@@ -14,6 +15,7 @@
  *
  * Units are drawn as tickets; where they are cut depends on the lengths alone (invariant 1 of
  * cpu_device_internal.h).  Several rows are taken in batches whose scratch is bounded. */
+#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -124,6 +126,38 @@ static void combine_heads(const struct select_run *run, size_t row, size_t kv_he
                                                                     .scales = scales});
 }
 
+/* Combined scores of a KV head, and how many of them are within alpha of the greatest.  A NaN is near. */
+static void near_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
+    const struct choose_operation *operation = run->operation;
+    const size_t row = unit / operation->kv_head_count, head = unit % operation->kv_head_count;
+    const struct select_item *item = run->rows[row].item;
+    (void)scratch;
+    run->near[unit] = 0;
+    if (!cpu_head_is_scored(item, head)) return;
+    const size_t count =
+        (size_t)(item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens;
+    const float *scores = head_scores(run, row, head);
+    float greatest = -INFINITY;
+    if (scores_by_head(operation)) combine_heads(run, row, head, count);
+    for (size_t i = 0; i < count; i++)
+        if (scores[i] > greatest) greatest = scores[i];
+    const float least = scores_by_head(operation) ? greatest * expf(-operation->alpha)
+                                                  : greatest - operation->alpha / operation->scale;
+    for (size_t i = 0; i < count; i++) run->near[unit] += !(scores[i] < least);
+}
+
+/* Units that a KV head takes of those that it may. */
+static size_t units_taken(const struct select_run *run, size_t row, size_t allowed) {
+    const size_t heads = run->operation->kv_head_count;
+    size_t sum = 0, choosing = 0;
+    if (run->near == NULL) return allowed;
+    for (size_t head = 0; head < heads; head++) {
+        sum += run->near[row * heads + head];
+        choosing += run->near[row * heads + head] > 0;
+    }
+    return min_size(allowed, max_size((sum + choosing / 2) / choosing, 1));
+}
+
 static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
     for (uint64_t row = begin; row < end; row++) list[count++] = (uint32_t)row;
     return count;
@@ -137,9 +171,10 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     uint32_t *list = run->operation->rows + (run->operation->lists[entry].rows - run->operation->rows);
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
-        size_t picks = pick_count / page;
+        const size_t picks = units_taken(run, unit / heads, (size_t)pick_count / page);
         size_t units = (size_t)(item->candidate_end - item->candidate_begin) / page;
-        if (scores_by_head(run->operation)) combine_heads(run, unit / heads, unit % heads, units);
+        if (scores_by_head(run->operation) && run->near == NULL)
+            combine_heads(run, unit / heads, unit % heads, units);
         const struct cpu_search *search = run->scorer->search;
         if (search == NULL || !search->find(run, unit / heads, unit % heads, list + count, scratch))
             run->device->kernels.top_k.select(
@@ -158,7 +193,8 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         count = list_range(list, count, item->candidate_begin, item->candidate_end);
     }
     count = list_range(list, count, item->candidate_end, item->position + 1);
-    ASSERT(count == select_item_kept(item, unit % heads));
+    ASSERT(run->near != NULL || count == select_item_kept(item, unit % heads));
+    run->operation->lists[entry].count = count;
 }
 
 /* relaxed: tickets only; what units read of others lies behind the barrier */
@@ -169,7 +205,7 @@ static size_t draw(struct select_run *run, size_t phase) {
 /* Whether score and choose go head by head: no unit is then small enough to even out what one thread has more. */
 static bool chooses_by_head(const struct select_run *run, const struct pool_worker *worker) {
     size_t entries = run->units[PHASE_CHOOSE];
-    return run->units[PHASE_SCORE] > 0 && run->scorer->search == NULL &&
+    return run->units[PHASE_SCORE] > 0 && run->scorer->search == NULL && run->near == NULL &&
            (entries % worker->count == 0 || entries >= 8 * worker->count);
 }
 
@@ -187,8 +223,11 @@ static void choose_by_head(struct select_run *run, const struct pool_worker *wor
 }
 
 static void select_task(void *context, const struct pool_worker *worker) {
-    static void (*const functions[PHASE_COUNT])(struct select_run *, size_t, uint8_t *) = {
-        [PHASE_PREPARE] = prepare_unit, [PHASE_SCORE] = score_unit, [PHASE_CHOOSE] = choose_unit};
+    static void (*const functions[PHASE_COUNT])(struct select_run *, size_t,
+                                                uint8_t *) = {[PHASE_PREPARE] = prepare_unit,
+                                                              [PHASE_SCORE] = score_unit,
+                                                              [PHASE_NEAR] = near_unit,
+                                                              [PHASE_CHOOSE] = choose_unit};
     struct select_run *run = context;
     uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
     for (size_t phase = 0; phase < PHASE_COUNT; phase++) {
@@ -253,6 +292,8 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
         cpu_scratch_add(&used, entries * run->score_heads * run->score_stride * sizeof *run->scores);
     bool counts = run->scorer->search != NULL;
     size_t tree_counts = cpu_scratch_add(&used, counts ? entries * sizeof *run->tree_counts : 0);
+    const bool has_alpha = run->units[PHASE_NEAR] > 0;
+    size_t near = cpu_scratch_add(&used, has_alpha ? entries * sizeof *run->near : 0);
     size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
     uint8_t *memory = cpu_scratch_reserve(device, used);
     if (memory == NULL) return false;
@@ -261,6 +302,7 @@ static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     run->queries = memory + queries;
     run->scores = (float *)(void *)(memory + scores);
     run->tree_counts = counts ? (struct tree_counts *)(void *)(memory + tree_counts) : NULL;
+    run->near = has_alpha ? (size_t *)(void *)(memory + near) : NULL;
     if (counts) memset(run->tree_counts, 0, entries * sizeof *run->tree_counts);
     run->threads = memory + threads;
     return true;
@@ -323,6 +365,8 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
         run.units[PHASE_CHOOSE] = run.row_count * operation->kv_head_count;
         if (run.units[PHASE_SCORE] > 0 && run.scorer->prepare != NULL)
             run.units[PHASE_PREPARE] = run.units[PHASE_CHOOSE];
+        if (run.units[PHASE_SCORE] > 0 && operation->alpha > 0)
+            run.units[PHASE_NEAR] = run.units[PHASE_CHOOSE];
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();
         cpu_run(device, is_short(&run), select_task, &run);

@@ -8,7 +8,7 @@ enum {
     SCORE_TOKENS = 8192, /* 18 bytes each with 128-bit codes: 144 KiB, some 20 us */
 };
 
-enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_CHOOSE, PHASE_COUNT };
+enum select_phase { PHASE_PREPARE, PHASE_SCORE, PHASE_NEAR, PHASE_CHOOSE, PHASE_COUNT };
 
 struct select_row {
     const struct select_item *item;
@@ -28,6 +28,8 @@ struct select_run {
     float *scores;      /* [row][kv_head][score_heads][score_stride] */
     size_t score_stride;
     struct tree_counts *tree_counts; /* [row][kv_head]; NULL: no search */
+    size_t
+        *near; /* [row][kv_head]: units within alpha of the best; 0: has nothing to choose; NULL: no alpha */
     uint8_t *threads;
     size_t thread_bytes;
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
