@@ -18,7 +18,7 @@ struct loam_model {
 
 struct loam_session {
     struct loam_model *model; /* borrowed */
-    struct plan plan;         /* its folder is owned; document_name is ours */
+    struct plan plan;         /* its folder is owned; document_name is the session's */
     char *document_name;      /* owned */
     struct loam_session_options options;
     FILE *trace_file;      /* owned; NULL: none */

@@ -59,7 +59,7 @@ enum loam_status loam_document_remove(const char *directory, uint64_t id, struct
     if (status == STATUS_OK) status = store_remove(store, id, &reason);
     store_close(store);
     if (status == STATUS_FULL)
-        status = STATUS_FAILED; /* "full" is for room; this is that somebody has it open */
+        status = STATUS_FAILED; /* "full" means memory; here the document is open elsewhere */
     return api_report(status, &reason, error);
 }
 

@@ -135,7 +135,7 @@ static void take_logits(struct loam_sequence *sequence, const float *logits) {
     sequence->has_logits = true;
 }
 
-/* Puts tokens that were sampled into their sequences, with the logits after them. */
+/* Appends sampled tokens to their sequences and stores the logits after them. */
 static enum status settle(struct loam_session *session, struct loam_sequence *const *sequences, size_t count,
                           struct error *error) {
     struct answer *answers[ENGINE_SEQUENCES_MAX] = {NULL};
@@ -226,7 +226,7 @@ static enum status sink(void *context, const char *bytes, size_t length, struct 
     return error_set(error, STATUS_INTERRUPTED, "interrupted");
 }
 
-/* The sequence keeps what begins like the prompt, and is to be fed the rest. */
+/* The sequence keeps the prefix that it shares with the prompt, and must be fed the rest. */
 static enum status begin_answer(const struct loam_prompt *prompt, size_t index, struct error *error) {
     struct loam_sequence *sequence = prompt->sequence;
     struct answer *answer = &sequence->answer;

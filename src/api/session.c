@@ -34,7 +34,7 @@ static void hear_note(void *context, const char *line, bool amid_answer) {
 
 /* ---- the engine ---- */
 
-/* What the disk and the selection did goes with the engine. */
+/* Adds up what the disk and the selection did, before the engine goes. */
 static void keep_statistics(struct loam_session *session) {
     struct loam_receipt *before = &session->before;
     if (session->engine == NULL) return;
@@ -53,7 +53,7 @@ static void keep_statistics(struct loam_session *session) {
     mass_bounds_merge(&session->mass_bound, &select.mass_bound);
 }
 
-/* Whatever the sequences held is gone with the engine. */
+/* The contents of the sequences are gone with the engine. */
 static void forget_sequences(struct loam_session *session) {
     for (struct loam_sequence *s = session->sequences; s != NULL; s = s->next) {
         sequence_destroy(s->answer.sequence);

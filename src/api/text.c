@@ -20,7 +20,7 @@ enum loam_status loam_tokenize(const struct loam_model *model, const char *text,
     return api_report(status, &reason, error);
 }
 
-/* name NULL: the model's; STATUS_UNSUPPORTED where it has none. */
+/* name NULL: the model's template.  STATUS_UNSUPPORTED: it has none. */
 static enum status find_template(const struct loam_model *model, const char *name,
                                  const struct chat_template **chat, struct error *error) {
     if (name == NULL) return chat_template_of_model(&model->model->gguf, chat, error);

@@ -11,7 +11,7 @@ enum { PART_BYTES = 256 * 1024, ALIGNMENT = 64 };
 struct arena_part {
     struct arena_part *next;
     size_t capacity, used; /* bytes of memory[] */
-    char *memory;          /* aligned to ALIGNMENT, right behind this header */
+    char *memory;          /* aligned to ALIGNMENT, directly behind this header */
 };
 
 void arena_init(struct arena *arena) { *arena = (struct arena){0}; }
@@ -44,7 +44,7 @@ void *arena_allocate(struct arena *arena, size_t size_bytes) {
     if (part == NULL || part->capacity - part->used < size) {
         part = part_create(max_size(size, PART_BYTES));
         if (part == NULL) return NULL;
-        /* A big block of its own goes behind the part that still has room. */
+        /* A large block of its own goes behind the current block, which still has space. */
         if (arena->parts != NULL && size >= PART_BYTES) {
             part->next = arena->parts->next;
             arena->parts->next = part;

@@ -21,10 +21,10 @@ struct arena {
 void arena_init(struct arena *arena);
 void arena_deinit(struct arena *arena);
 
-/* Zeroed, aligned to 64 bytes; NULL when the system has no memory. */
+/* Zeroed, aligned to 64 bytes; NULL: no memory. */
 void *arena_allocate(struct arena *arena, size_t size_bytes);
 
-/* The same for count elements; NULL also when count * element_bytes overflows. */
+/* The same for count elements; also NULL if count * element_bytes overflows. */
 void *arena_array(struct arena *arena, uint64_t count, size_t element_bytes);
 
 /* A zero-terminated copy of length bytes of text. */

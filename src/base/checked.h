@@ -1,4 +1,4 @@
-/* checked: sizes that come from a file are added and multiplied only here. */
+/* checked: the only place where sizes from a file are added and multiplied. */
 #ifndef LOAM_BASE_CHECKED_H
 #define LOAM_BASE_CHECKED_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each returns false, and *result is not to be used, when the true result does not fit. */
+/* Each returns false if the true result does not fit; *result must then not be used. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *result) {
     return !__builtin_add_overflow(a, b, result);
 }
@@ -22,7 +22,7 @@ static inline bool checked_align(uint64_t value, uint64_t alignment, uint64_t *r
     return true;
 }
 
-/* For sizes that are ours and known to be small. */
+/* For sizes from our own code that are known to be small. */
 static inline size_t align_up(size_t value, size_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
 }

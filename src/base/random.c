@@ -28,7 +28,7 @@ uint64_t random_next(struct random *random) {
 }
 
 uint64_t random_below(struct random *random, uint64_t bound) {
-    uint64_t limit = -bound % bound; /* 2^64 mod bound: below it the low values would repeat */
+    uint64_t limit = -bound % bound; /* 2^64 mod bound: below it the low values would be too frequent */
     for (;;) {
         uint64_t value = random_next(random);
         if (value >= limit) return value % bound;

@@ -15,7 +15,7 @@ __attribute__((format(printf, 4, 0))) static enum status error_fill(struct error
     error->message[used] = '\0';
     if (os_error != 0)
         snprintf(error->message + used, sizeof error->message - used, ": %s", strerror(os_error));
-    /* A name from a hostile file must not break the promise of one line. */
+    /* The name of an untrusted file must not break the rule of one line. */
     for (char *c = error->message; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     return status;

@@ -19,7 +19,7 @@ enum status {
     STATUS_MEMORY,      /* does not fit, or the system refused memory; exit code 5 */
     STATUS_IO,          /* reading or writing failed; exit code 6 */
     STATUS_INTERRUPTED, /* the user stopped it; exit code 130 */
-    STATUS_FULL,        /* a slab or queue is full now: an ordinary answer, not a failure */
+    STATUS_FULL,        /* a slab or queue is full at the moment: an ordinary result, not a failure */
     STATUS_UNSUPPORTED, /* well-formed, but this build or device cannot do it; exit code 1 */
 };
 
@@ -31,16 +31,15 @@ struct error {
     char message[400]; /* one line: the file, the field, found and expected */
 };
 
-/* Fills *error (which may be NULL) and returns status, so that a failing
- * function can end in `return error_set(error, STATUS_MODEL, "%s: ...", path);`. */
+/* Fills *error (which may be NULL) and returns status: `return error_set(error, STATUS_MODEL, "%s: ...", path);`. */
 enum status error_set(struct error *error, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same, with ": <what errno says>" at the end of the line. */
+/* The same, with ": <text of errno>" at the end. */
 enum status error_set_os(struct error *error, enum status status, int os_error, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Puts "prefix: " before the message that is already there. */
+/* Puts "prefix: " in front of the message. */
 void error_prefix(struct error *error, const char *prefix);
 
 /* A fixed English word for a status, for logs and JSON: "ok", "usage", ... */

@@ -37,11 +37,11 @@
 struct device;
 struct stream;
 struct event;
-struct flag; /* a number that only rises, from 0: what one side waits for and another says */
+struct flag; /* a number that only rises, from 0: one side waits for a value, the other raises it */
 
 enum memory_kind {
     MEMORY_DEVICE, /* the fast tier */
-    MEMORY_HOST,   /* whole pages of the host's, that the device can copy from and to at full speed */
+    MEMORY_HOST,   /* whole pages of the host, which the device copies at full speed */
 };
 
 enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
@@ -84,7 +84,7 @@ struct norm_operation {
     size_t y_stride;
 };
 
-/* The angles of a step's rows, once per step: cosine_sine[row][2 * pair_count]. */
+/* The rotation angles of a step's rows, computed once per step: cosine_sine[row][2 * pair_count]. */
 struct rope_angles_operation {
     const uint64_t *positions; /* [row_count], host memory */
     size_t row_count;
@@ -113,14 +113,14 @@ struct activation_operation {
 /* The KV rows of one sequence in one layer, as attention sees them. */
 struct kv_view {
     const struct kv_layout *layout;
-    void *const *chunks; /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of
-                          * chunks[h * chunk_stride + r / 64] */
-    void *const *
-        quantized; /* [kv_head_count][chunk_stride]: where not NULL, the chunk in 4 bits (kernels/codec): what
-                          * attend_rows then attends to, instead of its rows; NULL: there are none */
+    /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of chunks[h * chunk_stride + r / 64] */
+    void *const *chunks;
+    /* [kv_head_count][chunk_stride]: the chunk in 4 bits (kernels/codec), to which attend_rows then attends instead of
+     * its rows; an entry NULL: the chunk has rows.  NULL: all chunks have. */
+    void *const *quantized;
     size_t chunk_stride;
-    void *const
-        *key_index; /* [kv_head_count][chunk_stride]: the block beside each chunk; NULL: none is kept */
+    /* [kv_head_count][chunk_stride]: each chunk's block of the key index; NULL: there is none */
+    void *const *key_index;
 };
 
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
@@ -151,7 +151,7 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     size_t item_count;
 };
 
-/* What lies beside a chunk of one KV head, for selection to read instead of the chunk's keys. */
+/* What is stored next to a chunk of one KV head, for selection to read in place of the chunk's keys. */
 enum key_index_kind {
     KEY_INDEX_NONE,
     KEY_INDEX_ABSTRACT, /* of pages of 8 to 64 tokens: kernels/abstract */
@@ -160,35 +160,34 @@ enum key_index_kind {
     KEY_INDEX_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
     KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
     KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
-    KEY_INDEX_KEYS, /* nothing: the keys themselves are scored, halves only, so that all chunks must be there */
+    KEY_INDEX_KEYS, /* nothing: the keys themselves are scored (f16 only), so all chunks must be in memory */
 };
 
 struct key_index_layout {
     enum key_index_kind kind;
     size_t bytes; /* of a chunk's block, a multiple of 64; 0 for KEY_INDEX_NONE */
-    /* Tokens that are picked together: 1, or those of a page.  Where fewer are scored together
-     * (key_index_scored_tokens) a page has the best of its scores. */
+    /* Tokens that are chosen together: 1, or a page.  If fewer are scored together (key_index_scored_tokens), a page
+     * has the best of its scores. */
     size_t unit_tokens;
     struct abstract_layout abstract;
     enum abstract_kind abstract_kind; /* that scores */
     struct hash_layout hash;
     struct level_layout level;
     struct tree_layout tree; /* unit_tokens are those of a leaf */
-    /* Whether minima and maxima of the keys that are scored together lie in the block, as
-     * [64 / scored tokens][2][k_dimension] halves from bounds_offset on (abstract.h, ABSTRACT_MIN_MAX); apart: they are
-     * not what ranks. */
+    /* Whether the block has minima and maxima of the keys that are scored together, [64 / scored
+     * tokens][2][k_dimension] halves from bounds_offset on (abstract.h, ABSTRACT_MIN_MAX).  They do not rank. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
     bool use_norms; /* KEY_INDEX_HASH */
     size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
-    /* So many keys of each chunk, drawn at random, lie in the block from sample_offset (a multiple of 16) on:
-     * key_sample.h.  0: none do.  For sample_mass. */
+    /* The number of randomly drawn keys of each chunk in the block, from sample_offset (a multiple of 16) on, for
+     * sample_mass (key_sample.h).  0: none. */
     size_t sample_count, sample_offset;
     /* Over the heads of a group.  KEY_INDEX_HASH, _LEVEL: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
     enum score_aggregate aggregate;
 };
 
-/* Whether scores are of single tokens, whatever is picked together. */
+/* Whether each token has a score of its own, whatever is chosen together. */
 static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
     return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
            layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
@@ -208,9 +207,9 @@ static inline size_t key_index_weight_columns(const struct key_index_layout *lay
     return layout->kind == KEY_INDEX_PARTIAL ? layout->columns : 0;
 }
 
-/* Builds the key index of each item's rows [position_first, position_first + row_count) from the keys as they
- * are stored, so that building again gives the same; KEY_INDEX_MASS starts at 0.  KEY_INDEX_TREE: a run's node is built
- * with its last token, from the blocks of its other chunks. */
+/* Builds the key index of each item's rows [position_first, position_first + row_count) from the stored keys, so that
+ * building it again gives the same; KEY_INDEX_MASS starts at 0.  KEY_INDEX_TREE: a run's node is built with its last
+ * token, from the blocks of its other chunks. */
 struct key_index_operation {
     const struct key_index_layout *layout;
     /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _LEVEL, _PARTIAL */
@@ -226,9 +225,9 @@ struct row_list {
     size_t count;
 };
 
-/* One row of a step, the query, that chooses: of the rows that it sees its KV heads attend to [0, candidate_begin) and
- * [candidate_end, position], and each to those of [candidate_begin, candidate_end) that score highest, as many as
- * `picks` says. */
+/* A row of a step (a query) that chooses.  All its KV heads attend to [0, candidate_begin) and [candidate_end,
+ * position].  Each also attends to the rows of [candidate_begin, candidate_end) with the highest scores, `picks` of
+ * them. */
 struct select_item {
     struct kv_view view;
     size_t row; /* of q */
@@ -257,22 +256,23 @@ static inline uint64_t select_item_kept_max(const struct select_item *item, size
     return kept_max;
 }
 
-/* Time of a device's parts of a selection, added up. */
+/* Times of the parts of a selection, summed. */
 struct select_times {
     uint64_t score_ns, top_k_ns, attend_ns;
 };
 
-/* Scores candidates by their key index and takes the best; the query heads of a group share one choice.  No row of K or
- * V is read, so the entries of view.chunks may be NULL (but KEY_INDEX_KEYS reads the keys). */
+/* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K
+ * or V is read, so the entries of view.chunks may be NULL (except with KEY_INDEX_KEYS, which reads the keys). */
 struct choose_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
     size_t head_count, kv_head_count;
-    float scale; /* of a query times a key, as attention has it: for SCORE_SOFTMAX */
+    float scale; /* the factor of a query times a key, as in attention: for SCORE_SOFTMAX */
     const struct key_index_layout *layout;
     const uint16_t *weights; /* as in key_index_operation */
-    /* KEY_INDEX_TREE: the level that the search starts from, the leaves' at least; what is chosen does not depend on
-     * it.  With SCORE_SOFTMAX every leaf is scored, whatever it says.  tree_counts: host memory, added to; or NULL. */
+    /* KEY_INDEX_TREE: the level at which the search starts, at least the leaves'.  The choice does not depend on it.
+     * With SCORE_SOFTMAX every leaf is scored, whatever the level.  tree_counts: host memory, added to; may be NULL.
+     */
     enum tree_level tree_start;
     struct tree_counts *tree_counts;
     /* Above 0: no more units than have a score within alpha of the greatest, as attention has its scores, on average
@@ -281,16 +281,17 @@ struct choose_operation {
     float alpha;
     const struct select_item *items;
     size_t item_count;
-    /* attend_rows of what is chosen follows at once and the chunks are all there: the device may ask for them early. */
+    /* attend_rows of this choice follows next and all its chunks are in memory: the device may prefetch them. */
     bool attends_next;
-    /* Out, host memory.  rows: the lists one behind the other, select_item_kept entries of each KV head of each item.
-     * lists: [item_count][kv_head_count], written when the call returns; the rows they show come with the stream. */
+    /* Out, host memory.  rows: the lists one after another, select_item_kept entries for each KV head of each item.
+     * lists: [item_count][kv_head_count], written when the call returns; the rows they point to are written by the
+     * stream. */
     uint32_t *rows;
     struct row_list *lists;
-    struct select_times *times; /* score_ns and top_k_ns are added to; or NULL */
+    struct select_times *times; /* score_ns and top_k_ns are added to; may be NULL */
 };
 
-/* One row of a step that attends to lists. */
+/* A row of a step that attends to lists. */
 struct rows_item {
     struct kv_view view;
     size_t row; /* of q and out */
@@ -298,9 +299,9 @@ struct rows_item {
     const struct row_list *lists; /* [kv_head_count], host memory, none empty */
 };
 
-/* What a query head's softmax comes to over its list, before it is divided. */
+/* The sum of a query head's softmax over its list, before the division. */
 struct softmax_sum {
-    float largest, sum; /* the greatest score; the sum of exp(score - greatest) */
+    float largest, sum; /* the largest score; the sum of exp(score - largest) */
 };
 
 /* Attention of each KV head over its list: only those rows are read, so all other chunks' entries may be NULL.  An item
@@ -324,11 +325,11 @@ struct attend_rows_operation {
     struct select_times *times; /* attend_ns is added to; or NULL */
 };
 
-/* KEY_INDEX_MASS: adds to each listed row's mass what attention gave it, summed over the heads of a group, times
- * weight. */
+/* KEY_INDEX_MASS: adds to the mass of each listed row the attention that it received, summed over the heads of a
+ * group, times weight. */
 struct add_mass_operation {
     size_t head_count, kv_head_count;
-    const struct rows_item *items; /* as attend_rows had them, whose sums and scores are given */
+    const struct rows_item *items; /* as in the attend_rows that produced sums and scores */
     size_t item_count;
     const struct softmax_sum *sums;
     const float *scores;
@@ -336,8 +337,9 @@ struct add_mass_operation {
     float weight;
 };
 
-/* A layout with bounds: what fraction of each query head's attention over all that its row sees the listed rows have at
- * least (1: all of it), by the bounds of the rest, whether its rows lie as they were stored or in 4 bits. */
+/* For a layout with bounds: a lower bound of the fraction of each query head's attention (over all that its row sees)
+ * that the listed rows have; 1: all of it.  It follows from the bounds of the other rows, and holds whether these are
+ * stored as they were or in 4 bits. */
 struct mass_bound_operation {
     const float *q; /* as attend_rows had all of these */
     size_t q_stride;
@@ -347,7 +349,7 @@ struct mass_bound_operation {
     size_t item_count;
     const struct softmax_sum *sums;
     const struct key_index_layout *layout;
-    double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 where a bound is no number */
+    double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 if a bound is not a number */
 };
 
 /* What a query head left out of the attention over all that its row sees: the share, by the sample, and its standard
@@ -387,25 +389,23 @@ struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
 
-    /* Zeroed, aligned to 64 bytes at least, MEMORY_HOST to pages.  On the cpu device large areas take real memory
-     * only where they are touched; the KV slab of a long context that nobody fills relies on it (kv_cache.h), and a
-     * device that has not this must be given a context that fits.  release takes the same kind and size, and waits
-     * for work under way. */
+    /* Zeroed; aligned to 64 bytes or more, MEMORY_HOST to pages.  On the cpu device large areas take real memory only
+     * where they are touched, on which the KV slab of a long context relies (kv_cache.h).  A device without this must
+     * be given a context that fits.  release takes the same kind and size, and NULL. */
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                             struct error *error);
     void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
-    /* A weight of the model file made usable by operations; the cpu uses it where it lies. */
+    /* Makes a weight of the model file usable by operations; the cpu uses it in place. */
     enum status (*adopt_weight)(struct device *device, struct matrix *matrix, struct error *error);
 
     enum status (*stream_create)(struct device *device, struct stream **stream, struct error *error);
     void (*stream_destroy)(struct stream *stream);
     enum status (*stream_synchronize)(struct stream *stream, struct error *error);
-    /* Host work of the calling thread (disk reads to be submitted), done once while what is launched next is under way,
-     * or at the next stream_synchronize.  It launches nothing itself but copies, on another stream.  One at a
-     * time. */
+    /* Host work of the calling thread (disk reads to submit), done once while the next launched operation runs, or at
+     * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     void (*copy)(struct stream *stream, void *target, const void *source,
-                 size_t size_bytes); /* any two kinds; other host memory too, slower */
+                 size_t size_bytes); /* between any two kinds; from or to other host memory too, but slower */
     enum status (*event_create)(struct device *device, struct event **event, struct error *error);
     void (*event_destroy)(struct event *event);
     void (*event_record)(struct event *event, struct stream *stream);
@@ -413,13 +413,14 @@ struct device_operations {
     bool (*event_done)(struct event *event);
     enum status (*flag_create)(struct device *device, struct flag **flag, struct error *error);
     void (*flag_destroy)(struct flag *flag); /* nobody waits for it */
-    /* By the host, of any thread: to at least that value.  What was written before is seen by who waited. */
+    /* By the host, from any thread: raises the flag to at least that value.  Earlier writes are visible to whoever
+     * waited. */
     void (*flag_raise)(struct device *device, struct flag *flag, uint32_t value);
-    /* By the stream, when all that was put on it before is done. */
+    /* By the stream: raises it when all that was put on the stream before is done. */
     void (*flag_signal)(struct stream *stream, struct flag *flag, uint32_t value);
-    /* What is put on the stream next waits for that value; the host does not, but on a device without a queue.  A
-     * device may hold the work back on the host until then.  When the options' flag_wait_limit_ns have passed the
-     * device is broken. */
+    /* Later work of the stream waits for that value.  The host does not wait, except on a device without a queue; a
+     * device may hold the work back on the host until then.  After the options' flag_wait_limit_ns the device is
+     * broken. */
     void (*flag_wait)(struct stream *stream, struct flag *flag, uint32_t value);
     uint32_t (*flag_value)(struct flag *flag); /* of any thread */
 
@@ -443,25 +444,25 @@ struct device_operations {
 struct device {
     const struct device_operations *operations;
     const char *name;  /* "cpu" */
-    bool reaches_host; /* operations read and write MEMORY_HOST where it lies (zero copy) */
+    bool reaches_host; /* operations read and write MEMORY_HOST in place (zero copy) */
 };
 
 struct device_options {
     size_t thread_count;         /* 0: one per processor */
-    cpu_mask mask;               /* kernels the cpu may use; cpu_features() for all */
-    uint64_t flag_wait_limit_ns; /* a flag that is not raised for so long is an error; 0: one minute */
+    cpu_mask mask;               /* kernels that the cpu may use; cpu_features() for all */
+    uint64_t flag_wait_limit_ns; /* a flag that is not raised within this time is an error; 0: one minute */
 };
 
 enum status device_cpu_create(struct device **device, const struct device_options *options,
                               struct error *error) STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
 
-/* Copies to the host's memory, and waits for it and for all that was put on the stream before. */
+/* Copies to the host's memory; waits for the copy and for all that was put on the stream before. */
 enum status device_read(struct device *device, struct stream *stream, void *target, const void *source,
                         size_t size_bytes, struct error *error) STATUS_CHECKED;
 
-/* Work on the cpu device's own threads, for code that is host work by nature (sampling over 64 rows,
- * quantising a file).  NULL for a device without a pool. */
+/* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL
+ * for a device without a pool. */
 struct pool *device_pool(struct device *device);
 
 #endif

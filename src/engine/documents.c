@@ -10,26 +10,26 @@
 #include "platform/pool.h"
 
 enum {
-    REFUSALS_MAX = 16, /* documents that are opened in vain before the prompt is computed */
-    COPIES_MAX = 4,    /* bytes that are copied at most for each new one */
+    REFUSALS_MAX = 16, /* documents tried in vain before the prompt is computed */
+    COPIES_MAX = 4,    /* bytes copied at most for each new byte */
 };
 
 struct documents {
     struct store *store;       /* owned */
     struct kv_backing backing; /* name: owned */
     char *name;
-    bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable says why */
+    bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable has the reason */
     bool is_told;         /* and somebody was told */
-    bool fixes_fractions; /* only documents that were made with these fractions are used */
+    bool fixes_fractions; /* only documents with these fractions are used */
     bool takes_rows;      /* and documents without pages in 4 bits, of rows_codec */
     char rows_codec[STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
-    documents_choose *choose; /* NULL: pages are of one form, or the fractions are given */
+    documents_choose *choose; /* NULL: all pages have one form, or the fractions are given */
     void *choose_context;
 };
 
-/* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels; the tail as it is. */
+/* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels; the tail unchanged. */
 static void set_q4(struct store_layout *store, const struct kv_layout *layout, bool mixed) {
     const char *rows = mixed ? "f16+" : "";
     store->chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
@@ -60,7 +60,7 @@ static void hash_slices(void *context, const struct pool_worker *worker) {
     for (size_t i; (i = pool_ticket(worker)) < slices->count;) hash_slice(slices, i);
 }
 
-/* All bytes of the model's files: another model, or one of which a bit was changed, has another fingerprint. */
+/* All bytes of the model's files: another model, or one with a changed bit, has another fingerprint. */
 static enum status fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const struct file_map *map,
                                    struct pool *pool, struct error *error) {
     struct slices slices = {.map = map, .count = (size_t)((map->size_bytes - 1) / SLICE_BYTES + 1)};
@@ -75,8 +75,7 @@ static enum status fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES],
     return STATUS_OK;
 }
 
-/* A folder that cannot be written, because of the file system it lies on, its permissions or its owner, can still be
- * read. */
+/* A folder that cannot be written, because of its file system, permissions or owner, can still be read. */
 static enum status open_store(struct documents *documents, struct store_options *options,
                               struct error *error) {
     struct error *why = &documents->unwritable, read;
@@ -95,7 +94,7 @@ static enum status open_store(struct documents *documents, struct store_options 
     return status;
 }
 
-/* Shares that are fixed hold for what is opened, too. */
+/* Fixed fractions hold for opened documents, too. */
 static bool takes_rows(const struct plan *plan) {
     return plan->mixes_pages && (!plan->fixes_fractions || plan->quantized_of_16 == 0);
 }
@@ -133,7 +132,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
     memcpy(documents->rows_codec, backing->layout.codec, sizeof documents->rows_codec);
     documents->takes_rows = takes_rows(plan);
     if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
-    if (plan->mixes_pages) { /* zeros are fractions too, until they are chosen */
+    if (plan->mixes_pages) { /* zero until they are chosen */
         backing->layout.fractions = plan->fractions;
         backing->layout.fractions.layer_count = (uint16_t)model->config.layer_count;
         documents->fixes_fractions = plan->fixes_fractions;
@@ -162,8 +161,8 @@ static bool same_key_index(const struct store_layout *a, const struct store_layo
     return strcmp(a->key_index_kind, b->key_index_kind) == 0 && a->key_index_bytes == b->key_index_bytes;
 }
 
-/* All of it is wanted: it goes on where the document ends.  Else it is only read; *full->message says so where it is
- * for want of room on the disk. */
+/* The prompt uses all of it, so it continues where the document ends.  Otherwise it is only read; *full->message says
+ * so if the disk lacks space for a copy. */
 static enum status open_match(struct documents *documents, const struct store_match *match,
                               uint64_t token_capacity, struct document **document, bool *writable,
                               struct error *full, struct error *error) {
@@ -178,21 +177,21 @@ static enum status open_match(struct documents *documents, const struct store_ma
             full->status = STATUS_FULL; /* where RAM does not do without it, memory is what is lacking */
         }
         if (status != STATUS_FULL && full->message[0] == '\0') return status;
-        *writable = false; /* another process goes on with it, or there is no room for more */
+        *writable = false; /* another process continues it, or the disk lacks space */
     }
     return document_open(document, documents->store, match->document, &backing->model, &match->layout,
                          DOCUMENT_READ, 0, error);
 }
 
-/* Rows of a compressed page are rounded ones, and rows that follow must not be: of a chunk that is full in the document
- * all rows are taken, or none. */
+/* Rows of a compressed page are rounded, and the rows that follow must be exact.  So of a chunk that is full in the
+ * document either all rows are taken or none. */
 static void keep_exact(struct store_match *match) {
     uint64_t full = match->token_count - match->token_count % KV_CHUNK_TOKENS;
     if (match->layout.tail_bytes != 0 && match->prefix_tokens < full)
         match->prefix_tokens -= match->prefix_tokens % KV_CHUNK_TOKENS;
 }
 
-/* The layout of documents whose pages are all rows, where pages are mixed: a share of nothing in 4 bits. */
+/* The layout of documents whose pages are all rows, where pages are mixed: a fraction of 0 in 4 bits. */
 static struct store_layout rows_layout(const struct documents *documents) {
     struct store_layout rows = documents->backing.layout;
     memcpy(rows.codec, documents->rows_codec, sizeof rows.codec);
@@ -202,8 +201,8 @@ static struct store_layout rows_layout(const struct documents *documents) {
     return rows;
 }
 
-/* A longer prefix than match has, in a document whose pages look like those of layout.  Its key index is of that kind,
- * or built anew from the stored keys. */
+/* A longer prefix than match has, in a document with pages as in layout.  Its key index is of that kind, or is
+ * rebuilt from the stored keys. */
 static enum status find_longer(struct documents *documents, const struct store_layout *layout,
                                const int32_t *tokens, uint64_t token_count, struct store_match *match,
                                struct error *error) {
@@ -217,8 +216,8 @@ static enum status find_longer(struct documents *documents, const struct store_l
     return STATUS_OK;
 }
 
-/* The longest prefix that can be used.  The key index of rounded pages was made of exact keys, and cannot be built
- * anew. */
+/* The longest prefix that can be used.  The key index of rounded pages was built from exact keys and cannot be
+ * rebuilt. */
 static enum status find(struct documents *documents, const int32_t *tokens, uint64_t token_count,
                         struct store_match *match, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
@@ -249,8 +248,8 @@ static void only_read(struct documents *documents, struct kv_sequence *sequence,
     documents->is_told = true;
 }
 
-/* outcome->reused stays 0 when it fails, and when the document has grown since it was found
- * (another process went on with it): what may be taken of it, and how, is then another question. */
+/* outcome->reused stays 0 if it fails, and if the document has grown since it was found (another process continued
+ * it): it must then be evaluated anew. */
 static enum status use(struct documents *documents, struct kv_sequence *sequence,
                        const struct store_match *match, const struct documents_prompt *prompt,
                        struct documents_outcome *outcome, struct error *error) {
@@ -284,7 +283,7 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
     return STATUS_OK;
 }
 
-/* A new document, of the fractions that were chosen for the first one. */
+/* A new document, with the fractions that were chosen for the first one. */
 static enum status create(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
                           uint64_t token_capacity, struct error *error) {
     struct kv_backing *backing = &documents->backing;
@@ -320,7 +319,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
         (void)error_set(notice, status, "%s; computed anew", error->message);
         if (status == STATUS_IO) break;
-        /* it has been flagged and will not be found again */
+        /* it is flagged and will not be found again */
     }
     if (documents->is_read_only && refusals == 0 && !documents->ignores) /* not what was meant */
         return error_set(error, STATUS_IO,
@@ -328,7 +327,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
                          documents->unwritable.message);
     enum status status = create(documents, sequence, prompt->token_count, prompt->token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
-    /* An answer is worth more than a saved document: RAM may hold it all. */
+    /* An answer is worth more than a saved document: RAM may hold all of it. */
     const struct error damage = *notice;
     (void)error_set(notice, status, "%s%snot saved: %s", damage.message,
                     damage.message[0] != '\0' ? "; " : "", error->message);

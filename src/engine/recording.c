@@ -96,7 +96,7 @@ void recorder_observe(void *context, const struct attention_event *event) {
     }
 }
 
-/* Carries on over several ranges; all but the last are of whole words. */
+/* Continues over several ranges; all but the last are whole words. */
 static uint64_t checksum_add(uint64_t hash, const void *bytes, size_t length) {
     for (size_t i = 0; i < length; i += 8) {
         uint64_t word = 0;
@@ -246,7 +246,7 @@ void replay_destroy(struct replay *replay) {
     *replay = (struct replay){0};
 }
 
-/* How far the row at the position stands from where it was recorded, as the steps see it. */
+/* How far the row at the position is from the place where it was recorded, as the steps see it. */
 static int64_t source_of(const struct replay *replay, uint64_t position, uint32_t *row) {
     ASSERT(position < replay->depth + replay->recording->shape.token_count - replay->first);
     *row = position < replay->depth ? replay->source[position]

@@ -15,11 +15,11 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
-    DECODE_ROWS_MAX = 1, /* items of more rows go to the prefill kernel */
+    DECODE_ROWS_MAX = 1, /* items with more rows go to the prefill kernel */
     APPEND_ELEMENTS_ALONE = 8192,
 };
 
-/* One row that decodes: its units are [unit_first, unit_first + kv_head_count * range_count), head by head. */
+/* One row that decodes.  Its units are [unit_first, unit_first + kv_head_count * range_count), head by head. */
 struct decode_row {
     const struct attend_item *item;
     size_t row; /* of q and out */
@@ -89,7 +89,7 @@ static void plan_prefill_item(struct attend_run *run, const struct attend_item *
     }
 }
 
-/* Shell sort, most work first; equal work keeps no order, which no result depends on. */
+/* Shell sort, most work first.  The order of equal work does not matter: no result depends on it. */
 static void sort_blocks(struct prefill_block *blocks, size_t count) {
     for (size_t gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11)
         for (size_t i = gap; i < count; i++) {
@@ -139,7 +139,7 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
     return part;
 }
 
-/* Where the unit begins to read; NULL: not a decode unit. */
+/* The first memory that the unit reads; NULL: not a decode unit. */
 static const void *decode_first_block(const struct attend_run *run, size_t unit) {
     if (unit >= run->decode_units) return NULL;
     struct decode_part part = decode_part_of(run, unit);
@@ -148,7 +148,7 @@ static const void *decode_first_block(const struct attend_run *run, size_t unit)
                     part.begin % KV_CHUNK_TOKENS);
 }
 
-/* `then`: the unit that this thread goes on with. */
+/* `then`: the unit that this thread takes next. */
 static void decode_unit(const struct attend_run *run, size_t unit, size_t then, uint8_t *scratch) {
     const struct attend_operation *operation = run->operation;
     struct decode_part part = decode_part_of(run, unit);
@@ -207,7 +207,7 @@ static void attend_task(void *context, const struct pool_worker *worker) {
     size_t units = run->prefill_units + run->decode_units, unit = cpu_ticket(worker, &run->alone_next);
     for (; unit < run->prefill_units; unit = cpu_ticket(worker, &run->alone_next))
         prefill_unit(run, unit, scratch);
-    while (unit < units) { /* the next one is drawn early, so that its first rows can be prefetched */
+    while (unit < units) { /* the next one is drawn early, to prefetch its first rows */
         size_t then = cpu_ticket(worker, &run->alone_next);
         decode_unit(run, unit - run->prefill_units, then - run->prefill_units, scratch);
         unit = then;
@@ -220,7 +220,7 @@ static void attend_task(void *context, const struct pool_worker *worker) {
         if (run->rows[i / heads].range_count > 1) finish_head(run, &run->rows[i / heads], i % heads);
 }
 
-/* How many entries the two lists need, before scratch for them is there. */
+/* Counts the entries of both lists, before their scratch is reserved. */
 static void count_entries(const struct attend_operation *operation, size_t block_queries, size_t *rows,
                           size_t *blocks) {
     *rows = *blocks = 0;
@@ -293,7 +293,7 @@ struct append_run {
     size_t row_count;
 };
 
-/* A unit is a row of an item with all its heads: 8 tokens share a block, but no bytes of it. */
+/* A unit is a row of an item with all its heads: 8 tokens share a block, but no bytes in it. */
 static void append_task(void *context, const struct pool_worker *worker) {
     const struct append_run *run = context;
     const struct append_operation *operation = run->operation;

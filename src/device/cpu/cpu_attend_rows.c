@@ -53,7 +53,7 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
     return part;
 }
 
-/* Of count rows from `list` on, those before the first chunk that lies in the other form: in 4 bits or as rows. */
+/* Of count rows from `list` on, the number before the first chunk of the other form (4 bits or rows). */
 static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
                         bool *quantized) {
     *quantized = false;
@@ -65,7 +65,7 @@ static size_t same_form(const struct kv_view *view, size_t head, const uint32_t 
     return end;
 }
 
-/* Rows of a part, all in one form, and where what comes of them goes. */
+/* Rows of a part, all in one form, and the place of their partial. */
 struct rows_piece {
     size_t first, count; /* of the part */
     bool quantized;
@@ -121,7 +121,7 @@ static size_t query_head(const struct rows_run *run, size_t item, size_t kv_head
     return index * run->operation->head_count + kv_head * run->group;
 }
 
-/* `then`: the unit that this thread goes on with. */
+/* `then`: the unit that this thread takes next. */
 static void attend_unit(const struct rows_run *run, size_t unit, size_t then, uint8_t *scratch) {
     const struct attend_rows_operation *operation = run->operation;
     const struct rows_part part = part_of(run, unit);
@@ -132,7 +132,7 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, ui
     if (operation->scores != NULL)
         scores =
             operation->scores + query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
-    float *other = (float *)(void *)scratch; /* of rows behind the first that lie in another form */
+    float *other = (float *)(void *)scratch; /* rows after those of one form */
     uint8_t *rest = scratch + run->partial_stride * sizeof *other;
     struct rows_piece piece = {.first = 0};
     for (; piece.first < part.count; piece.first += piece.count) {
@@ -164,7 +164,7 @@ static void finish_unit(const struct rows_run *run, size_t unit) {
         operation->out + item->row * operation->out_stride + head * group * dimension, dimension);
 }
 
-/* relaxed: tickets only; what units read of others lies behind the barrier */
+/* relaxed: only tickets; what units read of each other is separated by the barrier */
 static size_t draw(struct rows_run *run, enum rows_phase phase) {
     return __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
 }
@@ -195,7 +195,7 @@ static size_t item_units(const struct attend_rows_operation *operation, const st
     return units;
 }
 
-/* Takes items from run->items on, as many as one batch holds. */
+/* Takes as many items, from run->items on, as one batch holds. */
 static void plan_batch(struct rows_run *run, size_t items_left) {
     const size_t unit_bytes = run->partial_stride * sizeof *run->partials;
     while (run->item_count < items_left && run->item_count < ROWS_MAX) {

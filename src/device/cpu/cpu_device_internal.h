@@ -29,13 +29,13 @@ struct cpu_device {
     struct pool *pool;    /* owned */
     size_t thread_count;
     uint64_t flag_wait_limit_ns;
-    struct error error; /* the first; status OK while the device is whole */
+    struct error error; /* the first error; status OK while the device works */
     uint8_t *scratch;   /* owned */
     size_t scratch_bytes;
     uint64_t scratch_growths;
-    void (*overlap)(void *context); /* what the caller does before its part of the next run; NULL: nothing */
+    void (*overlap)(void *context); /* the caller's work before its part of the next run; NULL: none */
     void *overlap_context;
-    bool runs_overlap; /* the caller is in it, within a run of the pool */
+    bool runs_overlap; /* the caller is in a run of the pool */
     /* By weight type: up to how many inputs go through matvec; more go through matmul. */
     uint16_t matvec_inputs[MATVEC_TYPES];
     struct kernels kernels;
@@ -45,13 +45,13 @@ struct stream {
     struct cpu_device *device; /* borrowed */
 };
 
-/* Where the device's error is to be written: NULL when it has one already (only the first counts). */
+/* Where to write the device's error; NULL if it has one already (only the first counts). */
 struct error *cpu_device_error(struct cpu_device *device);
 
 /* Adds size_bytes to a layout of scratch, rounded up to cache lines; returns the offset. */
 size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes);
-/* The scratch area, at least size_bytes long and 64-byte aligned, contents undefined; NULL: out of memory,
- * the device is broken. Valid until the next call. */
+/* The scratch area: at least size_bytes, 64-byte aligned, contents undefined, valid until the next call.  NULL: out
+ * of memory, and the device is broken. */
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);
 
 enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
@@ -68,7 +68,7 @@ uint32_t cpu_flag_value(struct flag *flag);
 /* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
  * task may call pool_range, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
-/* Does what the caller was to do beside the next run, now; nothing when there is none. */
+/* Does the caller's pending work now, if there is any. */
 void cpu_run_overlap(struct cpu_device *device);
 static inline void cpu_barrier(const struct pool_worker *worker) {
     if (worker->pool != NULL) pool_barrier(worker);
@@ -77,20 +77,20 @@ static inline void cpu_barrier(const struct pool_worker *worker) {
 static inline size_t cpu_ticket(const struct pool_worker *worker, size_t *alone_next) {
     return worker->pool != NULL ? pool_ticket(worker) : (*alone_next)++;
 }
-/* Whether a thread that begins a unit draws its next one already, so that what that one reads can be prefetched at the
- * end of this one: not near the end, where another thread would wait for it. */
+/* Whether a thread that begins a unit should draw its next one now, so that this unit can prefetch for it at its end.
+ * Not near the end, where another thread would wait for the drawn unit. */
 static inline bool cpu_draws_early(const struct pool_worker *worker, size_t unit, size_t unit_count) {
     return unit + 2 * worker->count < unit_count;
 }
 
-/* Rows that one query attends to, cut by their number only: partials over the ranges are merged in order. */
+/* Rows that one query attends to.  Cuts depend only on their number: partials over the ranges are merged in order. */
 struct cpu_ranges {
     uint64_t rows; /* of each but the last */
     size_t count;
 };
 struct cpu_ranges cpu_ranges_of(uint64_t row_count);
 
-/* Fills matvec_inputs for the kernels that the device has. */
+/* Fills matvec_inputs for the device's kernels. */
 void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_append(struct stream *stream, const struct append_operation *operation);

@@ -1,5 +1,5 @@
-/* Flags of the cpu device, which has no queue: who waits is the engine's thread itself.  It looks a while, because most
- * flags have been raised by then, and sleeps until somebody raises the flag or the limit has passed. */
+/* Flags of the cpu device.  It has no queue, so the waiting thread is the engine's.  It polls for a while, since most
+ * flags are raised by then, and then sleeps until the flag is raised or the limit has passed. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ void cpu_flag_signal(struct stream *stream, struct flag *flag, uint32_t value) {
     cpu_flag_raise(&stream->device->device, flag, value);
 }
 
-/* Whether it has been raised when the clock says end_ns. */
+/* Whether it is raised before the clock says end_ns. */
 static bool sleep_until(struct flag *flag, uint32_t value, uint64_t end_ns) {
     const struct timespec end = {.tv_sec = (time_t)(end_ns / 1000000000u),
                                  .tv_nsec = (long)(end_ns % 1000000000u)};
@@ -79,7 +79,7 @@ void cpu_flag_wait(struct stream *stream, struct flag *flag, uint32_t value) {
     struct cpu_device *device = stream->device;
     for (unsigned round = 0; round < SPIN_ROUNDS; round++)
         if (cpu_flag_value(flag) >= value) return;
-    if (device->error.status != STATUS_OK) return; /* broken: what follows computes nothing that counts */
+    if (device->error.status != STATUS_OK) return; /* broken: later results do not count */
     uint64_t begin_ns = clock_ns();
     if (sleep_until(flag, value, begin_ns + device->flag_wait_limit_ns)) return;
     error_set(cpu_device_error(device), STATUS_FAILED,

@@ -1,12 +1,12 @@
 /* key_index_build on the cpu.  A unit is one KV head of one chunk of an item: it reads the stored keys and writes the
- * block beside them, so units share nothing; what a tree has of several chunks is built in a second pass. */
+ * chunk's block, so units share nothing.  The nodes of several chunks of a tree are built in a second pass. */
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-/* Keys of a step of one sequence cost less than waking a thread. */
+/* Below this (the keys of a step of one sequence) the work costs less than waking a thread. */
 enum { BUILD_ELEMENTS_ALONE = 2048 };
 
 struct build_run {
@@ -58,7 +58,7 @@ static void build_range(const struct build_run *run, struct range range, bool ab
                 .kv_head = head,
                 .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
                 .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
-            if (above) /* of blocks that other units have written before the barrier */
+            if (above) /* of blocks that other units wrote before the barrier */
                 run->scorer->build_above(operation->layout, blocks, chunk, &unit);
             else {
                 if (run->scorer->build != NULL) run->scorer->build(run->device, operation, &unit, scratch);

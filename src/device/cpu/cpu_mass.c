@@ -14,7 +14,7 @@ struct mass_run {
     size_t thread_bytes;
 };
 
-/* A thread's scratch: what the unit's rows received, in the order of the list. */
+/* A thread's scratch: the mass that the unit's rows received, in the order of the list. */
 static void mass_unit(const struct mass_run *run, size_t unit, float *received) {
     const struct add_mass_operation *operation = run->operation;
     const struct rows_item *item = &operation->items[unit / operation->kv_head_count];

@@ -47,10 +47,10 @@ struct bounder {
     const void *const *blocks;
     size_t unit_tokens, dimension;
     const float *q; /* [group][dimension] */
-    float *query;   /* [group][2 * dimension]: what a box is multiplied with */
+    float *query;   /* [group][2 * dimension]: the factors of a box */
     float *scores;  /* [group][PIECE] */
     float *weights; /* [PIECE] */
-    float *widened; /* [dimension]: what 4 bits add to a chunk's keys */
+    float *widened; /* [dimension]: how far 4 bits may move a chunk's keys */
     uint8_t *left;  /* [PIECE]: tokens of a unit that were left out */
     void *score_scratch;
     float largest;         /* element of any key, its magnitude */
@@ -99,7 +99,7 @@ static const uint16_t *unit_box(const struct bounder *c, uint64_t unit) {
            unit % chunk_units * 2 * c->dimension;
 }
 
-/* Counts what the piece has of rows that are not on the list, from the entry *next on; whether it is any. */
+/* Counts the piece's rows that are not on the list, from entry *next on.  Returns whether there is any. */
 static bool count_left(const struct bounder *c, uint64_t first, size_t count, const uint32_t *list,
                        size_t kept, size_t *next) {
     bool any = false;
@@ -114,7 +114,7 @@ static bool count_left(const struct bounder *c, uint64_t first, size_t count, co
     return any;
 }
 
-/* Magnitudes of halves have the order of their bits, infinities and NaN above them. */
+/* Magnitudes of halves have the order of their bits; infinities and NaN are above them. */
 static void find_largest(struct bounder *c, uint64_t first, size_t count) {
     halves largest = {0};
     for (size_t i = 0; i < count; i++) {
@@ -162,7 +162,7 @@ static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) 
             low = fminf(low, half_to_float(box[d]));
             high = fmaxf(high, half_to_float(box[dimension + d]));
         }
-        /* and half a unit of the half that is decoded */
+        /* and half a unit of the decoded half */
         c->widened[d] = (high - low) * (1.001F / 30) + fmaxf(fabsf(low), fabsf(high)) * 0x1p-11F + 0x1p-24F;
         for (size_t head = 0; head < c->run->group; head++)
             error_max[head] +=
@@ -185,7 +185,7 @@ static void widen_piece(const struct bounder *c, uint64_t first, size_t count) {
             widen_chunk(c, first + i, c->scores + i);
 }
 
-/* Scores as the softmax sees them; those of units that are attended to whole become nothing. */
+/* Scores as the softmax sees them; units that are attended to whole get none. */
 static void add_weights(struct bounder *c, size_t head, size_t count) {
     const struct mass_bound_operation *operation = c->run->operation;
     float *scores = c->scores + head * PIECE, top = c->top[head];
@@ -212,7 +212,7 @@ static void add_weights(struct bounder *c, size_t head, size_t count) {
     c->top[head] = top;
 }
 
-/* 3: the exponent's part of what scores may be off by. */
+/* 3: the exponent's part of the rounding of scores. */
 static double rounding_of(const struct bounder *c, size_t head) {
     const struct mass_bound_operation *operation = c->run->operation;
     double norm = 0;

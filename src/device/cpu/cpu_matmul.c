@@ -25,12 +25,12 @@ enum {
     /* Quantised weights on AVX-512 (Zen 5, weights in L2, preparing included): at 4 inputs 0.7-0.9, at 5 1.1-1.2. */
     MATVEC_INPUTS_512 = 4,
     MATVEC_ROW_GRANULE = 16,
-    PANELS_PER_THREAD = 16, /* enough that the last panel's end is near for all */
+    PANELS_PER_THREAD = 16, /* enough that the last panels end at about the same time on all threads */
     PANEL_BYTES_MIN = 32 << 10,
     PANEL_BYTES_MAX = 256 << 10,
     PANEL_ROWS_MAX = 1024,         /* bounds a thread's sums under accumulate */
     MATMUL_PANEL_ROWS_MAX = 256,   /* the same for many inputs */
-    PREPARE_ELEMENTS_ALONE = 32768 /* the caller quantises these in less than a fork and a barrier cost */
+    PREPARE_ELEMENTS_ALONE = 32768 /* quantising these costs the caller less than a fork and a barrier */
 };
 
 /* One form of x, shared by the weights that multiply with it. */

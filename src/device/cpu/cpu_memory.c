@@ -45,7 +45,7 @@ enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t si
     errno = ENOMEM;
     if (fits && is_mapped(kind, size_bytes)) {
         memory = map_aligned(mapped, alignment);
-        /* Huge pages are a wish: a kernel without them makes it slower, never wrong. */
+        /* Huge pages are optional: without them the kernel is slower, never wrong. */
         if (memory != NULL && size_bytes >= MAP_BYTES_MIN) (void)madvise(memory, mapped, MADV_HUGEPAGE);
     } else if (fits) {
         size_t heap_bytes = align_up(max_size(size_bytes, 1), 64);
@@ -75,7 +75,7 @@ size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes) {
 
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
     if (size_bytes <= device->scratch_bytes) return device->scratch;
-    /* Doubling, so that a context that grows token by token reallocates a handful of times in all. */
+    /* Doubles, so that a context that grows token by token reallocates only a few times. */
     size_t grown = max_size(max_size(size_bytes, device->scratch_bytes * 2), SCRATCH_BYTES_MIN);
     cpu_release(&device->device, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
     device->scratch = NULL;

@@ -1,11 +1,11 @@
-/* How the cpu device runs a task: on the pool or on its caller, and what its caller does meanwhile. */
+/* Runs a task of the cpu device, on the pool or on the caller alone, and the caller's own work meanwhile. */
 #include "device/cpu/cpu_device_internal.h"
 
 struct error *cpu_device_error(struct cpu_device *device) {
     return device->error.status == STATUS_OK ? &device->error : NULL;
 }
 
-/* A run whose caller has something else to do first: the others draw the units meanwhile. */
+/* A run whose caller has other work first; the other threads draw units meanwhile. */
 struct overlap_run {
     struct cpu_device *device;
     void (*work)(void *context);

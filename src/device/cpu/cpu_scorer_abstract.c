@@ -1,4 +1,4 @@
-/* Scores of pages by what is kept of their keys: kernels/abstract. */
+/* Scores of pages by abstracts of their keys: kernels/abstract. */
 #include "device/cpu/cpu_scorer_internal.h"
 
 static void build(const struct cpu_device *device, const struct key_index_operation *operation,

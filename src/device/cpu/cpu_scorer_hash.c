@@ -62,7 +62,16 @@ static size_t scratch_bytes(const struct select_run *run) {
     return run->device->kernels.hash.score_scratch_bytes(&run->operation->layout->hash, run->group);
 }
 
-/* A score is the agreement of two codes times |k|, so |q| is missing. */
+/* A score is the agreement of two codes times
+ *
+ * k
+ *
+ * ; the factor
+ *
+ * q
+ *
+ * is missing.
+ */
 static float head_scale(const struct select_run *run, const float *q) {
     double squares = 0;
     for (size_t d = 0; d < run->kv->k_dimension; d++) squares += (double)q[d] * (double)q[d];

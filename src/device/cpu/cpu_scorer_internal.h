@@ -5,7 +5,7 @@
 
 #include "device/cpu/cpu_select_internal.h"
 
-/* What is built of one chunk of one KV head. */
+/* What is built for one chunk of one KV head. */
 struct build_unit {
     const struct kv_layout *kv;
     const void *chunk;
@@ -24,37 +24,36 @@ struct build_scratch {
 struct score_range {
     const struct select_run *run;
     size_t row, kv_head;
-    size_t head_first,
-        head_count; /* query heads of its group: all, or one where they are scored one by one */
+    size_t head_first, head_count; /* query heads of its group: all, or one if they are scored one by one */
     uint64_t begin, end;
     const void *const *blocks; /* of the KV head, by chunk */
-    const void *const *then;   /* chunks that are attended to next; NULL: none is asked for */
+    const void *const *then;   /* chunks that will be attended to next; NULL: no prefetch */
 };
 
-/* Candidates that are nodes of a tree: what is scored is those of the start level, and the best leaves are searched
- * for below them. */
+/* Candidates that are nodes of a tree: nodes of the start level are scored, and the best leaves are searched for
+ * below them. */
 struct cpu_search {
-    /* Nodes of an item, and units of work that they are scored in (at least one). */
+    /* The number of nodes of an item, and of units of work that score them (at least one). */
     size_t (*score_count)(const struct choose_operation *operation, const struct select_item *item);
     size_t (*part_count)(const struct choose_operation *operation, const struct select_item *item);
     void (*score_part)(const struct select_run *run, size_t row, size_t kv_head, size_t part,
                        uint8_t *scratch); /* of all query heads: [score_heads][score_stride] */
-    /* The best units, picks / unit_tokens of them, ascending, as indices from the sequence's start.  False: the nodes
-     * are the units, and their scores say which are the best. */
+    /* The best units, picks / unit_tokens of them, ascending, as indices from the sequence's start.  false: the nodes
+     * are the units, so the best are those with the largest scores. */
     bool (*find)(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
                  uint8_t *scratch);
     void (*count)(const struct select_run *run); /* adds to the operation's tree_counts */
 };
 
 struct cpu_scorer {
-    /* The block beside a chunk, of rows whose keys are stored; NULL: there is none. */
+    /* The chunk's block, for rows whose keys are stored; NULL: there is none. */
     void (*build)(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch);
-    /* What is built of several chunks' blocks, when all of them are.  NULL: nothing. */
+    /* What is built of several chunks' blocks once all of them exist.  NULL: nothing. */
     void (*build_above)(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
                         const struct build_unit *unit);
     bool (*builds_above)(const struct key_index_layout *layout);
-    /* The query's side of a score, query_bytes of it; NULL: the query itself. */
+    /* The query's side of a score, of query_bytes; NULL: the query itself. */
     size_t (*query_bytes)(const struct key_index_layout *layout, size_t group);
     void (*prepare)(const struct select_run *run, size_t kv_head, const float *q, void *prepared);
     /* One score per unit, or per token where key_index_scores_tokens.  scores_apart: where scores_by_head, of each of
@@ -62,7 +61,8 @@ struct cpu_scorer {
     void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
     bool scores_apart;
     size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */
-    /* What a query head's scores lack to be products of query and key; NULL: nothing.  For SCORE_SOFTMAX. */
+    /* The factor by which a query head's scores differ from products of query and key; NULL: 1.  For SCORE_SOFTMAX.
+     */
     float (*head_scale)(const struct select_run *run, const float *q);
     const struct cpu_search *search; /* NULL: every candidate is scored */
 };

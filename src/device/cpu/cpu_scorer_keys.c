@@ -1,4 +1,4 @@
-/* Keys as they are stored: scored where they lie, or loaded as floats. */
+/* Keys as they are stored: scored in place, or loaded as floats. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
@@ -23,7 +23,7 @@ static size_t scratch_bytes(const struct select_run *run) {
     return kernel_scratch(run) + (SCORE_TOKENS / KV_BLOCK_TOKENS + 1) * sizeof(void *);
 }
 
-/* The keys of a block of 8 tokens lie together, so blocks are what the kernel takes rows from. */
+/* The keys of a block of 8 tokens are adjacent, so blocks are the kernel's unit of rows. */
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
     const struct kv_view *view = &run->rows[range->row].item->view;

@@ -1,4 +1,4 @@
-/* The score of a token is the attention that it has received, which add_mass sums up. */
+/* The score of a token is the attention that it has received, summed by add_mass. */
 #include <string.h>
 
 #include "device/cpu/cpu_scorer_internal.h"

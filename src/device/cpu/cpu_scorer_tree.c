@@ -30,13 +30,13 @@ static const struct tree_layout *layout_of(const struct select_run *run) {
     return &run->operation->layout->tree;
 }
 
-/* The level whose nodes are scored.  Shares of a softmax over the leaves are no bounds of each other, so there is
- * nothing to search by. */
+/* The level whose nodes are scored.  Fractions of a softmax over the leaves do not bound each other, so they cannot
+ * be searched. */
 static enum tree_level start_of(const struct choose_operation *operation) {
     return scores_by_head(operation) ? operation->layout->tree.leaf : operation->tree_start;
 }
 
-/* Whether the nodes that are scored are to be searched below, or are the leaves. */
+/* Whether the scored nodes are searched below; false: they are the leaves. */
 static bool is_searched(const struct choose_operation *operation) {
     return start_of(operation) > operation->layout->tree.leaf;
 }
@@ -60,8 +60,8 @@ static size_t query_bytes(const struct select_run *run) {
     return align_up(tree_query_floats(layout_of(run), run->group) * sizeof(float), 64);
 }
 
-/* The query for boxes, in the first bytes of scratch, which it moves on.  Every unit makes its own, in less than a
- * microsecond: a phase for it would be a barrier before any node is scored. */
+/* Prepares the query for boxes, in the first bytes of scratch, which it advances.  Every unit prepares its own, in
+ * less than a microsecond: a phase for it would be a barrier before any node is scored. */
 static const float *query_in(const struct select_run *run, size_t row, size_t kv_head, uint8_t **scratch) {
     float *query = (float *)(void *)*scratch;
     tree_query(layout_of(run), head_query(run, &run->rows[row], kv_head), run->kv->k_dimension, run->group,

@@ -40,15 +40,15 @@ static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) 
     run->scorer->prepare(run, head, head_query(run, &run->rows[row], head), prepared_query(run, row, head));
 }
 
-/* Whether so many of the candidates' chunks will be attended that a line of each is worth its while: 128 pages of
- * 512 chunks were (score 0.4 ms of a step more, gather 0.65 less), of 2048 they were not (1.7 more, 0.75 less). */
+/* Whether enough of the candidates' chunks will be attended to that prefetching a line of each pays: 128 pages of 512
+ * chunks did (0.4 ms of a step more for scores, 0.65 less for gather), of 2048 they did not (1.7 more, 0.75 less). */
 static bool asks_for_pages(const struct select_run *run, const struct select_item *item, size_t head) {
     uint64_t picks = select_item_picks(item, head) / run->operation->layout->unit_tokens;
     return run->operation->attends_next &&
            8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
 
-/* Scores of a unit's parts, of which it has the best; 1: the unit has one of its own. */
+/* Scores of a unit's parts, the best of which is the unit's; 1: the unit has one score. */
 static size_t scores_per_unit(const struct key_index_layout *layout) {
     return layout->unit_tokens / key_index_scored_tokens(layout);
 }
@@ -75,7 +75,7 @@ static void score_heads(const struct score_range *range, float *scores, uint8_t 
     best_of_units(of_parts, (size_t)(range->end - range->begin) / layout->unit_tokens, parts, scores);
 }
 
-/* Query heads whose tokens are scored in one walk. */
+/* Query heads whose tokens are scored in one pass. */
 static size_t heads_at_once(const struct select_run *run) {
     const bool together = run->scorer->scores_apart && scores_per_unit(run->operation->layout) == 1;
     return together ? run->group : run->group / run->score_heads;
@@ -184,7 +184,8 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
                                      .index_first = (uint32_t)(item->candidate_begin / page),
                                      .indices = list + count,
                                      .scratch = scratch});
-        for (size_t i = page > 1 ? picks : 0; i > 0; i--) { /* a page becomes its tokens, from the last on */
+        /* a page becomes its tokens, from the last one on */
+        for (size_t i = page > 1 ? picks : 0; i > 0; i--) {
             uint32_t first = list[count + i - 1] * (uint32_t)page;
             for (size_t t = 0; t < page; t++) list[count + (i - 1) * page + t] = first + (uint32_t)t;
         }
@@ -197,12 +198,12 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     run->operation->lists[entry].count = count;
 }
 
-/* relaxed: tickets only; what units read of others lies behind the barrier */
+/* relaxed: only tickets; what units read of each other is separated by the barrier */
 static size_t draw(struct select_run *run, size_t phase) {
     return __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
 }
 
-/* Whether score and choose go head by head: no unit is then small enough to even out what one thread has more. */
+/* Whether scoring and choosing go head by head.  No unit is then small enough to balance the threads. */
 static bool chooses_by_head(const struct select_run *run, const struct pool_worker *worker) {
     size_t entries = run->units[PHASE_CHOOSE];
     return run->units[PHASE_SCORE] > 0 && run->scorer->search == NULL && run->near == NULL &&
@@ -327,7 +328,7 @@ static size_t batch_end(const struct choose_operation *operation, size_t first) 
     return end;
 }
 
-/* Where the lists come to lie follows from how much each keeps. */
+/* The place of each list follows from the lengths that the rules keep. */
 static void place_lists(const struct choose_operation *operation) {
     uint32_t *rows = operation->rows;
     struct row_list *list = operation->lists;
@@ -338,7 +339,7 @@ static void place_lists(const struct choose_operation *operation) {
         }
 }
 
-/* A few windows are listed sooner than a thread is woken. */
+/* Listing a few windows takes less time than waking a thread. */
 static bool is_short(const struct select_run *run) {
     size_t rows = 0;
     const size_t first = (size_t)(run->rows[0].item - run->operation->items) * run->operation->kv_head_count;
