@@ -1,36 +1,59 @@
 #!/bin/sh
-# clo.sh MODE MODEL.gguf TEXT...: CLO's ablation and its comparison.  MODEL.calib.gguf beside the model, by
+# clo.sh MODE MODEL.gguf FILE...: CLO's ablation and its comparison
+# (docs/decisions/0035-thresholds-by-what-reuse-loses.md).
+# MODEL.calib.gguf beside the model, by
 #   loam calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
 #
-#   kl      KL divergence and lists reused, all KV in RAM; each TEXT is one window
-#   disk    the same from disk, an eighth of the KV in RAM: bytes per token, hits, tokens per second
-#   speed   TEXT: a recording (loam bench --record); replayed at 32K and 128K from disk, an eighth in RAM
+#   kl      FILE...: texts, a window each.  KL divergence and lists reused, all KV in RAM
+#   disk    FILE...: texts.  The same from disk, an eighth of the KV in RAM: bytes a token, hits
+#   speed   FILE: a text of 8,000 tokens.  Tokens a second from disk, an eighth in RAM
+#   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  A model
+#           without a calibration holds every head to eta 0.8
 #
-# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV.
+# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV.  speed and replay want a quiet machine.
 set -eu
+[ $# -ge 3 ] || { sed -n '2,15p' "$0"; exit 2; }
 mode=$1 model=$2
 shift 2
 loam=${LOAM:-build/release/loam} out=${OUT:-.} disk=${DISK:-kv}
 mkdir -p "$out" "$disk"
-fixed='clo:512:reused=0:power=0'
+fixed=clo:512:reused=0:power=0
+hata=hata:512:bits=256
+one() { # PRESETS TEXT OPTION...
+  presets=$1 text=$2
+  shift 2
+  "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths 4096 --stretch 64 --preset "$presets" -q \
+    --jsonl "$out/$mode-$(basename "$text" .txt).jsonl" "$@"
+}
+tiers() { # DEPTH BUDGET OPTION...: every way reads the same selection
+  depth=$1 host=$2
+  shift 2
+  ways="hata:10%:bits=256:page=P,hata:10%:bits=256:page=P:reuse=lru,hata:10%:bits=256:page=P:reuse=lfu"
+  ways="$ways,clo:10%:page=P,clo:10%:page=P:place=persistent"
+  [ "$mode" = replay ] || ways="$ways,infinigen:10%" # which needs a calibration
+  for page in 16 64; do
+    bench/tiers.py decode --loam "$loam" --model "$model" --depth "$depth" --kv-host "$host" --folder "$disk" \
+      --csv "$out/$mode.csv" --presets "$(echo "$ways" | sed "s/page=P/page=$page/g")" "$@"
+  done
+}
 case $mode in
 kl)
-  presets="hata:512:bits=256,clo:512:reused=0.3,clo:512,clo:512:reused=0.6,clo:512:reused=0.7"
-  presets="$presets,clo:512:reused=0.5:labels=speculated,$fixed,$fixed:eta=0.9,$fixed:similarity=minimum"
-  presets="$presets,$fixed:similarity=minimum:labels=speculated,clo:512:reused=0:similarity=minimum"
-  presets="$presets,clo:512:reused=0,clo:512:reused=0:labels=speculated" ;;
+  for text; do
+    one "$hata,clo:512:reused=0.3,clo:512,clo:512:reused=0.6,clo:512:reused=0.7,clo:512:reused=0.5:labels=speculated,\
+$fixed,$fixed:eta=0.9,$fixed:similarity=minimum,$fixed:similarity=minimum:labels=speculated,\
+clo:512:reused=0:similarity=minimum,clo:512:reused=0,clo:512:reused=0:labels=speculated" "$text"
+  done
+  tools/kl_windows.py table "$out"/kl-*.jsonl --against "$hata" --csv "$out/kl.csv" ;;
 disk)
-  presets="hata:512:bits=256:page=64,hata:512:bits=256:page=64:reuse=lru,hata:512:bits=256:page=64:reuse=lfu"
-  presets="$presets,clo:512:page=64,clo:512:page=64:reused=0.7,clo:512:page=64:place=persistent,infinigen:512" ;;
-speed) ;;
-*) sed -n '2,10p' "$0"; exit 2 ;;
+  for text; do
+    one "$hata,$hata:page=16,$hata:page=16:reuse=lru,$hata:page=16:reuse=lfu,$hata:page=64,$hata:page=64:reuse=lru,\
+$hata:page=64:reuse=lfu,clo:512,clo:512:reused=0:labels=speculated,clo:512:page=16,clo:512:page=64,\
+clo:512:page=64:reused=0.7,clo:512:page=64:place=persistent,infinigen:512" "$text" --kv-disk "$disk" --kv-host 1/8
+  done
+  tools/kl_windows.py table "$out"/disk-*.jsonl --against "$hata" --csv "$out/disk.csv" ;;
+speed) tiers 8000 1/8 --rows text --text "$1" ;;
+replay)
+  tiers 32768 128M --rows recorded --recording "$1" --steps 24
+  tiers 131072 512M --rows recorded --recording "$1" --steps 16 ;;
+*) sed -n '2,15p' "$0"; exit 2 ;;
 esac
-for text; do
-  name=$(basename "$text" .txt)
-  case $mode in
-  kl) "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths 4096 --stretch 64 --preset "$presets" -q \
-    --jsonl "$out/$name.jsonl" ;;
-  disk) "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths 4096 --stretch 64 --preset "$presets" -q \
-    --kv-disk "$disk" --kv-host 1/8 --jsonl "$out/$name.jsonl" ;;
-  esac
-done

@@ -61,7 +61,8 @@ const struct preset preset_table[] = {
      .methods = {"all", FIXED_AXES},
      .keep = "100%"},
     /* Codes and share as published; thresholds and labels by what a real model loses
-     * (docs/decisions/0028-lists-that-are-kept.md).  As published: reused=0,labels=speculated. */
+     * (docs/decisions/0035-thresholds-by-what-reuse-loses.md).  As published:
+     * reused=0,labels=speculated,place=persistent. */
     {.name = "clo",
      .summary = "selections kept while queries stay alike (CLO)",
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
