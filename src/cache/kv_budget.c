@@ -19,13 +19,17 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return kv_q4_chunk_bytes(&layout);
 }
 
+size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
+    return config->quantized_pages ? TIER_STAGING_PAGES : TIER_RING_PAGES;
+}
+
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t lanes = config->layer_count * config->kv_head_count,
              chunks = kv_chunks_of(config->token_capacity);
     size_t tables = (size_t)1 + (config->key_index_bytes > 0 ? 1 : 0) + (config->quantized_pages ? 1 : 0);
     return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
            max_size(config->sequence_capacity, 1) * lanes * sizeof(uint32_t) +
-           (uint64_t)TIER_RING_PAGES * sizeof(struct tier_place);
+           kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {

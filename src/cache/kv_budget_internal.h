@@ -14,6 +14,8 @@ struct slot_counts {
 size_t kv_budget_plain_bytes(const struct kv_cache_config *config);
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
+/* Pages that are being read at once, at most. */
+size_t kv_budget_ring_pages(const struct kv_cache_config *config);
 /* What is taken beside slots. */
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config);
 /* What a step cannot do without. */

@@ -22,7 +22,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reclaim = tier_reclaim;
     tier->quantized_bytes = kv_budget_quantized_bytes(config);
     tier->reads.page_bytes = align_up(tier->quantized_bytes, IO_ALIGNMENT);
-    tier->reads.ring_pages = tier->quantized_bytes > 0 ? TIER_STAGING_PAGES : TIER_RING_PAGES;
+    tier->reads.ring_pages = kv_budget_ring_pages(config);
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
     tier->lane_stays = calloc(config->layer_count * config->kv_head_count, sizeof *tier->lane_stays);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
