@@ -399,6 +399,7 @@ enum status bench_command(const struct options *options, struct error *error) {
             .shows_batch = option_given(options, OPTION_BENCH_BATCH),
             .shows_ubatch = option_given(options, OPTION_BENCH_UBATCH),
             .shows_k = option_given(options, OPTION_BENCH_CACHE_K) || bench->plan.k_type != KV_F16,
+            .shows_reuse = bench->plan.select.reuse.kind == REUSE_SIMILARITY,
             .shows_v = option_given(options, OPTION_BENCH_CACHE_V) || bench->plan.v_type != KV_F16,
         };
         random_init(&bench->random, FILL_SEED);

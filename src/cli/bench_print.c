@@ -133,6 +133,9 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
         {"type_v", 6, p->shows_v, true},
         {"test", TEST_WIDTH, true, true},
         {"t/s", RATE_WIDTH, true, true},
+        {"reused", 8, p->shows_reuse, true},
+        {"age", 6, p->shows_reuse, true},
+        {"MB kept", 9, p->shows_reuse, true},
         {"MB/step", 9, p->has_floor, true},
         {"read limit", 10, p->has_floor, true},
         {"reached", 8, p->has_floor, true},
@@ -146,6 +149,19 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
             output_text(columns[i].right ? " %*s |" : " %-*s |", (int)columns[i].width, columns[i].title);
     }
     output_text("\n");
+}
+
+/* Lists that were reused in all repetitions, the tokens since they were chosen, and their K and V a step. */
+static void print_reuse(const struct bench_test *test) {
+    const struct reuse_counts *counts = &test->select.reuse;
+    const uint64_t lookups = counts->hits + counts->misses, steps = test->sample_count * test->generate_count;
+    if (lookups == 0 || steps == 0) {
+        output_text(" %8s | %6s | %9s |", "", "", "");
+        return;
+    }
+    output_text(" %6.1f %% | %6.1f | %9.3f |", 100 * (double)counts->hits / (double)lookups,
+                counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0,
+                (double)(counts->rows * test->kv_row_bytes) / (double)steps * 1e-6);
 }
 
 static void print_md_row(const struct bench_printer *p, const struct bench_test *test) {
@@ -165,6 +181,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
     if (p->shows_v) output_text(" %6s |", kv_type_name(test->v_type));
     /* the plus-minus sign takes two bytes and one column */
     output_text(" %*s | %*s |", TEST_WIDTH, test_name(test, name, sizeof name), RATE_WIDTH + 1, rate);
+    if (p->shows_reuse) print_reuse(test);
     if (p->has_floor) {
         struct floor floor = floor_of(model, test);
         if (floor.bandwidth > 0)

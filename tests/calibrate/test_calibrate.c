@@ -411,6 +411,15 @@ static void check_file(const struct calibration_result *result) {
     assert_int_equal(columns, result->k_dimension);
     assert_memory_equal(calibration_head_importance(calibration), result->importance, heads * sizeof(float));
     assert_memory_equal(calibration_query_similarity(calibration), result->similarity, heads * sizeof(float));
+    const size_t lanes = result->layer_count * result->kv_head_count;
+    const struct reuse_point *curves =
+        (const struct reuse_point *)(const void *)calibration_reuse_curve(calibration, REUSE_CURVE_POINTS);
+    assert_non_null(curves);
+    assert_memory_equal(curves, result->reuse, lanes * REUSE_CURVE_POINTS * sizeof *curves);
+    assert_null(calibration_reuse_curve(calibration, REUSE_CURVE_POINTS + 1)); /* of another build */
+    for (size_t i = 0; i < lanes; i++)
+        assert_true(curves[i * REUSE_CURVE_POINTS].hits > 0.9F &&
+                    curves[(i + 1) * REUSE_CURVE_POINTS - 1].hits == 0);
     calibration_close(calibration);
 }
 

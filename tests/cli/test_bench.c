@@ -57,6 +57,31 @@ static json_t *bench_json(const char *const *arguments) {
     return rows;
 }
 
+/* Every query alike, so that lists are reused; the table says what JSON says. */
+static void the_table_has_what_was_reused(void **state) {
+    (void)state;
+    static const char set[] = "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,reused=0,age=9";
+    const char *json[] = {"bench", "-m",       model_path, "-p",     "0",  "-n",    "40", "-d", "100",  "-r",
+                          "1",     "--preset", "clo",      "--keep", "16", "--set", set,  "-o", "json", NULL};
+    struct process_result with = LOAM("bench", "-m", model_path, "-p", "0", "-n", "40", "-d", "100", "-r",
+                                      "1", "--preset", "clo", "--keep", "16", "--set", set),
+                          without = LOAM("bench", "-m", model_path, "-p", "0", "-n", "2", "-r", "1");
+    if (with.code != 0) fail_msg("%s", with.complaints);
+    json_t *rows = bench_json(json), *reuse = json_object_get(json_array_get(rows, 0), "reuse");
+    const double ratio = json_number_value(json_object_get(reuse, "hit_ratio")),
+                 age = json_number_value(json_object_get(reuse, "age_mean")),
+                 bytes = json_number_value(json_object_get(reuse, "bytes_kept"));
+    char expected[80];
+    snprintf(expected, sizeof expected, "| %6.1f %% | %6.1f | %9.3f |", 100 * ratio, age, bytes / 40 * 1e-6);
+    assert_true(ratio > 0.8 && ratio < 0.95 && age > 3 && age <= 5 && bytes > 0);
+    assert_non_null(strstr(with.output, "|   reused |    age |   MB kept |\n"));
+    if (strstr(with.output, expected) == NULL) fail_msg("no '%s' in\n%s", expected, with.output);
+    assert_null(strstr(without.output, "reused"));
+    json_decref(rows);
+    process_deinit(&with);
+    process_deinit(&without);
+}
+
 static json_int_t integer(json_t *row, const char *key) {
     json_t *value = json_object_get(row, key);
     if (!json_is_integer(value)) fail_msg("no integer %s", key);
@@ -329,6 +354,7 @@ static void recorded_rows_are_replayed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_llama_benchs),
+        cmocka_unit_test(the_table_has_what_was_reused),
         cmocka_unit_test(json_rows_add_up),
         cmocka_unit_test(a_codec_that_is_set_is_measured),
         cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
