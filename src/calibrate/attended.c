@@ -70,10 +70,8 @@ enum status attended_load(const struct samples *samples, size_t layer, size_t wi
     const struct model_config *config = &samples->model->config;
     size_t size = samples->options.window_size;
     for (size_t head = 0; head < config->kv_head_count; head++) {
-        TRY(samples_keys(samples, layer, window, head, 0, size, keys + head * size * config->k_dimension,
-                         error));
-        TRY(samples_values(samples, layer, window, head, 0, size, values + head * size * config->v_dimension,
-                           error));
+        TRY(samples_keys(samples, layer, window, head, keys + head * size * config->k_dimension, error));
+        TRY(samples_values(samples, layer, window, head, values + head * size * config->v_dimension, error));
     }
     return STATUS_OK;
 }

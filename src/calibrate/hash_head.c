@@ -64,7 +64,7 @@ enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head,
     head->layer = layer, head->kv_head = kv_head;
     head->window_first = window_first, head->window_count = window_count;
     for (size_t i = 0; i < window_count; i++)
-        TRY(samples_keys(head->samples, layer, window_first + i, kv_head, 0, head->window_size,
+        TRY(samples_keys(head->samples, layer, window_first + i, kv_head,
                          head->keys + i * head->window_size * head->dimension, error));
     return STATUS_OK;
 }

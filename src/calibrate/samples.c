@@ -270,11 +270,10 @@ size_t samples_position(const struct samples *samples, size_t window, size_t que
 /* Rows of one KV head as floats; row_at: kv_k_row or kv_v_row. */
 static enum status read_rows(const struct samples *samples, const struct kv_view *view,
                              const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
-                             size_t dimension, size_t kv_head, size_t first, size_t count, float *out,
-                             struct error *error) {
-    for (size_t row = first; row < first + count; row++, out += dimension) {
+                             size_t dimension, size_t kv_head, float *out, struct error *error) {
+    for (size_t row = 0; row < samples->options.window_size; row++, out += dimension) {
         const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
-        if (row == first || row % KV_CHUNK_TOKENS == 0)
+        if (row % KV_CHUNK_TOKENS == 0)
             TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk,
                             view->layout->chunk_bytes, error));
         const uint16_t *halves =
@@ -285,13 +284,13 @@ static enum status read_rows(const struct samples *samples, const struct kv_view
 }
 
 enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                         size_t first, size_t count, float *out, struct error *error) {
+                         float *out, struct error *error) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    return read_rows(samples, &view, kv_k_row, view.layout->k_dimension, kv_head, first, count, out, error);
+    return read_rows(samples, &view, kv_k_row, view.layout->k_dimension, kv_head, out, error);
 }
 
 enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                           size_t first, size_t count, float *out, struct error *error) {
+                           float *out, struct error *error) {
     struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    return read_rows(samples, &view, kv_v_row, view.layout->v_dimension, kv_head, first, count, out, error);
+    return read_rows(samples, &view, kv_v_row, view.layout->v_dimension, kv_head, out, error);
 }

@@ -70,10 +70,10 @@ const float *samples_run_query(const struct samples *samples, size_t layer, size
                                size_t head);
 size_t samples_run_first(const struct samples *samples); /* position of a run's first step */
 size_t samples_position(const struct samples *samples, size_t window, size_t query);
-/* Keys (or values) [first, first + count) of a window, as floats: out[count][dimension]. */
+/* The keys (or values) of a window as floats: out[window_size][dimension]. */
 enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                         size_t first, size_t count, float *out, struct error *error) STATUS_CHECKED;
+                         float *out, struct error *error) STATUS_CHECKED;
 enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                           size_t first, size_t count, float *out, struct error *error) STATUS_CHECKED;
+                           float *out, struct error *error) STATUS_CHECKED;
 
 #endif

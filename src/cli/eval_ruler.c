@@ -208,10 +208,20 @@ static void count_score(struct ruler_run *run, size_t preset, struct place place
         heat_map_add(&run->map, preset, place.length, depth, value);
 }
 
-static enum status take_answer(struct ruler_run *run, struct attending attending, size_t preset,
-                               struct place place, bool is_shared, const struct ruler_sample *sample,
-                               struct error *error) {
+/* What one preset answers. */
+struct question {
+    size_t preset;
+    struct place place;
+    bool is_shared; /* the text has the needles of several tasks */
+    const struct ruler_sample *sample;
+};
+
+static enum status take_answer(struct ruler_run *run, struct attending attending,
+                               const struct question *question, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
+    const struct ruler_sample *sample = question->sample;
+    const struct place place = question->place;
+    const size_t preset = question->preset;
     struct answer_request request = {.engine = attending.engine,
                                      .sequence = attending.sequence,
                                      .tokenizer = evaluation->session.tokenizer,
@@ -226,7 +236,7 @@ static enum status take_answer(struct ruler_run *run, struct attending attending
     double value = score_of(run->tasks[place.task], sample, &run->answer);
     count_score(run, preset, place, sample->depth, value);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
-    json_t *object = sample_json(run, place, is_shared, sample);
+    json_t *object = sample_json(run, place, question->is_shared, sample);
     json_add(object, "preset", json_string(evaluation->labels[preset]));
     json_add(object, "answer", json_bytes(run->answer.bytes, run->answer.length));
     json_add_number(object, "score", value);
@@ -254,55 +264,64 @@ static bool all_done(const struct ruler_run *run, const struct group *group, siz
     return true;
 }
 
-/* Every preset answers over the one KV.  *held: the sequence has the tokens that all prompts begin with. */
-static enum status answer_in_memory(struct ruler_run *run, size_t preset, struct place place,
-                                    const struct group *group, const struct ruler_sample *sample,
-                                    size_t common, size_t *held, struct error *error) {
+/* The samples of a group under way. */
+struct reading {
+    size_t common; /* tokens with which all prompts begin */
+    size_t held;   /* of them, in the evaluation's sequence */
+    bool filled;   /* the current preset's tiers have them */
+};
+
+/* Every preset answers over the one KV. */
+static enum status answer_in_memory(struct ruler_run *run, struct reading *reading,
+                                    const struct question *question, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     struct attending attending = {evaluation->session.engine, evaluation->sequence};
-    TRY(evaluation_use_preset(evaluation, preset, error));
+    const struct ruler_sample *sample = question->sample;
+    TRY(evaluation_use_preset(evaluation, question->preset, error));
     /* Once for all presets, except those that watch the queries of a prompt: they must see them. */
-    if (evaluation_watches(evaluation, preset)) *held = 0;
-    TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, *held, error));
-    *held = common;
-    return take_answer(run, attending, preset, place, group->is_shared, sample, error);
+    if (evaluation_watches(evaluation, question->preset)) reading->held = 0;
+    TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, reading->held, error));
+    reading->held = reading->common;
+    return take_answer(run, attending, question, error);
 }
 
-/* Every preset answers over KV of its own, in the tiers.  *filled: the KV is there. */
-static enum status answer_in_tiers(struct ruler_run *run, size_t preset, struct place place,
-                                   const struct group *group, const struct ruler_sample *sample,
-                                   size_t common, size_t *held, bool *filled, struct error *error) {
+/* Every preset answers over KV of its own, in the tiers. */
+static enum status answer_in_tiers(struct ruler_run *run, struct reading *reading,
+                                   const struct question *question, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    if (*held == 0) {
+    const struct ruler_sample *sample = question->sample;
+    const size_t preset = question->preset, common = reading->common;
+    if (reading->held == 0) {
         TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
         TRY(read_tokens(run, (struct attending){evaluation->session.engine, evaluation->sequence}, sample,
                         common, 0, error));
-        TRY(eval_tiers_open(evaluation, run->lengths[place.length], error));
+        TRY(eval_tiers_open(evaluation, run->lengths[question->place.length], error));
     }
-    *held = common;
-    if (!*filled) TRY(eval_tiers_fill(evaluation, preset, common, error));
-    *filled = true;
+    reading->held = common;
+    if (!reading->filled) TRY(eval_tiers_fill(evaluation, preset, common, error));
+    reading->filled = true;
     struct attending attending = {evaluation->tiers.engines[preset], evaluation->tiers.sequences[preset]};
     TRY(read_tokens(run, attending, sample, sample->tokens.count - 1, common, error));
-    return take_answer(run, attending, preset, place, group->is_shared, sample, error);
+    return take_answer(run, attending, question, error);
 }
 
 static enum status answer_samples(struct ruler_run *run, const struct group *group,
                                   const struct ruler_sample *samples, size_t length, uint64_t index,
                                   struct error *error) {
     struct evaluation *evaluation = run->evaluation;
-    size_t common = common_tokens(samples, group->task_count), held = 0;
+    struct reading reading = {.common = common_tokens(samples, group->task_count)};
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         size_t preset = evaluation->order[i];
-        bool filled = false;
+        reading.filled = false;
         for (size_t j = 0; j < group->task_count; j++) {
-            struct place place = {group->tasks[j], length, index};
-            if (*done_at(run, preset, place)) continue;
-            run->progress.label = ruler_task_name(run->tasks[place.task]);
-            if (evaluation->tiers.used)
-                TRY(answer_in_tiers(run, preset, place, group, &samples[j], common, &held, &filled, error));
-            else
-                TRY(answer_in_memory(run, preset, place, group, &samples[j], common, &held, error));
+            const struct question question = {.preset = preset,
+                                              .place = {group->tasks[j], length, index},
+                                              .is_shared = group->is_shared,
+                                              .sample = &samples[j]};
+            if (*done_at(run, preset, question.place)) continue;
+            run->progress.label = ruler_task_name(run->tasks[question.place.task]);
+            TRY((evaluation->tiers.used ? answer_in_tiers : answer_in_memory)(run, &reading, &question,
+                                                                              error));
         }
     }
     return STATUS_OK;

@@ -10,20 +10,35 @@
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 
-static void a_changed_byte_is_refused(void **state) {
-    (void)state;
+struct rig {
     struct device *device;
     struct model *model;
+    struct error error;
+};
+
+static void rig_open(struct rig *rig, const char *model_file) {
+    const struct device_options options = {.thread_count = 1};
+    assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
+    assert_ok(model_load(&rig->model, model_file, rig->device, &rig->error), rig->error);
+}
+
+static void rig_close(struct rig *rig) {
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+static void a_changed_byte_is_refused(void **state) {
+    (void)state;
+    struct rig rig;
     struct calibration *calibration;
     struct gguf gguf;
     struct error error;
     char model_file[200];
-    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 1}, &error), error);
     struct tiny_model tiny = tiny_model_default("llama");
     tiny_model_write(&tiny, tiny_model_path("digest.gguf", model_file, sizeof model_file));
-    assert_ok(model_load(&model, model_file, device, &error), error);
-    char *path = tiny_calibration_write(model);
-    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    rig_open(&rig, model_file);
+    char *path = tiny_calibration_write(rig.model);
+    assert_ok(calibration_open(&calibration, rig.model, NULL, &error), error);
     calibration_close(calibration);
     assert_ok(gguf_open(&gguf, path, &error), error);
     size_t cases = 0;
@@ -37,7 +52,7 @@ static void a_changed_byte_is_refused(void **state) {
             assert_int_equal(pread(file, &byte, 1, at), 1);
             byte ^= 1; /* the lowest bit of a number, which is one still */
             assert_int_equal(pwrite(file, &byte, 1, at), 1);
-            assert_int_equal(calibration_open(&calibration, model, NULL, &error), STATUS_MODEL);
+            assert_int_equal(calibration_open(&calibration, rig.model, NULL, &error), STATUS_MODEL);
             if (strstr(error.message, "digest") == NULL) fail_msg("%s", error.message);
             byte ^= 1;
             assert_int_equal(pwrite(file, &byte, 1, at), 1);
@@ -45,32 +60,28 @@ static void a_changed_byte_is_refused(void **state) {
         }
     assert_true(cases > 4);
     gguf_close(&gguf);
-    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    assert_ok(calibration_open(&calibration, rig.model, NULL, &error), error);
     calibration_close(calibration);
-    model_destroy(model);
-    device_destroy(device);
+    rig_close(&rig);
     unlink(path), unlink(model_file);
     free(path);
 }
 
-/* The calibration beside the bundled model names its digest: without it a changed byte would pass. */
+/* The bundled model's calibration has a digest: without it a changed byte would pass. */
 static void the_bundled_one_has_a_digest(void **state) {
     (void)state;
-    struct device *device;
-    struct model *model;
+    struct rig rig;
     struct calibration *calibration;
     struct gguf gguf;
     struct error error;
-    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 1}, &error), error);
-    assert_ok(model_load(&model, LOAM_SOURCE_DIR "/models/loam-nano.gguf", device, &error), error);
-    assert_ok(calibration_open(&calibration, model, NULL, &error), error);
+    rig_open(&rig, LOAM_SOURCE_DIR "/models/loam-nano.gguf");
+    assert_ok(calibration_open(&calibration, rig.model, NULL, &error), error);
     assert_non_null(calibration);
     assert_ok(gguf_open(&gguf, calibration_file(calibration), &error), error);
     assert_non_null(gguf_find(&gguf, CALIBRATION_KEY "digest"));
     gguf_close(&gguf);
     calibration_close(calibration);
-    model_destroy(model);
-    device_destroy(device);
+    rig_close(&rig);
 }
 
 int main(void) {

@@ -194,3 +194,11 @@ const char *scratch_path(const char *name) {
     snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
     return path;
 }
+
+char *process_listing(const char *folder) {
+    struct process_result result = LOAM("ls", "--kv-disk", folder, "--json");
+    if (result.code != 0) fail_msg("%s", result.complaints);
+    char *text = strdup(result.output);
+    process_deinit(&result);
+    return text;
+}

@@ -37,6 +37,9 @@ void process_deinit(struct process_result *result);
 #define LOAM(...) \
     process_run(&(struct process_request){.arguments = (const char *const[]){__VA_ARGS__, NULL}})
 
+/* The documents of a folder, as `loam ls --json` prints them; newly allocated. */
+char *process_listing(const char *folder);
+
 /* A path inside a directory of this test run, removed at exit. */
 const char *scratch_path(const char *name);
 

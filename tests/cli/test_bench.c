@@ -229,14 +229,6 @@ static size_t files_in(const char *path) {
     return count;
 }
 
-static char *listing(const char *folder) {
-    struct process_result result = LOAM("ls", "--kv-disk", folder, "--json");
-    if (result.code != 0) fail_msg("%s", result.complaints);
-    char *text = strdup(result.output);
-    process_deinit(&result);
-    return text;
-}
-
 /* A folder in which a prompt is saved. */
 static void save_prompt(const char *folder) {
     static char prompt[181];
@@ -252,7 +244,7 @@ static void saved_documents_stay(void **state) {
     char folder[160], limited[180], stale[200], inner[220];
     snprintf(folder, sizeof folder, "%s", scratch_path("kept"));
     save_prompt(folder);
-    char *before = listing(folder);
+    char *before = process_listing(folder);
     const size_t files = files_in(folder);
     /* Left by one that was killed; and one of another's making. */
     snprintf(stale, sizeof stale, "%s/bench.abc123", folder);
@@ -270,7 +262,7 @@ static void saved_documents_stay(void **state) {
                                                                              .interrupt_after_ms = 500,
                                                                              .interrupt_count = interrupted});
         if (result.code != (interrupted ? 130 : 0)) fail_msg("exit %d: %s", result.code, result.complaints);
-        char *after = listing(folder);
+        char *after = process_listing(folder);
         assert_string_equal(after, before);
         assert_int_equal(files_in(folder), files);
         free(after);

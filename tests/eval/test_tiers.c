@@ -127,14 +127,6 @@ static void probabilities_come_from_the_disk_too(void **state) {
     }
 }
 
-static char *listing(const char *folder) {
-    struct process_result result = LOAM("ls", "--kv-disk", folder, "--json");
-    if (result.code != 0) fail_msg("%s", result.complaints);
-    char *text = strdup(result.output);
-    process_deinit(&result);
-    return text;
-}
-
 static size_t entries_of(const char *path) {
     size_t count = 0;
     DIR *folder = opendir(path);
@@ -158,7 +150,7 @@ static void saved_documents_stay(void **state) {
                                        "--kv-host", "64M", "--kv-disk", folder);
     if (saved.code != 0) fail_msg("%s", saved.complaints);
     process_deinit(&saved);
-    char *before = listing(folder);
+    char *before = process_listing(folder);
     const size_t entries = entries_of(folder);
     for (int fits = 0; fits < 2; fits++) {
         snprintf(limited, sizeof limited, "%s:%s", folder, fits ? "24M" : "10M");
@@ -166,7 +158,7 @@ static void saved_documents_stay(void **state) {
             LOAM("eval", "ruler", "-m", MODEL, "--tasks", "niah_single_2", "--lengths", "1024", "--samples",
                  "1", "-q", "--kv-host", "1/4", "--kv-disk", limited);
         if (result.code != (fits ? 0 : 5)) fail_msg("exit %d: %s", result.code, result.complaints);
-        char *after = listing(folder);
+        char *after = process_listing(folder);
         assert_string_equal(after, before);
         assert_int_equal(entries_of(folder), entries);
         free(after);
