@@ -20,8 +20,6 @@ struct calibrate_options calibrate_options_default(void) {
                                       .probe_queries = 24,
                                       .run_windows = 4,
                                       .run_count = 128,
-                                      .bits = {128, 256},
-                                      .bits_count = 2,
                                       .epochs = 15,
                                       .steps = 20,
                                       .batch_queries = 32,
@@ -69,6 +67,11 @@ struct calibration_run {
 /* Fractions of the work, as measured on the bundled model. */
 static const double collect_share = 0.12, study_share = 0.08, reuse_share = 0.1;
 
+/* Without hash weights to learn there is the skew, about a tenth of the rest. */
+static double span_of(const struct calibration_run *run, double share) {
+    return run->options->bits_count > 0 ? share : 0.9 * share / (collect_share + study_share + reuse_share);
+}
+
 static bool told(struct calibration_run *run, double share) {
     const struct calibrate_options *o = run->options;
     return o->progress != NULL &&
@@ -90,7 +93,7 @@ static enum status interrupted(struct error *error) {
 
 static enum status collect(struct calibration_run *run, const int32_t *tokens, struct error *error) {
     const struct calibrate_options *o = run->options;
-    run->stage = "reading", run->span = collect_share;
+    run->stage = "reading", run->span = span_of(run, collect_share);
     return samples_collect(&run->samples, run->model, tokens,
                            &(struct samples_options){.window_size = o->window_size,
                                                      .window_count = o->window_count,
@@ -149,7 +152,7 @@ static enum status study(struct calibration_run *run, struct error *error) {
     struct calibration_result *r = run->result;
     struct layer_study *study;
     enum status status = STATUS_OK;
-    run->began += run->span, run->span = study_share, run->stage = "layers";
+    run->began += run->span, run->span = span_of(run, study_share), run->stage = "layers";
     TRY(layer_study_create(&study, &run->samples, &run->kernels, run->pool, o->sinks, o->recent, o->lambda,
                            error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
@@ -168,7 +171,7 @@ static enum status study_reuse(struct calibration_run *run, struct error *error)
     struct calibration_result *r = run->result;
     struct reuse_study *study;
     enum status status = STATUS_OK;
-    run->began += run->span, run->span = reuse_share, run->stage = "reuse";
+    run->began += run->span, run->span = span_of(run, reuse_share), run->stage = "reuse";
     TRY(reuse_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
         status = reuse_study_run(study, layer, r->importance + layer * r->head_count,
@@ -232,14 +235,19 @@ static enum status learn_all(struct calibration_run *run, struct error *error) {
     const struct calibrate_options *o = run->options;
     struct calibration_result *r = run->result;
     double bits_total = 0;
-    run->began += run->span, run->stage = "hash weights";
+    run->began += run->span, run->stage = o->bits_count > 0 ? "hash weights" : "skews";
     for (size_t i = 0; i < o->bits_count; i++) bits_total += (double)o->bits[i];
     double share = (1 - run->began) / (double)(r->layer_count * r->kv_head_count);
     TRY(hash_head_create(&run->head, &run->samples, &run->kernels, run->pool, o->batch_queries, o->batch_keys,
                          error));
     for (size_t layer = 0; layer < r->layer_count; layer++)
-        for (size_t kv_head = 0; kv_head < r->kv_head_count; kv_head++)
+        for (size_t kv_head = 0; kv_head < r->kv_head_count; kv_head++) {
             TRY(learn_head(run, layer, kv_head, share, bits_total, error));
+            if (o->bits_count > 0) continue; /* learning tells its own progress */
+            run->span = share;
+            if (told(run, 1)) return interrupted(error);
+            run->began += share;
+        }
     return STATUS_OK;
 }
 

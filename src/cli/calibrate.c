@@ -77,14 +77,15 @@ static enum status choose(struct calibrate *c, struct error *error) {
     c->how.mask = c->session.mask;
     if (bits->list_count > CALIBRATE_BITS_MAX)
         return error_set(error, STATUS_USAGE, "--bits: at most %d lengths", CALIBRATE_BITS_MAX);
-    c->how.bits_count = bits->list_count;
-    for (size_t i = 0; i < bits->list_count; i++) {
+    c->how.bits_count = bits->list_count == 1 && bits->list[0] == 0 ? 0 : bits->list_count;
+    for (size_t i = 0; i < c->how.bits_count; i++) {
         c->how.bits[i] = (size_t)bits->list[i];
         for (size_t j = 0; j < i; j++)
             if (c->how.bits[j] == c->how.bits[i])
                 return error_set(error, STATUS_USAGE, "--bits: %zu is given twice", c->how.bits[i]);
-        if (c->how.bits[i] % 32 != 0)
-            return error_set(error, STATUS_USAGE, "--bits: %zu is no multiple of 32", c->how.bits[i]);
+        if (c->how.bits[i] % 32 != 0 || c->how.bits[i] == 0)
+            return error_set(error, STATUS_USAGE, "--bits: found %zu, expected multiples of 32, or 0 alone",
+                             c->how.bits[i]);
     }
     if (tokenizer_adds_bos(c->session.tokenizer)) c->how.bos = tokenizer_bos(c->session.tokenizer);
     return calibrate_options_fit(&c->how, c->session.model, c->text.count, error);

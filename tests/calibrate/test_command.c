@@ -131,13 +131,32 @@ static void a_file_is_made(void **state) {
     process_deinit(&r);
 }
 
+/* By default no codes are learned: they helped nobody (docs/calibration.md).  The rest is there. */
+static void no_codes_unless_asked_for(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("plain.calib.gguf"));
+    struct process_result r = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"calibrate", MODEL, TEXT, "-t", "1", "-o", path, "-c", "512",
+                                           "--windows", "4", NULL}});
+    if (r.code != 0) fail_msg("%s", r.complaints);
+    assert_null(strstr(r.output, "hash codes"));
+    process_deinit(&r);
+    r = LOAM("inspect", path);
+    assert_int_equal(r.code, 0);
+    assert_null(strstr(r.output, "hash_"));
+    assert_non_null(strstr(r.output, "blk.0.skew"));
+    assert_non_null(strstr(r.output, "head_importance"));
+    process_deinit(&r);
+}
+
 static void stopped_leaves_nothing(void **state) {
     (void)state;
     char path[200];
     snprintf(path, sizeof path, "%s", scratch_path("stopped.calib.gguf"));
     struct process_result r = process_run(&(struct process_request){
         .arguments = (const char *const[]){"calibrate", MODEL, TEXT, "-t", "1", "-o", path, "-c", "512",
-                                           "--epochs", "10000", NULL},
+                                           "--bits", "128", "--epochs", "10000", NULL},
         .interrupt_after = "held out",
         .interrupt_after_ms = 1000,
         .interrupt_count = 1});
@@ -163,8 +182,9 @@ static void mistakes_are_told_first(void **state) {
     check_refused(2, "are needed", (const char *const[]){"calibrate", MODEL, little, NULL});
     check_refused(2, "2 lines of scores",
                   (const char *const[]){"calibrate", MODEL, TEXT, "--import-heads", heads, NULL});
-    check_refused(2, "no multiple of 32",
+    check_refused(2, "expected multiples of 32",
                   (const char *const[]){"calibrate", MODEL, TEXT, "--bits", "100", NULL});
+    check_refused(2, "or 0 alone", (const char *const[]){"calibrate", MODEL, TEXT, "--bits", "128,0", NULL});
     check_refused(2, "given twice", (const char *const[]){"calibrate", MODEL, TEXT, "--bits", "64,64", NULL});
     check_refused(6, "nowhere.txt", (const char *const[]){"calibrate", MODEL, "/nowhere.txt", NULL});
     check_refused(2, "calibrate", (const char *const[]){"calibrate", MODEL, NULL});
@@ -237,8 +257,8 @@ static void the_committed_one_finds_more(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_committed_one_serves), cmocka_unit_test(the_committed_one_finds_more),
-        cmocka_unit_test(a_file_is_made),           cmocka_unit_test(stopped_leaves_nothing),
-        cmocka_unit_test(mistakes_are_told_first),
+        cmocka_unit_test(a_file_is_made),           cmocka_unit_test(no_codes_unless_asked_for),
+        cmocka_unit_test(stopped_leaves_nothing),   cmocka_unit_test(mistakes_are_told_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static void levels_are_the_nearest(void **state) {
             for (size_t j = 0; j < dimension; j++) {
                 const double wanted = 2 * (double)keys[t][j] / (unit * (double)steps[planes - 1]);
                 const double off = fabs(fmax(fmin(wanted, top), -top) - levels[j]);
-                if (levels[j] % 2 == 0 || abs(levels[j]) > top || off > 1 + 1e-5)
+                if (levels[j] % 2 == 0 || abs(levels[j]) > top || off > 1 + 1e-4)
                     fail_msg("%zu planes: level %d for %g", planes, levels[j], wanted);
                 product += (double)keys[t][j] * levels[j];
                 own += (double)(levels[j] * levels[j]);
