@@ -125,7 +125,7 @@ static void a_batch_is_its_answers(void **state) {
     loam_session_destroy(session);
 }
 
-/* A prompt that goes on costs what is new; one that departs keeps what it shares. */
+/* A prompt that continues costs its new tokens; one that departs keeps the shared ones. */
 static void what_a_sequence_holds_is_kept(void **state) {
     (void)state;
     int32_t longer[ANSWER], shorter[ANSWER];
@@ -153,7 +153,7 @@ static void what_a_sequence_holds_is_kept(void **state) {
     loam_session_destroy(session);
 }
 
-/* Steps of several sequences, each with a prompt of its own, are those of whole answers. */
+/* Steps of several sequences with prompts of their own give the tokens of whole answers. */
 static void steps_are_answers(void **state) {
     (void)state;
     static const size_t counts[2] = {PROMPT, 40};

@@ -27,7 +27,7 @@ struct setting {
     struct kv_backing backing;
     struct random *random;
     enum io_backend backend;
-    bool whole_pages; /* struct store_options */
+    bool whole_pages;               /* struct store_options */
     uint32_t lanes[LAYERS * HEADS]; /* wanted in RAM whole, the first ones most; so many of them: */
     size_t lane_count;
     bool grows; /* sequences are seldom cut, so that they become as long as they may */
@@ -148,7 +148,7 @@ static void check_fetch(struct setting *setting, const struct model_sequence *mo
     }
 }
 
-/* What of the heads that stay was stored is in memory, whatever happened since. */
+/* Whatever was stored of the heads that stay is in memory, whatever happened since. */
 static void check_residents(const struct setting *setting, const struct model_sequence *model) {
     const size_t count = kv_tier_statistics(setting->cache).resident_heads;
     const uint64_t stored = kv_chunks_of(model->length);
@@ -162,7 +162,7 @@ static void check_residents(const struct setting *setting, const struct model_se
     }
 }
 
-/* Some heads at once, as many as there is room for, each whole or in part. */
+/* Several heads at once, as many as fit, each whole or in part. */
 static void read_some(struct setting *setting, const struct model_sequence *model) {
     struct random *random = setting->random;
     struct error error;
@@ -344,8 +344,8 @@ static uint64_t read_one_by_one(struct model_sequence *model, uint32_t first, ui
     return missed;
 }
 
-/* A few chunks are read often, then others once each, many times what RAM holds, so that of the latter only the policy
- * that goes by recency has the last ones, and only it has lost the first ones. */
+/* A few chunks are read often.  Then others are read once each, many times what RAM holds.  So only a policy of
+ * recency still holds the last of these, and only it has lost the first chunks. */
 static void what_goes_is_the_policys(void **state) {
     (void)state;
     enum { OFTEN = 8, LAST = 4, TIMES = 20 };
@@ -431,7 +431,8 @@ static uint64_t read_blocks(struct setting *setting, const struct model_sequence
     return after.read_bytes - before.read_bytes;
 }
 
-/* Of a page the parts are read that wanted blocks lie in, each once; its other bytes need not even be right. */
+/* Only the parts of a page that hold wanted blocks are read, each once; the page's other bytes need not even be
+ * valid. */
 static void what_is_read_is_what_was_chosen(void **state) {
     (void)state;
     enum { PART = 4096, CHUNKS = 12 };

@@ -214,7 +214,7 @@ static void assert_share(uint64_t quantized, uint64_t pages, unsigned sixteenths
                  (unsigned long long)quantized, (unsigned long long)pages, sixteenths);
 }
 
-/* Any run of a head, and of a layer, has its share to within one page; no head is left out. */
+/* Any run of a head, and of a layer, has its fraction to within one page; every head has some. */
 static void test_fractions_are_even(void **state) {
     (void)state;
     struct random random;
@@ -255,7 +255,7 @@ static void test_places_follow_each_other(void **state) {
     }
 }
 
-/* Of each layer the bytes that its share says are written, each once. */
+/* The bytes that each layer's fraction implies are written, each once. */
 static void test_fractions_are_what_is_written(void **state) {
     (void)state;
     struct fault_plan plan;
@@ -304,8 +304,8 @@ static int64_t catalog_version(void) {
     return version;
 }
 
-/* A document keeps its fractions, whatever a search would have chosen today; one without is not found by it, and a
- * catalog of those alone is what it always was. */
+/* A document keeps its fractions, whatever a search would choose today.  A document without fractions is not found by
+ * such a search, and a catalog of only those keeps its version. */
 static void test_fractions_stay(void **state) {
     (void)state;
     struct random random;
@@ -338,7 +338,7 @@ static void test_fractions_stay(void **state) {
     store_close(store);
 }
 
-/* Gives the row of document 1 another layout, under a checksum that is right. */
+/* Gives the row of document 1 another layout, with a valid checksum. */
 static void change_layout(const char *share) {
     struct io_folder folder;
     struct catalog catalog;
@@ -427,7 +427,7 @@ static void test_list_and_remove(void **state) {
     assert_true(scratch_count(&scratch) <= 4); /* catalog, its journal, two files */
 }
 
-/* One writer, readers beside it, in the same store and in another opening of it. */
+/* One writer, with readers in the same store and in another opening of it. */
 static void test_writer_and_readers(void **state) {
     (void)state;
     struct random random;
@@ -461,7 +461,7 @@ static void test_writer_and_readers(void **state) {
         document_close(reader);
         assert_ok(document_flush(writer, &error), error);
     }
-    /* The tail that a reader has not read yet is written over by the second commit after: said, not flagged. */
+    /* The second commit after overwrites the tail that a reader has not read yet: this is reported, not flagged. */
     assert_ok(document_open(&reader, other, id, &sample.model, &sample.layout, DOCUMENT_READ, 0, &error),
               error);
     document_close(writer);
@@ -561,7 +561,7 @@ static void test_limit(void **state) {
         struct sample other = sample_other(&sample, i);
         assert_reused(store, &other, tokens, i >= 3 ? tokens : 0);
     }
-    /* What is open stays; what does not fit is refused, and nothing has been removed for it. */
+    /* An open document stays.  One that does not fit is rejected, and nothing is removed for it. */
     struct document *open[3];
     for (size_t i = 0; i < 3; i++)
         assert_ok(document_open(&open[i], store, ids[3 + i], &sample.model, &sample.layout, DOCUMENT_READ, 0,
@@ -656,7 +656,7 @@ static void test_full_folder(void **state) {
     assert_reused(store, &sample, 64 * 20, 64 * 20);
     assert_reused(store, &other, 64 * 60, 64 * 10);
     store_close(store);
-    /* The same read-only: what is there can be used. */
+    /* The same, read-only: saved documents can be used. */
     if (mount(NULL, inner, NULL, MS_REMOUNT | MS_RDONLY, NULL) == 0) {
         const struct store_options reading = {.directory = inner, .read_only = true};
         assert_int_equal(store_open(&store, &options, &error), STATUS_IO);
@@ -758,7 +758,7 @@ static void test_open_is_quick(void **state) {
     }
     printf("opening 131,072 tokens, 262,144 pages: %.1f ms\n", best * 1e3);
     store_close(store);
-    /* As after a writer that died: the catalog and the document's commits are checked before anything is cut off. */
+    /* As after a writer that died: catalog and commits of the document are checked before anything is cut off. */
     sqlite3 *database;
     assert_int_equal(sqlite3_open(scratch_name(&scratch, "catalog.db"), &database), SQLITE_OK);
     assert_int_equal(sqlite3_exec(database, "UPDATE documents SET writer=1", NULL, NULL, NULL), SQLITE_OK);

@@ -1,5 +1,5 @@
-/* One prompt saved by several processes at once: one document stays, whole; and none is taken for a copy that is
- * none. */
+/* Several processes save one prompt at once: one complete document stays, and no other document is taken for a copy.
+ */
 #include "testing.h"
 
 #include <stdio.h>
@@ -82,7 +82,7 @@ static void of_copies_one_stays(void **state) {
     scratch_destroy(&scratch);
 }
 
-/* Shorter, damaged, of another model, or being read: no copy that could go. */
+/* Shorter, damaged, of another model, or being read: not a copy that may be removed. */
 static void what_is_no_copy_stays(void **state) {
     (void)state;
     struct scratch scratch;

@@ -26,7 +26,7 @@ enum { FILES = 5, TOKENS = 64 * 18 + 13, FEW_TOKENS = 64 * 3 + 13 };
 static uint64_t seed, fuzz = 1;
 static struct random random_cases;
 
-/* A store with a document to be damaged and one beside it, and a copy of all their files. */
+/* A store with a document to be damaged and another one, and a copy of all their files. */
 struct scene {
     struct scratch scratch;
     struct sample sample, beside;
@@ -127,7 +127,7 @@ static void clear_scene(struct scene *scene) {
     scratch_destroy(&scene->scratch);
 }
 
-/* What can be used of the damaged document now: all of it, or nothing and why. */
+/* The usable part of the damaged document: all of it, or nothing and the reason. */
 static bool still_used(struct scene *scene, struct store *store, const char *what) {
     struct error error = {.message = ""};
     uint64_t reused;
@@ -260,7 +260,7 @@ static void test_payload_flips(void **state) {
     clear_scene(&scene);
 }
 
-/* The store with whatever has been done to it.  Returns whether the document can still be used. */
+/* Opens the store as it is now.  Returns whether the document can still be used. */
 static bool outcome(struct scene *scene, bool beside_lives, const char *what) {
     struct store *store;
     struct error error = {.message = ""};
@@ -472,7 +472,7 @@ static void test_stale_commit(void **state) {
     clear_scene(&scene);
 }
 
-/* Whatever was lost of the catalog, the documents' files are as they were. */
+/* Whatever the catalog lost, the documents' files are unchanged. */
 static bool is_whole(const struct scene *scene, size_t file) {
     static uint8_t bytes[2 << 20];
     int fd = open(scratch_name(&scene->scratch, scene->files[file].name), O_RDONLY);
@@ -562,7 +562,7 @@ static void see_sound(void *context, const struct document_info *info) {
     listed->sound[file_of(listed->scene, info->id, "metadata")] = true;
 }
 
-/* The same where room must be made: a document may only go when its row is whole. */
+/* The same where space must be made: a document may only be removed if its row is intact. */
 static void test_catalog_flips_and_room(void **state) {
     (void)state;
     struct scene scene;

@@ -18,7 +18,7 @@ struct small_disk {
     struct io_faults faults;
     struct fault_plan catalog;
     unsigned writes_left;  /* of page files, before it is full */
-    bool frees;            /* cutting and removing files of documents gives room again */
+    bool frees;            /* cutting and removing files of documents frees space */
     _Atomic bool is_empty; /* it did */
 };
 
@@ -41,7 +41,7 @@ static struct io_fault decide(void *context, enum io_call call, const char *path
     return (struct io_fault){0, SIZE_MAX};
 }
 
-/* Writes of the catalog fail when those of pages do. */
+/* Writes of the catalog fail if those of pages do. */
 static void disk_init(struct small_disk *disk, unsigned writes, bool frees) {
     *disk = (struct small_disk){.faults = {disk, decide}, .writes_left = writes, .frees = frees};
     fault_plan_init(&disk->catalog, writes == 0 ? FAULT_ENOSPC : FAULT_NONE, 0, true, 1U << IO_CALL_WRITE);
@@ -129,7 +129,7 @@ static uint64_t fill(struct small_disk *disk, struct store *store, uint64_t comm
     return id;
 }
 
-/* Closing the document that did not fit gives its room back, and with it the catalog has room to forget it. */
+/* Closing the document that did not fit frees its space, with which the catalog can remove its row. */
 static void what_was_begun_is_given_back(void **state) {
     (void)state;
     const struct sample before = sample_make(1), sample = sample_make(2);
@@ -151,7 +151,8 @@ static void what_was_begun_is_given_back(void **state) {
     }
 }
 
-/* Somebody else has filled it: cutting does not help.  The room is given back, and everything saved is read. */
+/* Another program filled the disk, so cutting does not help.  The reservation is freed, and everything saved is read.
+ */
 static void a_full_disk_is_read(void **state) {
     (void)state;
     const struct sample before = sample_make(1), sample = sample_make(2);
@@ -202,7 +203,7 @@ static void a_document_is_removed(void **state) {
     struct small_disk disk;
     struct error error;
     const uint64_t id = folder_init(&scratch);
-    disk_init(&disk, 0, false); /* nothing helps: that is said, and the row stays */
+    disk_init(&disk, 0, false); /* nothing helps: an error says so, and the row stays */
     struct store *store = open_on(&disk, scratch.path);
     assert_int_equal(store_remove(store, id, &error), STATUS_IO);
     assert_non_null(strstr(error.message, "full"));
@@ -219,7 +220,7 @@ static void a_document_is_removed(void **state) {
     scratch_destroy(&scratch);
 }
 
-/* Removed while a store is open: said in a user's words. */
+/* Removed while a store is open: the message is for a user. */
 static void a_folder_that_goes_is_named(void **state) {
     (void)state;
     const struct sample sample = sample_make(2);

@@ -186,7 +186,7 @@ static void test_kill_at_any_time(void **state) {
            (unsigned long long)rounds, (double)clean_ns * 1e-6);
 }
 
-/* A process that reads, over and over, while this one writes; and tries to write too. */
+/* A process that reads all the time while this one writes, and that tries to write too. */
 static void child_read(const struct scratch *scratch, const struct sample *sample, uint64_t id, int go_on) {
     struct store *store;
     struct error error;
@@ -206,7 +206,7 @@ static void child_read(const struct scratch *scratch, const struct sample *sampl
         if (!changed && reused < last) _exit(6);
         if (!changed) last = reused;
     }
-    /* The writer is done: now there is nothing to be in the way. */
+    /* The writer is done: now nothing is locked. */
     if (sample_reuse(sample, store, 5000, &reused, &error) != STATUS_OK) _exit(7);
     store_close(store);
     _exit(reused == 5000 && rounds == 49 ? 0 : 8);

@@ -429,7 +429,7 @@ static void attend_items_init(struct fixture *fixture, struct attend_case *c, si
         size_t stride = c->chunk_stride[i] = (size_t)(tokens + 63) / 64 + between(fixture, 0, 2);
         c->chunks[i] = calloc(stride * c->operation.kv_head_count, sizeof(void *));
         for (size_t j = 0; j < stride * c->operation.kv_head_count; j++) {
-            /* Not-yet-written rows are NaN: whoever reads them shows it. */
+            /* Unwritten rows are NaN, so reading one shows. */
             c->chunks[i][j] = aligned_alloc(64, c->layout.chunk_bytes);
             memset(c->chunks[i][j], 0xff, c->layout.chunk_bytes);
         }
@@ -481,7 +481,7 @@ static void append_rows(struct fixture *fixture, struct attend_case *c, size_t d
     fixture->devices[d]->operations->append(fixture->streams[d], &append);
 }
 
-/* Reads back everything stored, and holds the new rows against what was appended. */
+/* Reads back everything stored and compares the new rows with those appended. */
 static void load_rows(struct fixture *fixture, struct attend_case *c) {
     size_t heads = c->operation.kv_head_count, dk = c->layout.k_dimension, dv = c->layout.v_dimension;
     for (size_t i = 0; i < c->operation.item_count; i++) {

@@ -689,7 +689,7 @@ static float *mass_of(const struct parts *p, size_t row, size_t entry) {
     return p->mass + (row * p->c.kv_heads * CHUNKS_MAX + entry) * KV_CHUNK_TOKENS;
 }
 
-/* Keeps what the key index is, or compares with what was kept. */
+/* Keeps the key index, or compares it with the one that was kept. */
 static void each_mass(const struct parts *p, bool keep) {
     const struct select_case *c = &p->c;
     for (size_t row = 0; row < c->row_count && c->layout.kind == KEY_INDEX_MASS; row++)
@@ -703,7 +703,7 @@ static void each_mass(const struct parts *p, bool keep) {
         }
 }
 
-/* The chunks that the lists name, their other rows overwritten; what else there is is gone. */
+/* Only the chunks of the lists exist, and their other rows are overwritten. */
 static void chunks_of_lists(struct parts *p) {
     const struct select_case *c = &p->c;
     for (size_t entry = 0; entry < p->entries; entry++) {

@@ -18,7 +18,7 @@ struct area {
     enum memory_kind kind;
 };
 
-/* Results for the host that have not come yet. */
+/* Results that have not reached the host yet. */
 struct late {
     uint8_t *target, *result; /* result: owned */
     size_t bytes;
@@ -144,7 +144,7 @@ static void walled_stream_destroy(struct stream *stream) {
     free(stream);
 }
 
-/* Memory for a result, and what the host sees until it comes. */
+/* Memory for a result, and the memory that the host sees until it arrives. */
 static void *late_result(struct walled_device *device, void *target, size_t bytes, struct tree_counts *sum) {
     device->late = realloc(device->late, (device->late_count + 1) * sizeof *device->late);
     uint8_t *result = calloc(1, max_size(bytes, 1));

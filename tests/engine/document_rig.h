@@ -45,8 +45,8 @@ struct document_rig {
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
 void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
-/* How many of them are reused when all were saved: the last one's logits are wanted.  A chunk in 4 bits has no rows any
- * more that could be cut back by one. */
+/* How many of them are reused if all were saved: the last one's logits are needed.  The rows of a chunk in 4 bits are
+ * gone, so it cannot be cut back by one row. */
 size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt);
 /* An empty folder with RIG_BEFORE saved in it. */
 void document_rig_reset(struct document_rig *rig);
@@ -61,13 +61,12 @@ struct rig_answer {
     float logits[1 + RIG_STEPS][RIG_WIDTH]; /* of the prompt's last token and of the steps */
 };
 
-/* As loam run does it: prompt, steps, flush; once more when a document turns out damaged meanwhile.  faults NULL:
- * none. */
+/* As loam run does it: prompt, steps, flush; again if a document turns out to be damaged.  faults NULL: none. */
 void rig_ask(struct document_rig *rig, struct model *model, const struct plan *options,
              const struct engine_options *faults, enum rig_prompt prompt, struct rig_answer *answer);
 /* Whether its bits are those of a fresh one. */
 bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer);
-/* Without faults: right, not refused.  Returns what was reused. */
+/* Without faults: the right answer, and no rejection.  Returns the reused tokens. */
 uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what);
 
 uint64_t rig_fuzz(void); /* LOAM_TEST_FUZZ: so many times as many cases; 0: not given */

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* The largest difference as a share of b's largest; INFINITY where one is not finite. */
+/* The largest difference, as a fraction of b's largest; INFINITY if one is not finite. */
 static inline double difference(const float *a, const float *b, size_t count) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < count; i++) {

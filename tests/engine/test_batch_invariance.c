@@ -74,7 +74,7 @@ struct way {
     size_t threads, batch, segment, piece, sequences;
 };
 
-/* The first is what the others are compared with.  A piece is what a caller hands over at once, a batch a pass. */
+/* The others are compared with the first.  A piece is what a caller passes at once, a batch is a pass. */
 static const struct way ways[] = {
     {1, 512, 0, PROMPT_LONG, 1},
     {2, 1, 0, PROMPT_LONG, 1},

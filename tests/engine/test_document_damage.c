@@ -32,7 +32,7 @@ enum {
 static struct document_rig rig;
 static struct random random_cases;
 
-/* The folder with the first prompt saved, and one beside it, byte for byte. */
+/* The folder with the first prompt and another one saved, byte for byte. */
 static struct kept_file {
     char name[64];
     uint8_t *bytes;
@@ -95,7 +95,7 @@ static void clear_scene(void) {
     document_rig_close(&rig);
 }
 
-/* What was saved of the prompt was not used; or it was, and nothing is wrong. */
+/* The saved prompt was not used; or it was used, and nothing is wrong. */
 static void assert_prompt(enum rig_prompt prompt, bool must_notice, const char *what) {
     static struct rig_answer answer;
     rig_ask(&rig, rig.model, &rig.options, NULL, prompt, &answer);
@@ -351,7 +351,7 @@ static void truncation_amid_an_answer(void **state) {
     clear_scene();
 }
 
-/* Pages of the same document in each other's places, and those of the document beside it, which are as good. */
+/* Pages of the same document swapped, and pages of the other document, which are as valid. */
 static void swapped_and_foreign_pages(void **state) {
     (void)state;
     uint64_t cases = 0;
@@ -410,7 +410,7 @@ static void stale_files(void **state) {
     clear_scene();
 }
 
-/* What was saved by one model, or with other types, is nothing to another, which is right all the same. */
+/* What another model saved, or this one with other types, is not used, and the answer is right all the same. */
 static void other_models_and_types(void **state) {
     (void)state;
     static struct rig_answer fresh, found;

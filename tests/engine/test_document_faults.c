@@ -116,7 +116,7 @@ static void every_call_fails_with_pages_in_both_forms(void **state) {
     assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
 }
 
-/* With room in RAM a disk that cannot be written is no reason not to answer, but before any work. */
+/* If RAM holds the KV, a disk that cannot be written does not prevent the answer, except before any work. */
 static void what_cannot_be_written_stays_in_ram(void **state) {
     (void)state;
     struct counts counts = every_call(&(struct scenario){

@@ -39,7 +39,7 @@ static void child_answers(struct document_rig *rig, int report, uint64_t kill_at
     _exit(0);
 }
 
-/* What is reused at least of a prompt, when these are saved. */
+/* The minimum that is reused of a prompt, if these are saved. */
 static uint64_t reused_min(const struct document_rig *rig, enum rig_prompt prompt, enum rig_prompt saved) {
     if (prompt <= saved) return rig_reused_max(rig, prompt);
     if (prompt == RIG_LONGER && saved >= RIG_FIRST) return rig_prompt_count(RIG_FIRST);

@@ -159,7 +159,7 @@ static void kv_on_disk(void **state) {
     }
 }
 
-/* A document that was saved with other key index, or none: they are built from its keys. */
+/* A document that was saved with another key index, or none: it is built from the keys. */
 static void key_index_built_from_pages(void **state) {
     (void)state;
     float *logits[2] = {NULL};

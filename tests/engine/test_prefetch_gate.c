@@ -41,7 +41,7 @@ static void what_is_used_goes_on(void **state) {
     assert_in_range(prefetches(&none, 0), 1, STEPS / 2 / 20);
 }
 
-/* All is in memory: nothing is read ahead, and nothing is gained by trying. */
+/* Everything is in memory: nothing is prefetched, and trying would gain nothing. */
 static void nothing_to_read_is_nothing_to_prefetch(void **state) {
     (void)state;
     struct prefetch_gate gate;

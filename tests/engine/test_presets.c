@@ -31,7 +31,7 @@ enum budget { IN_RAM, AMPLE, LEAST };
 
 static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
                            enum budget budget, const char *folder) {
-    /* Both forms, however much this machine would put into 4 bits. */
+    /* Pages of both forms, whatever fraction this machine would choose. */
     static const uint8_t fractions[LAYERS] = {7, 12, 16, 0};
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = 1,
@@ -118,7 +118,7 @@ static int rig_close(void **state) {
 
 static size_t bytes_of(const struct rig *rig) { return STEPS * rig->width * sizeof(float); }
 
-/* Both are given up; what: for the reader of a failure. */
+/* Frees both.  what: for the message of a failure. */
 static void expect_same(const struct rig *rig, const char *preset, const char *what, float *found,
                         float *expected) {
     if (memcmp(found, expected, bytes_of(rig)) != 0) fail_msg("%s: %s: other logits", preset, what);

@@ -1,5 +1,5 @@
-/* The share of pages in 4 bits: the balance of a layer by hand and by what must follow from its parts, the measurement,
- * and documents, which keep the fractions that they were made with. */
+/* The fraction of pages in 4 bits: the balance of a layer, by hand and by properties of its parts; the measurement;
+ * and documents, which keep their fractions. */
 #include "plan/quantized_pages.h"
 
 #include "seed.h"
@@ -40,7 +40,7 @@ enum { STEPS = 256 };
 
 static bool is_near(double found, double expected) { return fabs(found - expected) <= 1.01 / STEPS; }
 
-/* While RAM holds nothing it is the closed form. */
+/* If RAM holds nothing it is the closed form. */
 static void balance_by_hand(void **state) {
     (void)state;
     /* 256 pages of 25 us wait for 0.22 ms of attention: nothing hides, and all are in 4 bits. */
@@ -60,7 +60,7 @@ static void balance_by_hand(void **state) {
     assert_true(quantized_pages_fraction(&ahead, &dense, 1) == 0); /* it hides */
 }
 
-/* With RAM, seconds of a layer at a share. */
+/* Seconds of a layer at a fraction, with RAM. */
 static double seconds_at(const struct page_costs *costs, const struct page_work *work, double x) {
     double slot = (16384 * (1 - x) + 4864 * x) / 16384, missed = 256 * fmax(1 - work->held / slot, 0);
     double read = missed * (25e-6 * (1 - x) + 17e-6 * x) + (missed > 0 ? 100e-6 : 0);
