@@ -149,7 +149,7 @@ static enum status load_thresholds(struct select *select, const struct select_ca
 
 /* Of attention to what is chosen: what follows needs its sums. */
 static bool wants_sums(const struct select *select) {
-    return select->bounds_mass || select->layout.sample_count > 0;
+    return select->bounds_mass || select->layout.sample_count > 0 || select->layout.estimates_rest;
 }
 
 static enum status init(struct select *select, size_t row_capacity, size_t sequence_capacity,
@@ -233,14 +233,15 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     const bool by_level = select->layout.kind == KEY_INDEX_LEVEL;
     if (by_level || select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
+    if (select->layout.kind == KEY_INDEX_CLUSTER) parameter = select->layout.cluster_count;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
     const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
     if (select->layout.kind == KEY_INDEX_ABSTRACT)
         name = select->layout.abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
-    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, name,
-                              spreads ? "-meanstd" : "", by_level ? "-mean" : "",
-                              select->layout.bounds_apart ? "-bounds" : "", parameter, options->dense_layers,
-                              select->weights_digest);
+    const int used =
+        snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
+                 by_level ? "-mean" : "", select->layout.bounds_apart ? "-bounds" : "", parameter,
+                 options->dense_layers, select->weights_digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
     if (select->layout.sample_count > 0)
         snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", select->layout.sample_count);
@@ -306,7 +307,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     item->candidate_begin = sinks;
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
     const uint64_t complete = visible / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
-    if (select->layout.kind == KEY_INDEX_LEVEL && item->candidate_end > complete && !rule->window_only)
+    if (key_index_needs_full_chunks(&select->layout) && item->candidate_end > complete && !rule->window_only)
         item->candidate_end = complete; /* the others have no codes yet */
     if (item->candidate_end <= sinks) { /* all of it is window */
         if (!options->gather_all) return false;
@@ -621,10 +622,28 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
         }
 }
 
-/* What is said of rows that have attended, by their sums: of choice->chosen from first on, KV heads from kv_head_first
- * on. */
+static void attend_rest(struct select *select, struct stream *stream,
+                        const struct attend_rows_operation *rows) {
+    select->device->operations->attend_rest(
+        stream, &(struct attend_rest_operation){.q = rows->q,
+                                                .q_stride = rows->q_stride,
+                                                .out = rows->out,
+                                                .out_stride = rows->out_stride,
+                                                .head_count = rows->head_count,
+                                                .kv_head_count = rows->kv_head_count,
+                                                .scale = rows->scale,
+                                                .softcap = rows->softcap,
+                                                .items = rows->items,
+                                                .item_count = rows->item_count,
+                                                .sums = rows->sums,
+                                                .layout = &select->layout});
+}
+
+/* What is done with rows that have attended, and said of them, by their sums: of choice->chosen from first on, KV heads
+ * from kv_head_first on. */
 static void account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
                     struct choice *choice, size_t first, size_t kv_head_first) {
+    if (select->layout.estimates_rest) attend_rest(select, stream, rows);
     if (select->bounds_mass) bound_mass(select, stream, rows, &choice->statistics.mass_bound);
     if (select->layout.sample_count == 0) return;
     estimate_mass(select, stream, rows, choice->hits + first * choice->kv_head_count + kv_head_first,

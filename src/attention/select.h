@@ -35,7 +35,7 @@ struct select_options;
 struct kv_sequence;
 
 struct select_shape { /* of a model */
-    size_t layer_count, head_count, kv_head_count, k_dimension;
+    size_t layer_count, head_count, kv_head_count, k_dimension, v_dimension;
 };
 
 /* What was learned from a model (docs/formats.md): matrices in host memory, each [kv_head_count][k_dimension]
@@ -69,7 +69,7 @@ struct select_method {
 };
 
 extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
-    select_h2o, select_lowrank, select_tree, select_exact;
+    select_h2o, select_lowrank, select_tree, select_cluster, select_exact;
 extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
 extern const size_t select_method_count;
 const struct select_method *select_method_find(const char *name); /* NULL: none */
@@ -109,6 +109,7 @@ struct select_options {
     size_t leaf;    /* tree: tokens of a leaf */
     size_t take;    /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
     enum tree_rank rank; /* tree: what leaves are ranked by */
+    bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
     enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation.md) */
     enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */

@@ -11,9 +11,9 @@
 
 /* ---- methods ---- */
 
-const struct select_method *const select_methods[] = {&select_all,     &select_window, &select_quest,
-                                                      &select_meanstd, &select_hash,   &select_h2o,
-                                                      &select_lowrank, &select_tree,   &select_exact};
+const struct select_method *const select_methods[] = {
+    &select_all, &select_window,  &select_quest, &select_meanstd, &select_hash,
+    &select_h2o, &select_lowrank, &select_tree,  &select_cluster, &select_exact};
 const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
 
 const struct select_method *select_method_find(const char *name) {
@@ -33,6 +33,7 @@ struct select_options select_options_default(void) {
                                    .units_min = 11,
                                    .bits = 128,
                                    .leaf = 8,
+                                   .estimate = true,
                                    .sampled_keys = 4,
                                    .norms = true,
                                    .reuse = reuse_options_default()};
@@ -56,6 +57,7 @@ static const struct setting {
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
     {"take", NULL, offsetof(struct select_options, take), false},
     {"rank", "bound or meanstd", 0, false},
+    {"estimate", NULL, offsetof(struct select_options, estimate), true},
     {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"receipt", NULL, offsetof(struct select_options, receipt), true},
     {"sampled_keys", NULL, offsetof(struct select_options, sampled_keys), false},
@@ -272,7 +274,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
-    if (layout.kind == KEY_INDEX_LEVEL && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS - 1;
+    if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS - 1;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
     if (select_has_units_min(options, &rule) && keep < window + options->units_min * unit)
         keep = window + options->units_min * unit;

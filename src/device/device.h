@@ -161,6 +161,9 @@ enum key_index_kind {
     KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
     KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
     KEY_INDEX_KEYS, /* nothing: the keys themselves are scored (f16 only), so all chunks must be in memory */
+    /* Clusters of a full chunk's keys: their centroids, sizes and mean values, and each token's cluster (cluster.h).  A
+     * token has its cluster's score.  Tokens of a chunk that is not full have none. */
+    KEY_INDEX_CLUSTER,
 };
 
 struct key_index_layout {
@@ -178,8 +181,10 @@ struct key_index_layout {
      * tokens][2][k_dimension] halves from bounds_offset on (abstract.h, ABSTRACT_MIN_MAX).  They do not rank. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
-    bool use_norms; /* KEY_INDEX_HASH */
-    size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    bool use_norms;       /* KEY_INDEX_HASH */
+    size_t columns;       /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    size_t cluster_count; /* KEY_INDEX_CLUSTER: of a chunk */
+    bool estimates_rest;  /* KEY_INDEX_CLUSTER: attend_rest follows attend_rows */
     /* The number of randomly drawn keys of each chunk in the block, from sample_offset (a multiple of 16) on, for
      * sample_mass (key_sample.h).  0: none. */
     size_t sample_count, sample_offset;
@@ -191,7 +196,12 @@ struct key_index_layout {
 static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
     return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
            layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
-           layout->kind == KEY_INDEX_KEYS;
+           layout->kind == KEY_INDEX_KEYS || layout->kind == KEY_INDEX_CLUSTER;
+}
+
+/* Whether tokens of a chunk that is not full yet cannot be scored. */
+static inline bool key_index_needs_full_chunks(const struct key_index_layout *layout) {
+    return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER;
 }
 
 /* Tokens that one score is of. */
@@ -376,6 +386,21 @@ struct sample_mass_operation {
 };
 enum { MASS_SAMPLE_MAX = 1024 };
 
+/* KEY_INDEX_CLUSTER: what attend_rows gave, with an estimate of the rows that were not listed: each is taken as its
+ * cluster's centroid and mean value.  Where all of a chunk's rows are listed it adds nothing, to the bit. */
+struct attend_rest_operation {
+    const float *q; /* as attend_rows had all of these */
+    size_t q_stride;
+    float *out;
+    size_t out_stride;
+    size_t head_count, kv_head_count;
+    float scale, softcap;
+    const struct rows_item *items;
+    size_t item_count;
+    const struct softmax_sum *sums;
+    const struct key_index_layout *layout;
+};
+
 struct gather_operation { /* y[i] = x[indices[i]] */
     const float *x;
     size_t x_stride;
@@ -438,6 +463,7 @@ struct device_operations {
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);
     void (*mass_bound)(struct stream *stream, const struct mass_bound_operation *operation);
+    void (*attend_rest)(struct stream *stream, const struct attend_rest_operation *operation);
     void (*sample_mass)(struct stream *stream, const struct sample_mass_operation *operation);
 };
 

@@ -95,7 +95,8 @@ struct select_shape plan_select_shape(const struct model_config *config) {
     return (struct select_shape){.layer_count = config->layer_count,
                                  .head_count = config->head_count,
                                  .kv_head_count = config->kv_head_count,
-                                 .k_dimension = config->k_dimension};
+                                 .k_dimension = config->k_dimension,
+                                 .v_dimension = config->v_dimension};
 }
 
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 const struct axis_info axis_table[AXIS_COUNT] = {
-    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|exact", "pq|cluster"},
+    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|cluster|exact", "pq"},
     [AXIS_REUSE] = {"reuse", "none|similarity|lru|lfu", ""},
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even|persistent", "hot"},
@@ -68,8 +68,12 @@ const struct preset preset_table[] = {
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "bits=256,reused=0.5,labels=exact"},
+    /* As published, but for the segments that are clustered, which are chunks. */
+    {.name = "retroinfer",
+     .summary = "clusters of keys, and an estimate of the rest (RetroInfer)",
+     .methods = {"cluster", FIXED_AXES},
+     .keep = "1.8%"},
     /* Not built yet. */
-    {.name = "retroinfer", .summary = "clusters and an estimate of the rest (RetroInfer)"},
     {.name = "pqcache", .summary = "product-quantised keys (PQCache)"},
     {.name = "kvpr", .summary = "part of K and V computed again (KVPR)"},
     {.name = "auto", .summary = "chosen by measurement"},

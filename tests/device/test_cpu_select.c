@@ -302,7 +302,8 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     uint8_t codes[64 * HASH_CODE_BYTES_MAX];
     float projected[64 * 24];
     switch (c->layout.kind) {
-    case KEY_INDEX_NONE: break;
+    case KEY_INDEX_NONE:
+    case KEY_INDEX_CLUSTER: break; /* test_cpu_cluster.c */
     case KEY_INDEX_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
             &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks,

@@ -300,6 +300,7 @@ static struct own_rows own_rows(const struct walled_device *device, const struct
 
 WALLED_ROWS(attend_rows)
 WALLED_ROWS(add_mass)
+WALLED_ROWS(attend_rest)
 
 static void walled_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
     struct mass_bound_operation call = *operation;
@@ -388,6 +389,7 @@ static const struct device_operations OPERATIONS = {
     .attend_rows = walled_attend_rows,
     .add_mass = walled_add_mass,
     .mass_bound = walled_mass_bound,
+    .attend_rest = walled_attend_rest,
     .sample_mass = walled_sample_mass,
 };
 

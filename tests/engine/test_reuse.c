@@ -144,7 +144,7 @@ static struct select_options similar(double eta, double power, size_t age) {
 
 static void use_calibrated(struct rig *rig, struct select_options options, const float *importance,
                            const struct reuse_point *curves) {
-    const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION};
+    const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION, DIMENSION};
     const struct select_calibration calibration = {
         .path = "none", .head_importance = importance, .reuse_curves = curves};
     attention_drop_select(rig->attention);

@@ -14,11 +14,16 @@
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 400, CONTEXT = 512, METHODS = 8 };
+enum { PROMPT = 400, CONTEXT = 512, METHODS = 9 };
 
-static const struct select_method *const methods[METHODS] = {&select_window, &select_quest,  &select_meanstd,
-                                                             &select_hash,   &select_h2o,    &select_tree,
-                                                             &select_exact,  &select_lowrank};
+static const struct select_method *const methods[METHODS] = {
+    &select_window, &select_quest, &select_meanstd, &select_hash,   &select_h2o,
+    &select_tree,   &select_exact, &select_lowrank, &select_cluster};
+
+/* What ranks is of chunks that are full. */
+static bool needs_full_chunks(const struct select_method *method) {
+    return method == &select_hash || method == &select_cluster;
+}
 
 struct rig {
     struct device *device;
@@ -39,7 +44,7 @@ static struct select_options small(const struct select_method *method, uint64_t 
     select.method = method;
     select.keep = (struct select_keep){.tokens = keep};
     select.dense_layers = 0;
-    select.recent = method == &select_hash ? 64 : 16; /* codes are of complete chunks */
+    select.recent = needs_full_chunks(method) ? 64 : 16;
     return select;
 }
 
@@ -152,7 +157,7 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t visible = event->position + 1, unit = unit_of(watch->options);
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
-    if (watch->options->method == &select_hash && recent < 63) window = sinks + 63 + unit - 1;
+    if (needs_full_chunks(watch->options->method) && recent < 63) window = sinks + 63 + unit - 1;
     for (size_t head = 0; head < watch->kv_heads; head++) {
         const uint32_t *rows = event->lists[head].rows;
         const size_t row_count = event->lists[head].count;
@@ -222,7 +227,7 @@ static void a_fraction_takes_units(void **state) {
         struct units units = {unit_of(&select), round % 4 == 0 ? 5 : 0, rig.model->config.kv_head_count, 0};
         struct sequence *sequence = filled(&rig, LENGTH);
         const struct select_shape shape = {2, rig.model->config.head_count, units.kv_heads,
-                                           rig.model->config.k_dimension};
+                                           rig.model->config.k_dimension, rig.model->config.v_dimension};
         uint64_t most;
         assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &most, &rig.error), rig.error);
         if (round % 4 == 2) { /* all there are */
@@ -254,6 +259,8 @@ static void check_shares(void *context, const struct select_event *event) {
     uint64_t recent = options->recent, sinks = (options->sinks + unit - 1) / unit * unit;
     if (options->method->recent_fraction * (double)watch->keep > (double)recent)
         recent = (uint64_t)(options->method->recent_fraction * (double)watch->keep);
+    const uint64_t growing = (event->position + 1) % KV_CHUNK_TOKENS; /* of the chunk that is not full */
+    if (options->method == &select_cluster && recent < growing) recent = growing;
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
     for (size_t head = 0; head < watch->kv_heads; head++) {
         double gone = pow(1 - (double)watch->keep / visible, expected_fractions[event->layer_index][head]);
@@ -284,7 +291,7 @@ static void heads_keep_by_importance(void **state) {
         rig_open(&rig, cpu_features(), 2, select);
         const size_t kv_heads = rig.model->config.kv_head_count;
         const struct select_shape shape = {LAYERS, rig.model->config.head_count, kv_heads,
-                                           rig.model->config.k_dimension};
+                                           rig.model->config.k_dimension, rig.model->config.v_dimension};
         struct sequence *sequence = filled(&rig, LENGTH);
         struct watch watch = {&select, kv_heads, 0, KEEP, 0};
         attention_set_observer(engine_attention(rig.engine), check_shares, &watch);

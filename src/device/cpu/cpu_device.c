@@ -133,6 +133,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .attend_rows = cpu_attend_rows,
     .add_mass = cpu_add_mass,
     .mass_bound = cpu_mass_bound,
+    .attend_rest = cpu_attend_rest,
     .sample_mass = cpu_sample_mass,
 };
 

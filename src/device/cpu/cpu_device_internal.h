@@ -106,6 +106,7 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
 void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation);
 void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation);
+void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *operation);
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation);
 
 #endif

@@ -8,6 +8,7 @@ static const struct cpu_scorer *const scorers[] = {
     [KEY_INDEX_HASH] = &cpu_scorer_hash, [KEY_INDEX_PARTIAL] = &cpu_scorer_partial,
     [KEY_INDEX_MASS] = &cpu_scorer_mass, [KEY_INDEX_TREE] = &cpu_scorer_tree,
     [KEY_INDEX_KEYS] = &cpu_scorer_keys, [KEY_INDEX_LEVEL] = &cpu_scorer_level,
+    [KEY_INDEX_CLUSTER] = &cpu_scorer_cluster,
 };
 
 const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout) {

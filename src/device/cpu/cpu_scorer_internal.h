@@ -74,7 +74,7 @@ static inline const float *range_query(const struct score_range *range) {
 }
 
 extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_level, cpu_scorer_partial,
-    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_keys;
+    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_cluster, cpu_scorer_keys;
 
 const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 

@@ -1,0 +1,203 @@
+/* attend_rest on the cpu: attention to the rows that are not listed, each as its cluster (device/cluster.h).
+ *
+ * Of a cluster with centroid c, mean value v and n rows that are not listed, with the listed rows' greatest score m and
+ * sum s, and their output o:
+ *
+ *   o' = (s o + sum of n exp(q.c - m) v) / (s + sum of n exp(q.c - m))
+ *
+ * A unit of work is one KV head of a row. */
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cluster.h"
+#include "device/cpu/cpu_device_internal.h"
+#include "tensor/half.h"
+
+enum { PIECE = 512, DIMENSION_MAX = 1024 }; /* clusters at a time, of whole chunks */
+
+static const float NEGLIGIBLE = 1e-6F; /* of what is there so far: its value is not read */
+
+struct rest_run {
+    const struct cpu_device *device;
+    const struct attend_rest_operation *operation;
+    const struct kv_layout *kv;
+    size_t group;
+    uint8_t *threads;
+    size_t thread_bytes;
+    size_t alone_next;
+};
+
+/* A query head's attention so far: un-normalised, by the greatest score. */
+struct rest_head {
+    float top, sum, values[DIMENSION_MAX];
+    bool is_begun;
+};
+
+struct rester {
+    const struct rest_run *run;
+    const void *const *blocks;
+    float *scores, *weights; /* [PIECE] */
+    uint8_t *left;           /* [PIECE]: rows of a cluster that are not listed */
+    struct rest_head *heads; /* [group] */
+    void *score_scratch;
+};
+
+static size_t rester_init(struct rester *rester, const struct rest_run *run, uint8_t *memory) {
+    size_t used = 0;
+    size_t scores = cpu_scratch_add(&used, PIECE * sizeof(float));
+    size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
+    size_t left = cpu_scratch_add(&used, PIECE);
+    size_t heads = cpu_scratch_add(&used, run->group * sizeof(struct rest_head));
+    size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
+    if (memory == NULL) return used;
+    *rester = (struct rester){.run = run,
+                              .scores = (float *)(void *)(memory + scores),
+                              .weights = (float *)(void *)(memory + weights),
+                              .left = memory + left,
+                              .heads = (struct rest_head *)(void *)(memory + heads),
+                              .score_scratch = memory + score};
+    return used;
+}
+
+static struct cluster_block block_of(const struct rester *rester, uint64_t chunk) {
+    const struct kv_layout *kv = rester->run->kv;
+    return cluster_block_of(rester->blocks[chunk], rester->run->operation->layout->cluster_count,
+                            kv->k_dimension, kv->v_dimension);
+}
+
+/* Counts what chunks [first, end) have of rows that are not listed, from the entry *next on; whether it is any. */
+static bool count_left(const struct rester *rester, uint64_t first, uint64_t end, const struct row_list *list,
+                       size_t *next) {
+    const size_t count = rester->run->operation->layout->cluster_count;
+    bool any = false;
+    for (uint64_t chunk = first; chunk < end; chunk++) {
+        const struct cluster_block block = block_of(rester, chunk);
+        uint8_t *left = rester->left + (chunk - first) * count;
+        memcpy(left, block.sizes, count);
+        for (; *next < list->count && list->rows[*next] < (chunk + 1) * KV_CHUNK_TOKENS; ++*next)
+            left[block.of_tokens[list->rows[*next] % KV_CHUNK_TOKENS]]--;
+        for (size_t i = 0; i < count; i++) any = any || left[i] > 0;
+    }
+    return any;
+}
+
+/* Weights n exp(score - top), by a top that no score is above. */
+static void weigh(const struct rester *rester, const float *q, uint64_t first, size_t clusters,
+                  struct rest_head *head) {
+    const struct attend_rest_operation *operation = rester->run->operation;
+    const size_t count = operation->layout->cluster_count, dimension = rester->run->kv->k_dimension;
+    const float one = 1;
+    float top = head->top;
+    rester->run->device->kernels.score.rows(&(struct score_args){.blocks = rester->blocks,
+                                                                 .block_rows = count,
+                                                                 .columns = dimension,
+                                                                 .row_begin = first * count,
+                                                                 .row_end = first * count + clusters,
+                                                                 .q = q,
+                                                                 .q_stride = dimension,
+                                                                 .heads = 1,
+                                                                 .aggregate = SCORE_MAX,
+                                                                 .scores = rester->scores,
+                                                                 .scratch = rester->score_scratch});
+    for (size_t i = 0; i < clusters; i++) {
+        float score = rester->scores[i] * operation->scale;
+        if (operation->softcap > 0) score = operation->softcap * tanhf(score / operation->softcap);
+        rester->scores[i] = rester->left[i] > 0 ? score : -INFINITY;
+        top = rester->scores[i] > top ? rester->scores[i] : top;
+    }
+    memset(rester->weights, 0, clusters * sizeof *rester->weights);
+    rester->run->device->kernels.mass.add(&(struct mass_add_args){.scores = rester->scores,
+                                                                  .scores_stride = PIECE,
+                                                                  .group = 1,
+                                                                  .m = &top,
+                                                                  .s = &one,
+                                                                  .row_count = clusters,
+                                                                  .mass = rester->weights});
+    if (top > head->top) {
+        const float shrinks = expf(head->top - top);
+        head->sum *= shrinks;
+        for (size_t d = 0; d < rester->run->kv->v_dimension; d++) head->values[d] *= shrinks;
+        head->top = top;
+    }
+}
+
+static void add_values(const struct rester *rester, uint64_t first, size_t clusters, struct rest_head *head) {
+    const size_t count = rester->run->operation->layout->cluster_count,
+                 v_dimension = rester->run->kv->v_dimension;
+    for (size_t i = 0; i < clusters; i++) {
+        const float weight = (float)rester->left[i] * rester->weights[i];
+        if (rester->left[i] == 0 || weight <= NEGLIGIBLE * head->sum) continue;
+        const uint16_t *halves = block_of(rester, first + i / count).values + i % count * v_dimension;
+        float value[DIMENSION_MAX];
+        rester->run->device->kernels.convert.dequantize[TENSOR_F16](halves, value, v_dimension);
+        head->sum += weight;
+        for (size_t d = 0; d < v_dimension; d++) head->values[d] += weight * value[d];
+    }
+}
+
+/* The heads of a group begin with what attend_rows gave, when there is something to add. */
+static void begin_head(struct rest_head *head, const float *out, struct softmax_sum sum, size_t v_dimension) {
+    head->is_begun = true;
+    head->top = sum.largest;
+    head->sum = sum.sum;
+    for (size_t d = 0; d < v_dimension; d++) head->values[d] = out[d] * sum.sum;
+}
+
+/* One KV head of one item. */
+static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch) {
+    const struct attend_rest_operation *operation = run->operation;
+    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
+    const size_t kv_head = unit % operation->kv_head_count, count = operation->layout->cluster_count;
+    const size_t v_dimension = run->kv->v_dimension, piece = PIECE / count;
+    const float *q =
+        operation->q + item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
+    float *out = operation->out + item->row * operation->out_stride + kv_head * run->group * v_dimension;
+    const uint64_t chunks = (item->position + 1) / KV_CHUNK_TOKENS; /* full ones: the last is in the window */
+    struct rester rester;
+    size_t next = 0;
+    rester_init(&rester, run, scratch);
+    rester.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
+    for (size_t head = 0; head < run->group; head++) rester.heads[head].is_begun = false;
+    for (uint64_t first = 0; first < chunks; first += piece) {
+        const uint64_t end = first + piece < chunks ? first + piece : chunks;
+        const size_t clusters = (size_t)(end - first) * count;
+        if (!count_left(&rester, first, end, &item->lists[kv_head], &next)) continue;
+        for (size_t head = 0; head < run->group; head++) {
+            struct rest_head *own = &rester.heads[head];
+            if (!own->is_begun)
+                begin_head(own, out + head * v_dimension, operation->sums[unit * run->group + head],
+                           v_dimension);
+            weigh(&rester, q + head * run->kv->k_dimension, first, clusters, own);
+            add_values(&rester, first, clusters, own);
+        }
+    }
+    for (size_t head = 0; head < run->group; head++)
+        for (size_t d = 0; d < v_dimension && rester.heads[head].is_begun; d++)
+            out[head * v_dimension + d] = rester.heads[head].values[d] / rester.heads[head].sum;
+}
+
+static void rest_task(void *context, const struct pool_worker *worker) {
+    struct rest_run *run = context;
+    size_t unit, units = run->operation->item_count * run->operation->kv_head_count;
+    while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
+        rest_unit(run, unit, run->threads + worker->index * run->thread_bytes);
+}
+
+void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *operation) {
+    struct cpu_device *device = stream->device;
+    if (operation->item_count == 0) return;
+    struct rest_run run = {.device = device,
+                           .operation = operation,
+                           .kv = operation->items[0].view.layout,
+                           .group = operation->head_count / operation->kv_head_count};
+    ASSERT(run.group * operation->kv_head_count == operation->head_count);
+    ASSERT(operation->layout->kind == KEY_INDEX_CLUSTER && operation->layout->cluster_count <= CLUSTERS_MAX);
+    ASSERT(run.kv->v_dimension <= DIMENSION_MAX);
+    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.key_index != NULL);
+    run.thread_bytes = align_up(rester_init(NULL, &run, NULL), 64);
+    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
+    if (run.threads != NULL)
+        cpu_run(device, operation->item_count * operation->kv_head_count == 1, rest_task, &run);
+}
