@@ -17,7 +17,7 @@ enum status answer_prefill(struct engine *engine, struct sequence *sequence, con
 
 struct answer_request {
     struct engine *engine;
-    struct sequence *sequence; /* holds the prompt but its last token, and does again afterwards */
+    struct sequence *sequence; /* holds the prompt without its last token, before and after */
     const struct tokenizer *tokenizer;
     token_id last_token;      /* of the prompt */
     size_t token_budget;      /* of the answer, at most */

@@ -8,9 +8,9 @@
 /* Is part[part_length] in text[length]?  ASCII letters match in either case. */
 bool match_contains(const char *text, size_t length, const char *part, size_t part_length);
 
-/* RULER's string_match_all: the fraction of the references that the answer holds. */
+/* RULER's string_match_all: the fraction of the references that the answer contains. */
 double match_all(const char *answer, size_t length, const char *const *references, size_t count);
-/* RULER's string_match_part: 1 when it holds any of them, else 0. */
+/* RULER's string_match_part: 1 if the answer contains any of them, else 0. */
 double match_part(const char *answer, size_t length, const char *const *references, size_t count);
 
 /* Wilson's score interval for a proportion, 95% (z = 1.959964), clipped to [0, 1].  `sum` may be a sum of

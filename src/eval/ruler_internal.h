@@ -69,7 +69,7 @@ struct needle {
     double depth;
 };
 
-/* What is fixed for a sample whatever its size. */
+/* The parts of a sample that do not depend on its size. */
 struct ruler_draft {
     const struct ruler_options *options;
     enum ruler_task task;
@@ -82,10 +82,10 @@ struct ruler_draft {
     enum ruler_kind key_kind, value_kind;
     char names[VT_NAMES][8], vt_value[8];
     double places[VT_NAMES];
-    bool pairs;                  /* cwe: the words are adjective-noun because there are too few single ones */
-    struct urn urn;              /* keys, words or people; refilled for each writing */
-    struct urn towns;            /* qa_2 */
-    size_t question;             /* qa_1: what is asked */
+    bool pairs;       /* cwe: the words are adjective-noun pairs, because there are too few single words */
+    struct urn urn;   /* keys, words or people; refilled for each writing */
+    struct urn towns; /* qa_2 */
+    size_t question;  /* qa_1: what is asked */
     size_t person, town, region; /* qa: asked */
 };
 
@@ -95,7 +95,7 @@ struct ruler_page {
     char answers[RULER_ANSWERS_MAX][RULER_ANSWER_BYTES];
     size_t answer_count;
     double depth;
-    bool exhausted; /* the word lists do not give so many units */
+    bool exhausted; /* the word lists do not have enough for this number of units */
 };
 
 void ruler_word_pair(char *target, size_t index); /* adjective-noun number index, RULER_ANSWER_BYTES */
@@ -109,7 +109,7 @@ struct hidden {
     bool own_line;
     struct text text;
 };
-/* unit_count sentences of the essay with what is hidden between them, [count] in the order of depth. */
+/* unit_count sentences of the essay, with the needles [count] between them, in the order of depth. */
 void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count,
                        const struct hidden *hidden, size_t count, struct text *text);
 
@@ -122,7 +122,7 @@ void ruler_vt_question(const struct ruler_draft *draft, struct ruler_page *page)
 
 /* ---- what ruler.c and ruler_shared.c share ---- */
 
-/* Draws what is fixed for a sample of the task; the draft is zeroed or an earlier one. */
+/* Draws the fixed parts of a sample of the task.  The draft is zeroed or an earlier one. */
 enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
                              enum ruler_task task, uint64_t length, uint64_t index, uint64_t attempt,
                              bool pairs, struct error *error) STATUS_CHECKED;

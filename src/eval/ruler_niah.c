@@ -56,7 +56,7 @@ bool ruler_niah_draw(struct ruler_draft *draft) {
             draft->needles[draft->needle_count++] = needle;
         }
     }
-    /* The first key is asked for; where it has one value that lies at the sample's depth. */
+    /* The first key is asked for.  If it has one value, that is at the sample's depth. */
     if (shape->asked_count == 1 && shape->value_count == 1) draft->needles[0].depth = draft->depth;
     return true;
 }

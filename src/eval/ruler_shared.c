@@ -1,5 +1,5 @@
-/* One text for the samples of several tasks: each task is drawn as for a text of its own, and what they hide goes into
- * one essay.  When two tasks drew the same key or an answer stands where it should not, all are drawn anew. */
+/* One text for the samples of several tasks.  Each task is drawn as for a text of its own, and the needles of all go
+ * into one essay.  If two tasks draw the same key, or an answer occurs elsewhere, all are drawn again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,7 +128,7 @@ static enum status draw_all(struct shared *shared, uint64_t index, uint64_t atte
     return shared->intro.failed ? error_set(error, STATUS_MEMORY, "out of memory for a sample") : STATUS_OK;
 }
 
-/* In the text every value stands once and every key as often as it has values. */
+/* In the text every value occurs once, and every key as often as it has values. */
 static bool needles_are_alone(const struct ruler_draft *draft, const char *text) {
     char stated[RULER_ANSWER_BYTES + 16];
     for (size_t i = 0; i < draft->needle_count; i++) {

@@ -62,7 +62,7 @@ enum status answer_note_stored(struct answer *answer, token_id id, enum token_or
     return token_list_append(&answer->origins, (token_id)origin, error);
 }
 
-/* The likeliest tokens beside the last one. */
+/* The likeliest tokens at the place of the last one. */
 static enum status note_top(struct answer *answer, const struct generation *generation, const float *logits,
                             struct error *error) {
     size_t count = generation->top_count, index = answer->tokens.count - 1;

@@ -25,8 +25,8 @@ void generation_note(const struct generation *generation, struct answer *answer)
     if (listener->note != NULL) listener->note(listener->context, notice, false);
 }
 
-/* What a prefill of tokens has stored; the sampler sees it.  Behind a document that was opened the last ones may have
- * selected. */
+/* Counts the tokens that a prefill stored; the sampler sees them.  Behind an opened document the last of them may
+ * have selected. */
 static enum status note_prefill(struct answer *answer, const token_id *tokens, struct error *error) {
     size_t before = answer->stored.count, length = (size_t)sequence_length(answer->sequence);
     size_t selected = before == 0 ? (size_t)sequence_selected_tokens(answer->sequence) : 0;

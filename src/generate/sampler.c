@@ -13,7 +13,7 @@
 
 enum { REPEAT_MAX = 1 << 20, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
 
-/* 16 bytes: every target has these; gcc 12 takes wider comparisons apart where it has no AVX. */
+/* 16 bytes: every target has such registers; gcc 12 splits wider comparisons without AVX. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t lane_flags __attribute__((vector_size(LANES * sizeof(float))));
 
@@ -97,7 +97,7 @@ void sampler_accept(struct sampler *sampler, int32_t token) {
     if (sampler->recent_count < capacity) sampler->recent_count++;
 }
 
-/* The block's maximum; *broken becomes true when it holds a NaN or +infinity. */
+/* The block's maximum; *broken becomes true if it has a NaN or +infinity. */
 static float block_maximum(const float *block, bool *broken) {
     lanes largest = {0}, values;
     lane_flags bad = {0};
@@ -125,7 +125,7 @@ static bool take_logits(struct sampler *sampler, const float *logits) {
     return !broken;
 }
 
-/* Applies the penalties (Keskar et al. 2019: towards less likely, whatever the sign). */
+/* Applies the penalties (Keskar et al. 2019: towards less likely, for either sign). */
 static void penalise(struct sampler *sampler) {
     float penalty = sampler->options.repeat_penalty;
     bool ignored = false;
@@ -141,7 +141,7 @@ static void penalise(struct sampler *sampler) {
     }
 }
 
-/* The likeliest token, the lowest id of equal ones; -1 when every token is ruled out. */
+/* The likeliest token, of equal ones the lowest id; -1: every token is excluded. */
 static int32_t likeliest(const struct sampler *sampler, float *maximum) {
     size_t best = 0;
     for (size_t i = 1; i < sampler->block_count; i++)
@@ -219,8 +219,8 @@ static size_t bin_of(float logit, float maximum) {
     return steps < BINS - 1 ? (size_t)steps : BINS - 1;
 }
 
-/* Top-p of the whole vocabulary: the bins that are in it altogether, in order of id, then as many as it takes of the
- * bin that crosses top_p, which alone is sorted. */
+/* Top-p of the whole vocabulary: the bins that belong to it completely, in order of id, then as many tokens as needed
+ * of the bin that crosses top_p.  Only that bin is sorted. */
 static size_t select_nucleus(struct sampler *sampler, float maximum) {
     const size_t size = sampler->vocabulary_size;
     struct candidate *candidates = sampler->candidates;

@@ -70,7 +70,7 @@ void file_map_guard(void) {
 
 enum status file_map_open(struct file_map *map, const char *path, struct error *error) {
     *map = (struct file_map){0};
-    /* O_NONBLOCK: a fifo must be refused, not waited for. */
+    /* O_NONBLOCK: a fifo must be rejected, not waited for. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
     struct stat info;
@@ -87,8 +87,8 @@ enum status file_map_open(struct file_map *map, const char *path, struct error *
             status = error_set_os(error, STATUS_IO, errno, "%s: mapping %lld bytes", path,
                                   (long long)info.st_size);
         } else {
-            /* What is not in memory yet comes in huge pages, where the file system has them: decoding streams through
-             * the whole file and would miss the TLB every 4 KiB. */
+            /* Pages that are not in memory yet become huge pages, if the file system has them: decoding streams
+             * through the whole file and would miss the TLB every 4 KiB. */
             (void)madvise(data, (size_t)info.st_size, MADV_HUGEPAGE);
             map->data = data;
             map->size_bytes = (uint64_t)info.st_size;
@@ -207,8 +207,8 @@ static int temporary_open(char *path) {
     return -1;
 }
 
-/* The process's own output where path leads to it (/dev/stdout, /dev/fd/2), whatever that is: replacing the file or
- * opening it anew would lose what was printed. */
+/* The process's own output if path leads to it (/dev/stdout, /dev/fd/2): replacing the file or opening it again would
+ * lose what was printed. */
 static int own_output(const struct stat *target) {
     struct stat info;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
@@ -217,7 +217,8 @@ static int own_output(const struct stat *target) {
     return -1;
 }
 
-/* A temporary file beside path, with the rights of the file that it will replace, or as a user expects of a new one. */
+/* A temporary file in path's folder, with the rights of the file that it replaces, or the usual rights for a new one.
+ */
 static int open_temporary(struct file_writer *writer, const struct stat *replaced) {
     const size_t length = strlen(writer->target);
     writer->temporary = malloc(length + 8);

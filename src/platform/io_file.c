@@ -114,7 +114,7 @@ static enum status file_check(const struct io_file *file, uint32_t owner, struct
     return STATUS_OK;
 }
 
-/* What O_DIRECT asks for where it is, as far as the kernel says. */
+/* The alignment that O_DIRECT needs, as far as the kernel tells. */
 static size_t block_bytes_of(const struct io_file *file) {
     if (!file->direct) return IO_BLOCK_BYTES;
 #ifdef STATX_DIOALIGN
@@ -135,7 +135,7 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
         return error_set(error, STATUS_MEMORY, "%s: out of memory", name);
     }
     int failed = refused(file->faults, IO_CALL_OPEN, file->path);
-    /* O_NONBLOCK: a fifo planted there must be refused, not waited for. */
+    /* O_NONBLOCK: a fifo planted there must be rejected, not waited for. */
     int flags = open_flags(mode) | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
     if (failed == 0) {
         file->fd = openat(folder->fd, name, flags, 0600);
@@ -144,7 +144,7 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
     /* And off again: with it io_uring may answer EAGAIN where it would else wait for the disk. */
     const int waiting = failed == 0 ? fcntl(file->fd, F_GETFL) & ~O_NONBLOCK : 0;
     if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
-    /* Switched on afterwards, so that a file system without it has not already made the file. */
+    /* Switched on after the opening, so that a file system without it has not created the file already. */
     if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
     file->block_bytes = block_bytes_of(file);
     enum status status;
