@@ -34,8 +34,9 @@ static void a_preset_is_its_row(void **state) {
     assert_string_equal(plan.disk_directory, "folder");
     assert_int_equal(plan.disk_bytes, 7);
     assert_true(plan.select.leaf == 64 && plan.select.dense_layers == 0 && plan.resident_layers == 0);
+    assert_true(plan.select.group == SELECT_GROUP_SOFTMAX && plan.select.take == 0);
     assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.quantized_pages && plan.mixes_pages);
-    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.2);
+    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.25);
     plan_deinit(&plan);
     plan = plan_of("quest", NULL, true, KV_F16);
     assert_true(!plan.quantized_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
