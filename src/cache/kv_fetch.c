@@ -198,8 +198,10 @@ void kv_fetch_release(struct kv_fetch *fetch) {
         ASSERT(slot->pins > 0);
         slot->pins--;
         if (fetch->scan) tier->slots.scan_pins--;
-        if (!slot->fetched || slot->pins > 0) continue;
-        slot->fetched = slot->prefetched = false;
+        if (slot->pins > 0) continue;
+        slot->prefetched = false; /* also of a slot that was there, and lacked a part that a prefetch read */
+        if (!slot->fetched) continue;
+        slot->fetched = false;
         if (tier_slot_is_resident(tier, slot) || fetch->stays) continue;
         if (fetch->scan)
             tier_make_victim(tier, slot);

@@ -40,8 +40,10 @@ void residency_release(struct kv_sequence *sequence, size_t lane) {
         *first = slot->next_held;
         slot->is_held = false;
         tier_pool_of(tier, slot)->held_count--;
-        if (--slot->pins > 0 || !slot->fetched) continue;
-        slot->fetched = slot->prefetched = false;
+        if (--slot->pins > 0) continue;
+        slot->prefetched = false;
+        if (!slot->fetched) continue;
+        slot->fetched = false;
         tier_admit(tier, slot);
     }
 }
