@@ -111,9 +111,9 @@ const struct command command_table[COMMAND_COUNT] = {
                            .description =
                                "Runs the texts through the model in windows and learns hash weights, skewing "
                                "matrices, how alike the queries of neighbouring tokens are, which heads need "
-                               "the far context, and what rounding K and V costs.  The file lies beside the "
-                               "model as MODEL.calib.gguf and is found there; it belongs to this model file "
-                               "only.  Recall is measured on windows that were not learned from.",
+                               "the far context, and what rounding K and V costs.  The commands find the file as "
+                               "MODEL.calib.gguf in the model's folder; it belongs to this model file only.  "
+                               "Recall is measured on windows that nothing was learned from.",
                            .positionals_min = 2,
                            .positionals_max = 64,
                            .run = calibrate_command},

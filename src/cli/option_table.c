@@ -139,8 +139,8 @@ const struct option_spec option_table[] = {
      .help = "kl, recall: tokens decoded at each length"},
     {.id = OPTION_EVAL_QUESTIONS, .name = "questions",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(EVAL), .group = GROUP_TEST,
-     .help = "ask: JSON lines {\"question\": TEXT, \"answers\": [TEXT, ...]}; the model goes on from the "
-             "question"},
+     .help = "ask: JSON lines {\"question\": TEXT, \"answers\": [TEXT, ...]}; the model continues "
+             "from the question"},
     {.id = OPTION_CHUNKS, .name = "chunks",
      .kind = ARGUMENT_INTEGER, .argument = "N", .default_text = "-1", .min = -1, .max = 1e15,
      .commands = BIT(EVAL), .group = GROUP_TEST,
@@ -157,7 +157,7 @@ const struct option_spec option_table[] = {
      .help = "tokens of the text to record"},
     {.id = OPTION_CALIBRATION, .name = "output", .short_name = "o",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(CALIBRATE), .group = GROUP_OUTPUT,
-     .help = "the file to write; default: MODEL.calib.gguf beside the model"},
+     .help = "the file to write; default: MODEL.calib.gguf in the model's folder"},
     {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "4096", .min = 512, .max = 1e7,
      .commands = BIT(CALIBRATE), .group = GROUP_MACHINE,

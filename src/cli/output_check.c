@@ -129,7 +129,7 @@ static enum status check_calibration(const struct output_list *list, const char 
     char *path;
     if (model == NULL) return STATUS_OK;
     TRY(calibration_path(model, &path, list->error));
-    enum status status = check_input(list, "the calibration beside the model", path);
+    enum status status = check_input(list, "the model's calibration", path);
     free(path);
     return status;
 }

@@ -245,7 +245,7 @@ static enum status shard_named(struct safetensors *safetensors, struct shards *s
     }
     if (name[0] == '\0' || strchr(name, '/') != NULL || strcmp(name, "..") == 0)
         return error_set(error, STATUS_MODEL,
-                         "%.140s: weight_map: found '%.80s', expected a file beside the index",
+                         "%.140s: weight_map: found '%.80s', expected a file in the folder of the index",
                          shards->index_path, name);
     if (shards->count == SAFETENSORS_FILES_MAX)
         return error_set(error, STATUS_MODEL, "%.140s: weight_map: more than %d files", shards->index_path,

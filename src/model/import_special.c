@@ -89,7 +89,7 @@ static enum status write_ends(struct import *import) {
         bool message = (has_turn || mentions_message(import, ends.ids[i])) && !has_message;
         if (!message && has_turn) {
             snprintf(import->report->warning, sizeof import->report->warning,
-                     "%zu tokens end an answer, GGUF has room for three of them", ends.count);
+                     "%zu tokens end an answer, but GGUF has keys for three", ends.count);
             break;
         }
         TRY(add_id(import, message ? "eom_token_id" : "eot_token_id", ends.ids[i]));

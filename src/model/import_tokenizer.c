@@ -299,8 +299,7 @@ static enum status read_space_prefix(struct import *import, bool *adds_prefix) {
     }
     if (pre == NULL) return STATUS_OK;
     if (!type_is(pre, "Metaspace"))
-        return import_refuse(import, file, "pre_tokenizer",
-                             "expected Metaspace or none beside byte_fallback");
+        return import_refuse(import, file, "pre_tokenizer", "expected Metaspace or none with byte_fallback");
     const char *scheme = json_string_value(json_object_get(pre, "prepend_scheme"));
     const json_t *old = json_object_get(pre, "add_prefix_space");
     if (scheme != NULL ? strcmp(scheme, "never") != 0 : !json_is_false(old)) *adds_prefix = true;
