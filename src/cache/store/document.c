@@ -332,6 +332,11 @@ bool document_read_is_tail(const struct document *document, const struct page_re
            !document_page_written(document, read->layer, read->kv_head, read->chunk);
 }
 
+size_t document_page_parts(const struct document *document, const struct page_read *read) {
+    if (document_read_is_tail(document, read)) return 0;
+    return page_sums_parts(document, read->layer, read->kv_head, read->chunk);
+}
+
 /* Bytes of its chunk, of which the parts that are read. */
 static size_t part_bytes(const struct document *document, const struct page_read *read) {
     const struct geometry *geometry = &document->geometry;

@@ -21,6 +21,11 @@ static bool has_parts(const struct document *document, size_t layer, size_t kv_h
     return document->geometry.part_count > 0 && page_is_rows(&document->geometry, layer, kv_head, chunk);
 }
 
+size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk) {
+    if (chunk < document->parts_first) return 0;
+    return has_parts(document, layer, kv_head, chunk) ? document->geometry.part_count : 0;
+}
+
 void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk,
                     const uint8_t *page) {
     const struct geometry *geometry = &document->geometry;
@@ -54,11 +59,6 @@ bool page_sums_take(struct document *document, uint64_t chunk_first, uint64_t ch
     return true;
 }
 
-size_t document_page_parts(const struct document *document, const struct page_read *read) {
-    if (read->chunk < document->parts_first || document_read_is_tail(document, read)) return 0;
-    return has_parts(document, read->layer, read->kv_head, read->chunk) ? document->geometry.part_count : 0;
-}
-
 bool page_sums_check_parts(const struct document *document, const struct page_read *read,
                            struct part_sum *found, struct part_sum *expected, size_t *part) {
     const struct geometry *geometry = &document->geometry;
@@ -67,7 +67,7 @@ bool page_sums_check_parts(const struct document *document, const struct page_re
         sizeof(struct checksum);
     const size_t bytes = page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk),
                  end = (size_t)read->part_first + read->part_count;
-    ASSERT(end <= document_page_parts(document, read));
+    ASSERT(end <= page_sums_parts(document, read->layer, read->kv_head, read->chunk));
     for (size_t i = read->part_first; i < end; i++) {
         *found = part_sum_of((const uint8_t *)read->memory + i * geometry->part_bytes,
                              part_length(geometry, bytes, i));

@@ -257,6 +257,8 @@ void page_sums_note(struct document *document, size_t layer, size_t kv_head, uin
 /* Those of a commit, from pages of chunk_first on, of either form.  False: neither of the two has so many bytes. */
 bool page_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
                     size_t bytes);
+/* Parts of a stored page that have checksums of their own; 0: it is read whole. */
+size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
 /* Of the parts that were read.  False: *found at *part is not what was *expected. */
 bool page_sums_check_parts(const struct document *document, const struct page_read *read,
                            struct part_sum *found, struct part_sum *expected, size_t *part);
