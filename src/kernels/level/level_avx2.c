@@ -4,6 +4,7 @@
  * multiplies with four bytes of a query (eight times in memory) to pairs of 16 bits, added up in these while they
  * cannot overflow, then in 32.  Up to four heads in one walk.
  * Bytes: dimension * planes / 8 + 2 + dimension / 32 read per token, 4 written per head.  Bound: the products.
+ * Reached, as in level_avx512.c: 20 GB/s with 1 head, 9.6 with 3, 7.0 with 4.
  */
 #include <string.h>
 
