@@ -4,8 +4,9 @@
  * multiplies with four bytes of a query (broadcast by its load) and adds up.  Of 64 tokens, 64 coordinates of 2 bits:
  * 16 loads, 112 shifts and masks, and 64 products per head, up to four heads in one walk.
  * Bytes: dimension * planes / 8 + 2 + dimension / 32 read per token, 4 written per head.
- * Bound: memory, or from 3 heads on the products.  Reached, one core of a Zen 5 whose other thread was busy, 2026-11-22, 16K tokens in L2, 64
- * coordinates of 2 bits, best of 3,000: 49 GB/s with 1 head, 26 with 3, 21 with 4, where two cores read 45 from memory.
+ * Bound: memory, or from 3 heads on the products.  Reached, one core of a Zen 5 whose other thread was busy,
+ * 2026-11-22, 16K tokens in L2, 64 coordinates of 2 bits, best of 3,000: 49 GB/s with 1 head, 26 with 3, 21 with 4,
+ * where two cores read 45 from memory.
  */
 #define FLOATS_512
 #include <string.h>
