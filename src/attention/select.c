@@ -306,7 +306,9 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     item->position = position;
     item->candidate_begin = sinks;
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
-    const uint64_t complete = visible / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    /* Clusters: full without the row's own token, which is not there yet when a layer is expected. */
+    const uint64_t stored = select->layout.kind == KEY_INDEX_CLUSTER ? position : visible;
+    const uint64_t complete = stored / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     if (key_index_needs_full_chunks(&select->layout) && item->candidate_end > complete && !rule->window_only)
         item->candidate_end = complete; /* the others have no codes yet */
     if (item->candidate_end <= sinks) { /* all of it is window */

@@ -274,7 +274,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
-    if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS - 1;
+    if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
     if (select_has_units_min(options, &rule) && keep < window + options->units_min * unit)
         keep = window + options->units_min * unit;

@@ -157,7 +157,7 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t visible = event->position + 1, unit = unit_of(watch->options);
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
-    if (needs_full_chunks(watch->options->method) && recent < 63) window = sinks + 63 + unit - 1;
+    if (needs_full_chunks(watch->options->method) && recent < 64) window = sinks + 64 + unit - 1;
     for (size_t head = 0; head < watch->kv_heads; head++) {
         const uint32_t *rows = event->lists[head].rows;
         const size_t row_count = event->lists[head].count;
@@ -259,7 +259,7 @@ static void check_shares(void *context, const struct select_event *event) {
     uint64_t recent = options->recent, sinks = (options->sinks + unit - 1) / unit * unit;
     if (options->method->recent_fraction * (double)watch->keep > (double)recent)
         recent = (uint64_t)(options->method->recent_fraction * (double)watch->keep);
-    const uint64_t growing = (event->position + 1) % KV_CHUNK_TOKENS; /* of the chunk that is not full */
+    const uint64_t growing = event->position % KV_CHUNK_TOKENS + 1; /* of the chunk that is not full */
     if (options->method == &select_cluster && recent < growing) recent = growing;
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
     for (size_t head = 0; head < watch->kv_heads; head++) {
