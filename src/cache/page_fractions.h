@@ -1,5 +1,5 @@
 /* page_fractions: which pages of a document are in 4 bits, where they are of both forms
- * (docs/decisions/0016-a-share-of-the-pages-in-4-bits.md).
+ * (docs/decisions/0016-a-fraction-of-the-pages-in-4-bits.md).
  *
  * Of each layer's pages so many sixteenths are in 4 bits, the others are rows.  Which ones follows from numbers alone:
  * with n sixteenths, chunks [0, c) of KV head h of H hold
