@@ -3,7 +3,8 @@
     python3 tools/plot_depth.py --svg docs/tokens_per_second.svg bench/results/PEERS.csv [bench/results/TIERS.csv]
 
 PEERS.csv is of bench/compare.py (columns test, engine, median_tps; tests tgN@dDEPTH).  TIERS.csv is of runs with KV on
-disk (columns depth, what, tokens_per_second; rows `leoam`, of which the median counts).  Both axes are logarithmic.
+disk, by bench/tiers.py (columns depth, preset, kv_host, tokens_per_second); of a preset's rows at a depth, the median of
+those with the least RAM counts.  Both axes are logarithmic.
 """
 import argparse
 import csv
@@ -29,6 +30,12 @@ def rows_of(path):
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
+def least_ram(path, depth):
+    """The smallest budget of RAM, as written ("128M"), that the file has for this depth"""
+    budgets = {row["kv_host"] for row in rows_of(path) if row["depth"] == depth and row["kv_host"]}
+    return min(budgets, key=lambda size: int(size[:-1]) << {"M": 20, "G": 30}[size[-1]])
+
+
 def read(paths):
     """{engine: {depth: tokens per second}}"""
     found = {}
@@ -38,8 +45,10 @@ def read(paths):
                 depth = re.fullmatch(r"tg\d+@d(\d+)", row["test"])
                 if depth and row["engine"] in SERIES:
                     found.setdefault(row["engine"], {}).setdefault(int(depth[1]), []).append(float(row["median_tps"]))
-            elif row["what"] in SERIES:
-                found.setdefault(row["what"], {}).setdefault(int(row["depth"]), []).append(float(row["tokens_per_second"]))
+            elif row.get("preset") in SERIES and row["kv_host"] == least_ram(path, row["depth"]):
+                found.setdefault(row["preset"], {}).setdefault(int(row["depth"]), []).append(
+                    float(row["tokens_per_second"])
+                )
     return {e: {d: statistics.median(v) for d, v in sorted(points.items())} for e, points in found.items()}
 
 
