@@ -1,0 +1,44 @@
+/* split: of a layer's KV, how many tokens are computed again from its inputs while the rest is read (KVPR, Jiang
+ * et al. 2025, equations 10 and 11).
+ *
+ *   seconds(l) = x l + max(c l, k (s - l))     column: the inputs of l tokens are read first
+ *   seconds(l) =       max(c l, k (s - l))     row: they were read while the layer before computed
+ *
+ * with x and k the seconds that the link needs for one token's inputs and for its KV, and c those that computing K and
+ * V takes.  Both branches of the maximum are linear, so the best l is where they cross, or 0 where reading the inputs
+ * takes longer than what it saves (column, x >= k).  Arithmetic only: no state, any thread.
+ */
+#ifndef LOAM_ATTENTION_SPLIT_H
+#define LOAM_ATTENTION_SPLIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum split_schedule { SPLIT_ROW, SPLIT_COLUMN };
+
+struct split_question {
+    uint64_t token_count;     /* s: that attention needs and RAM does not hold */
+    uint64_t tokens_max;      /* of them those whose inputs are there; at least 0, at most token_count */
+    uint64_t tile_tokens;     /* the answer is a multiple; at least 1 */
+    double input_bytes;       /* of a token and layer */
+    double kv_bytes;          /* the same for K and V of all heads */
+    double bytes_per_second;  /* of the link; above 0 */
+    double seconds_per_token; /* K and V of all heads from its inputs; at least 0 */
+    enum split_schedule schedule;
+};
+
+struct split {
+    uint64_t tokens; /* [0, tokens) are computed again */
+    double seconds;  /* of the layer */
+    double seconds_without;
+};
+
+/* Seconds of a layer with l tokens computed again. */
+double split_seconds(const struct split_question *question, uint64_t l);
+/* The multiple of tile_tokens, up to tokens_max, that takes least; of equal ones the smallest. */
+struct split split_choose(const struct split_question *question);
+/* "12 of 64 chunks are computed again: ...", or why none is: one line for people.  Returns buffer. */
+const char *split_text(const struct split_question *question, const struct split *split, char *buffer,
+                       size_t buffer_bytes);
+
+#endif
