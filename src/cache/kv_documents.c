@@ -80,52 +80,52 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
 
 /* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
 /* wanted: [kv_head_count]; NULL: all heads. */
-static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
+static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                                const bool *wanted, uint64_t first, size_t count, struct error *error) {
     size_t heads = sequence->cache->config.kv_head_count;
     for (size_t head = 0; head < heads; head++)
-        fetchs[head] = (struct kv_fetch){.sequence = sequence,
-                                         .layer_index = layer,
-                                         .kv_head = head,
-                                         .chunk_first = first,
-                                         .chunk_count = wanted == NULL || wanted[head] ? count : 0,
-                                         .quantized = true};
+        fetches[head] = (struct kv_fetch){.sequence = sequence,
+                                          .layer_index = layer,
+                                          .kv_head = head,
+                                          .chunk_first = first,
+                                          .chunk_count = wanted == NULL || wanted[head] ? count : 0,
+                                          .quantized = true};
     for (size_t head = 0; head < heads; head++)
-        if (!kv_fetch_begin(&fetchs[head])) {
+        if (!kv_fetch_begin(&fetches[head])) {
             TRY(kv_tier_failure(sequence->cache, error));
             return kv_tier_full(sequence->cache, error);
         }
-    for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetchs[head], error));
+    for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetches[head], error));
     return STATUS_OK;
 }
 
-static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
+static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                                uint64_t first, size_t count, struct error *error) {
-    return fetch_heads(sequence, fetchs, layer, NULL, first, count, error);
+    return fetch_heads(sequence, fetches, layer, NULL, first, count, error);
 }
 
-static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs) {
+static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches) {
     for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
-        kv_fetch_release(&fetchs[head]);
+        kv_fetch_release(&fetches[head]);
 }
 
 /* Key index of the first chunk_count chunks of a document that has none, or others: of its keys. */
 static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
-    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
-    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
+    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-            status = fetch_layer(sequence, fetchs, layer, first, count, error);
+            status = fetch_layer(sequence, fetches, layer, first, count, error);
             if (status == STATUS_OK)
                 status = backing->build_key_index(backing->build_context, sequence, layer,
                                                   first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
-            release_layer(sequence, fetchs);
+            release_layer(sequence, fetches);
         }
-    free(fetchs);
+    free(fetches);
     return status;
 }
 
@@ -165,17 +165,17 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
-    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
         /* All heads are on their way together; alone each would wait for the disk. */
-        status = fetch_layer(sequence, fetchs, layer, token_count / KV_CHUNK_TOKENS, 1, error);
-        release_layer(sequence, fetchs);
+        status = fetch_layer(sequence, fetches, layer, token_count / KV_CHUNK_TOKENS, 1, error);
+        release_layer(sequence, fetches);
         for (size_t head = 0; head < config->kv_head_count && status == STATUS_OK; head++)
             status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
     }
-    free(fetchs);
+    free(fetches);
     return status;
 }
 
@@ -184,15 +184,15 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_co
     const struct kv_tier *tier = sequence->cache->tier;
     const size_t heads = sequence->cache->config.kv_head_count;
     if (chunk_count == 0) return STATUS_OK;
-    struct kv_fetch *fetchs = calloc(heads, sizeof *fetchs);
-    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetches = calloc(heads, sizeof *fetches);
+    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
-        status = fetch_heads(sequence, fetchs, layer, tier->lane_stays + layer * heads, 0,
+        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + layer * heads, 0,
                              (size_t)chunk_count, error);
-        release_layer(sequence, fetchs);
+        release_layer(sequence, fetches);
     }
-    free(fetchs);
+    free(fetches);
     return status;
 }
 
@@ -269,17 +269,17 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     return STATUS_OK;
 }
 
-static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fetchs, size_t layer,
+static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                               uint64_t chunk_count, struct error *error) {
     struct error why;
     for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
         size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-        enum status status = fetch_layer(sequence, fetchs, layer, first, count, error);
+        enum status status = fetch_layer(sequence, fetches, layer, first, count, error);
         for (size_t head = 0; status == STATUS_OK && head < sequence->cache->config.kv_head_count; head++)
             if (sequence->pages->writes &&
                 tier_copy_pages(sequence, layer, head, first, count, &why) != STATUS_OK)
                 tier_stop_writing(sequence, &why);
-        release_layer(sequence, fetchs);
+        release_layer(sequence, fetches);
         TRY(status);
     }
     return STATUS_OK;
@@ -288,13 +288,13 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_fetch *fetchs = calloc(config->kv_head_count, sizeof *fetchs);
-    if (fetchs == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = create_document(sequence, token_capacity, error);
     bool created = status == STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
-        status = copy_layer(sequence, fetchs, layer, sequence->length / KV_CHUNK_TOKENS, error);
-    free(fetchs);
+        status = copy_layer(sequence, fetches, layer, sequence->length / KV_CHUNK_TOKENS, error);
+    free(fetches);
     if (status == STATUS_OK) {
         sequence->pages->saved = sequence->pages->writes;
         sequence->pages->committed_tokens = 0;

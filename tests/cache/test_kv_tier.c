@@ -168,35 +168,35 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
     struct error error;
     uint32_t chunks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
     uint8_t blocks[2 * HEADS][CONTEXT / KV_CHUNK_TOKENS];
-    struct kv_fetch fetchs[2 * HEADS];
+    struct kv_fetch fetches[2 * HEADS];
     uint64_t stored = (model->length + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
     size_t begun = 0, count = 1 + random_below(random, 2 * HEADS);
     if (stored == 0) return;
     for (size_t i = 0; i < count; i++) {
-        fetchs[i] = (struct kv_fetch){.sequence = model->sequence,
-                                      .layer_index = random_below(random, LAYERS),
-                                      .kv_head = random_below(random, HEADS)};
-        fetchs[i].scan = random_below(random, 2) == 0;
-        if (fetchs[i].scan) {
-            fetchs[i].chunk_first = random_below(random, 2) * random_below(random, stored);
-            fetchs[i].chunk_count = stored - fetchs[i].chunk_first;
+        fetches[i] = (struct kv_fetch){.sequence = model->sequence,
+                                       .layer_index = random_below(random, LAYERS),
+                                       .kv_head = random_below(random, HEADS)};
+        fetches[i].scan = random_below(random, 2) == 0;
+        if (fetches[i].scan) {
+            fetches[i].chunk_first = random_below(random, 2) * random_below(random, stored);
+            fetches[i].chunk_count = stored - fetches[i].chunk_first;
             continue;
         }
-        fetchs[i].chunks = chunks[i];
-        if (random_below(random, 2) == 0) fetchs[i].blocks = blocks[i];
+        fetches[i].chunks = chunks[i];
+        if (random_below(random, 2) == 0) fetches[i].blocks = blocks[i];
         for (size_t c = 0; c < CONTEXT / KV_CHUNK_TOKENS; c++)
             blocks[i][c] = (uint8_t)(1 + random_below(random, UINT8_MAX));
         for (uint64_t chunk = 0; chunk < stored; chunk++)
-            if (random_below(random, 3) == 0) chunks[i][fetchs[i].chunk_count++] = (uint32_t)chunk;
+            if (random_below(random, 3) == 0) chunks[i][fetches[i].chunk_count++] = (uint32_t)chunk;
     }
     for (size_t i = 0; i < count; i++) {
-        while (begun < count && kv_fetch_begin(&fetchs[begun])) begun++;
+        while (begun < count && kv_fetch_begin(&fetches[begun])) begun++;
         assert_true(begun > i); /* the least budget is enough for any one head */
-        assert_ok(kv_fetch_wait(&fetchs[i], &error), error);
-        check_fetch(setting, model, &fetchs[i]);
-        if (!fetchs[i].scan && random_below(random, 3) == 0)
-            kv_fetch_hold(&fetchs[i], random_below(random, 2) == 0);
-        kv_fetch_release(&fetchs[i]);
+        assert_ok(kv_fetch_wait(&fetches[i], &error), error);
+        check_fetch(setting, model, &fetches[i]);
+        if (!fetches[i].scan && random_below(random, 3) == 0)
+            kv_fetch_hold(&fetches[i], random_below(random, 2) == 0);
+        kv_fetch_release(&fetches[i]);
     }
 }
 
