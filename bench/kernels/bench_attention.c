@@ -88,11 +88,11 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
         limit[count] =
             prefill ? machine_multiply_add_peak(pool) : machine_read_bandwidth(pool, buffer, buffer_bytes);
     }
-    double got = median(kernel, count) * 1e-9, most = median(limit, count) * 1e-9;
+    double got = median(kernel, count) * 1e-9, peak = median(limit, count) * 1e-9;
     printf(options->csv ? "%s,%s,%zu,%zu,%zu,%.2f,%.2f,%s,%.3f\n"
                         : "%-8s %-4s d %3zu  group %2zu  threads %zu  %8.2f of %8.2f %-7s  %.2f\n",
            prefill ? "prefill" : "decode", type, run->layout.k_dimension, run->group, pool_thread_count(pool),
-           got, most, prefill ? "GFLOP/s" : "GB/s", got / most);
+           got, peak, prefill ? "GFLOP/s" : "GB/s", got / peak);
     fflush(stdout);
 }
 

@@ -57,12 +57,12 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
         decode[count] = rate(pool, bench, true) * 1e-9;
         read[count] = machine_read_bandwidth(pool, bench->chunks, bench->buffer_bytes) * 1e-9;
     }
-    double ratio = (double)bench->q4_bytes / (double)bench->kv.chunk_bytes, most = median(read, count),
+    double ratio = (double)bench->q4_bytes / (double)bench->kv.chunk_bytes, peak = median(read, count),
            out = median(decode, count), in = median(encode, count);
     printf(options->csv ? "q4 d %zu,%zu,%zu,%.2f,%.2f,%.2f,%.2f\n"
                         : "q4 d %-4zu %5zu bytes  threads %zu  decode %6.2f GB/s of f16 (%5.2f of q4)  "
                           "encode %6.2f GB/s of f16  read %6.2f GB/s\n",
-           dimension, bench->q4_bytes, pool_thread_count(pool), out, out * ratio, in, most);
+           dimension, bench->q4_bytes, pool_thread_count(pool), out, out * ratio, in, peak);
     fflush(stdout);
 }
 

@@ -324,11 +324,11 @@ static void measure(const struct bench_options *options, struct pool *pool, stru
         kernel[count] = head_bytes * (double)run->heads / seconds[count];
         limit[count] = machine_read_bandwidth(pool, buffer, buffer_bytes);
     }
-    double got = median(kernel, count) * 1e-9, most = median(limit, count) * 1e-9;
+    double got = median(kernel, count) * 1e-9, peak = median(limit, count) * 1e-9;
     double each = median(seconds, count) * 1e6 / (double)run->heads * (double)pool_thread_count(pool);
     printf(options->csv ? "%s,%zu,%zu,%.2f,%.2f,%.3f,%.1f\n"
                         : "%-30s tokens %6zu  threads %zu  %6.2f of %6.2f GB/s  %.2f  %8.1f us per head\n",
-           run->c->name, run->tokens, pool_thread_count(pool), got, most, got / most, each);
+           run->c->name, run->tokens, pool_thread_count(pool), got, peak, got / peak, each);
     fflush(stdout);
 }
 
@@ -376,18 +376,18 @@ static void bench_cases(const struct bench_options *options, struct pool *pool, 
 }
 
 int bench_selection(const struct bench_options *options) {
-    size_t most_tokens = lengths[1];
+    size_t tokens_max = lengths[1];
     struct kernels kernels;
     kernels_init(&kernels, options->mask);
     struct selection_bench bench = {.bytes = (options->buffer_mib ? options->buffer_mib : 256) << 20};
     struct selection_run *run = &bench.run;
     run->kernels = &kernels;
-    run->chunks = malloc(128 * (most_tokens / 64) * sizeof(void *));
+    run->chunks = malloc(128 * (tokens_max / 64) * sizeof(void *));
     bench.buffer = aligned_alloc((size_t)2 << 20, bench.bytes);
     run->q = malloc(GROUP_MAX * 2 * DIMENSION_MAX * sizeof(float));
     run->codes = malloc(GROUP_MAX * 32);
-    run->scores = malloc(SCORE_SETS * most_tokens * sizeof(float));
-    run->rows = malloc((2 * KEEP + most_tokens) * sizeof(uint32_t));
+    run->scores = malloc(SCORE_SETS * tokens_max * sizeof(float));
+    run->rows = malloc((2 * KEEP + tokens_max) * sizeof(uint32_t));
     if (bench.buffer == NULL || run->chunks == NULL || !run->q || !run->codes || !run->scores || !run->rows)
         return 5;
     (void)madvise(bench.buffer, bench.bytes, MADV_HUGEPAGE); /* as the engine's KV memory */

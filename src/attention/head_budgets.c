@@ -5,16 +5,16 @@
 
 /* What is above HEAD_BUDGET_MAX goes to those below it, in proportion.  Whether anything was above. */
 static bool level_off(double *budgets, size_t count) {
-    double over = 0, room = 0;
+    double over = 0, below = 0;
     for (size_t i = 0; i < count; i++)
         if (budgets[i] > HEAD_BUDGET_MAX) {
             over += budgets[i] - HEAD_BUDGET_MAX;
             budgets[i] = HEAD_BUDGET_MAX;
         } else if (budgets[i] < HEAD_BUDGET_MAX)
-            room += budgets[i];
-    for (size_t i = 0; i < count && room > 0; i++)
-        if (budgets[i] < HEAD_BUDGET_MAX) budgets[i] *= 1 + over / room;
-    return over > 0 && room > 0;
+            below += budgets[i];
+    for (size_t i = 0; i < count && below > 0; i++)
+        if (budgets[i] < HEAD_BUDGET_MAX) budgets[i] *= 1 + over / below;
+    return over > 0 && below > 0;
 }
 
 void head_budgets_divide(double *budgets, size_t count) {

@@ -59,14 +59,15 @@ static void set_thresholds(struct reuse *reuse, const float *importance, const d
     for (size_t i = 0; i < shape->layer_count * shape->head_count; i++)
         reuse->importance[i] = importance != NULL ? importance[i] : 1;
     for (size_t lane = 0; lane < shape->layer_count * shape->kv_head_count; lane++) {
-        double most = 0;
+        double importance_max = 0;
         for (size_t i = 0; i < group; i++) {
             const double own = (double)reuse->importance[lane * group + i];
-            if (own > most) most = own;
+            if (own > importance_max) importance_max = own;
         }
         const bool follows =
             thresholds == NULL || !(reuse->options.eta <= 1); /* above 1: nothing is reused */
-        reuse->thresholds[lane] = follows ? reuse_threshold(&reuse->options, most) : thresholds[lane];
+        reuse->thresholds[lane] =
+            follows ? reuse_threshold(&reuse->options, importance_max) : thresholds[lane];
     }
 }
 

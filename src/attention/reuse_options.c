@@ -25,21 +25,21 @@ double reuse_cosine(const float *a, const float *b, size_t dimension) {
 
 /* NaN if one of them is. */
 static double minimum(const double *values, size_t count) {
-    double least = values[0];
+    double lowest = values[0];
     for (size_t i = 1; i < count; i++)
-        if (isnan(values[i]) || values[i] < least) least = values[i];
-    return isnan(values[0]) ? NAN : least;
+        if (isnan(values[i]) || values[i] < lowest) lowest = values[i];
+    return isnan(values[0]) ? NAN : lowest;
 }
 
 double reuse_similarity(const struct reuse_options *options, const double *similarities,
                         const float *importance, size_t count) {
-    const double least = minimum(similarities, count);
+    const double lowest = minimum(similarities, count);
     double weights = 0, harmonic = 0;
     for (size_t i = 0; i < count; i++) {
         weights += (double)importance[i];
         harmonic += (double)importance[i] / fmax(similarities[i], REUSE_SIMILARITY_MIN);
     }
-    if (isnan(least)) return NAN;
-    if (options->aggregate == REUSE_MINIMUM || !(weights > 0)) return least;
+    if (isnan(lowest)) return NAN;
+    if (options->aggregate == REUSE_MINIMUM || !(weights > 0)) return lowest;
     return weights / harmonic;
 }

@@ -80,9 +80,10 @@ static enum status load_weights(struct select *select, const struct select_calib
 /* A KV head's importance is that of the most important of its query heads, who share its choice. */
 static double kv_head_importance(const struct select_shape *shape, const float *layer, size_t kv_head) {
     size_t group = shape->head_count / shape->kv_head_count;
-    double most = 0;
-    for (size_t i = 0; i < group; i++) most = fmax(most, (double)layer[kv_head * group + i]);
-    return most;
+    double importance_max = 0;
+    for (size_t i = 0; i < group; i++)
+        importance_max = fmax(importance_max, (double)layer[kv_head * group + i]);
+    return importance_max;
 }
 
 static enum status load_budgets(struct select *select, const struct select_calibration *calibration,
@@ -326,12 +327,12 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
 
 /* Where the dial says how much each KV head picks, up to what its rule says. */
 static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot,
-                      uint64_t candidates, uint64_t most, uint64_t *picks) {
+                      uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
     const uint64_t unit = select->layout.unit_tokens;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         const uint64_t wanted =
             dial_picks(select->dial, slot, query->layer_index, query->kv_head_first + head, candidates, unit);
-        picks[head] = wanted < most ? wanted : most;
+        picks[head] = wanted < picks_max ? wanted : picks_max;
     }
 }
 

@@ -325,23 +325,23 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
     struct kv_cache *cache = sequence->cache;
     uint64_t needed = kv_chunks_of(token_count);
     if (needed <= sequence->column_count) return STATUS_OK;
-    uint64_t bytes = cache_column_bytes(cache), room = free_columns(cache);
+    uint64_t bytes = cache_column_bytes(cache), free_count = free_columns(cache);
     if (needed > sequence->column_capacity)
         return error_set(error, STATUS_FULL,
                          "KV cache: a sequence of %llu tokens, made for at most %llu (%llu bytes per token)",
                          (unsigned long long)token_count,
                          (unsigned long long)(sequence->column_capacity * KV_CHUNK_TOKENS),
                          (unsigned long long)(bytes / KV_CHUNK_TOKENS));
-    if (needed - sequence->column_count > room)
+    if (needed - sequence->column_count > free_count)
         return error_set(
             error, STATUS_FULL, "KV cache: %llu tokens need %llu bytes more, %llu are free of %llu",
             (unsigned long long)token_count, (unsigned long long)((needed - sequence->column_count) * bytes),
-            (unsigned long long)(room * bytes), (unsigned long long)(cache->column_count * bytes));
+            (unsigned long long)(free_count * bytes), (unsigned long long)(cache->column_count * bytes));
     while (sequence->column_count < needed) {
         uint64_t column = column_take(cache);
         column_enter(sequence, sequence->column_count++, column);
     }
-    ASSERT(free_columns(cache) <= room);
+    ASSERT(free_columns(cache) <= free_count);
     return STATUS_OK;
 }
 

@@ -103,14 +103,14 @@ enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *l
 enum status tier_divide(struct kv_cache *cache, struct error *error) {
     struct kv_tier *tier = cache->tier;
     const struct kv_cache_config *config = &cache->config;
-    uint64_t fixed = kv_budget_fixed_bytes(config), least = kv_tier_bytes_min(config);
+    uint64_t fixed = kv_budget_fixed_bytes(config), bytes_min = kv_tier_bytes_min(config);
     if (tier->slots.plain.fresh_count != 0)
         return error_set(error, STATUS_UNSUPPORTED, "another selection while KV is in the host tier");
-    if (config->host_bytes < least)
+    if (config->host_bytes < bytes_min)
         return error_set(error, STATUS_MEMORY,
                          "--kv-host: %" PRIu64 " bytes, but this context needs at least %" PRIu64 ": %" PRIu64
                          " for key index, tables and buffers, %" PRIu64 " for chunks",
-                         config->host_bytes, least, fixed, least - fixed);
+                         config->host_bytes, bytes_min, fixed, bytes_min - fixed);
     TRY(divide(tier, error));
     free(tier->key_index_run);
     tier->key_index_run = calloc(TIER_RUN_CHUNKS, max_size(config->key_index_bytes, 1));

@@ -39,10 +39,10 @@ static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, con
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
 static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    uint64_t most = tier->slots.plain.count / 4;
-    if (most < 4 * fetch->chunk_count) most = 4 * fetch->chunk_count;
+    uint64_t pins_max = tier->slots.plain.count / 4;
+    if (pins_max < 4 * fetch->chunk_count) pins_max = 4 * fetch->chunk_count;
     return fetch->scan && fetch->pinned == 0 && tier->slots.scan_pins > 0 &&
-           tier->slots.scan_pins + fetch->chunk_count > most;
+           tier->slots.scan_pins + fetch->chunk_count > pins_max;
 }
 
 static uint8_t fetch_blocks(const struct kv_fetch *fetch, size_t index) {

@@ -70,14 +70,14 @@ static void pages_arrived(struct kv_tier *tier, const struct io_completion *comp
     }
 }
 
-/* Waits for at least so many completions of requests. */
-void tier_drain(struct kv_tier *tier, size_t least) {
+/* Waits for at least count_min completions of requests. */
+void tier_drain(struct kv_tier *tier, size_t count_min) {
     struct io_completion completions[TIER_READ_BATCH];
     uint64_t began = clock_ns();
-    size_t count = least > 0 ? io_queue_wait(tier->reads.queue, completions, TIER_READ_BATCH, least)
-                             : io_queue_poll(tier->reads.queue, completions, TIER_READ_BATCH);
-    if (least > 0) tier->statistics.wait_ns += clock_ns() - began;
-    if (least > 0 && tier->reads.trace != NULL)
+    size_t count = count_min > 0 ? io_queue_wait(tier->reads.queue, completions, TIER_READ_BATCH, count_min)
+                                 : io_queue_poll(tier->reads.queue, completions, TIER_READ_BATCH);
+    if (count_min > 0) tier->statistics.wait_ns += clock_ns() - began;
+    if (count_min > 0 && tier->reads.trace != NULL)
         trace_add(tier->reads.trace, &(struct trace_span){.name = "disk",
                                                           .begin_ns = began,
                                                           .end_ns = clock_ns(),

@@ -160,11 +160,12 @@ static struct slot *take_victim(struct kv_tier *tier, struct tier_pool *pool) {
     return NULL;
 }
 
-/* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `most`. */
-static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t most, size_t sample) {
-    struct slot *least = NULL;
+/* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `slots_max`. */
+static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t slots_max,
+                               size_t sample) {
+    struct slot *victim = NULL;
     size_t seen = 0;
-    for (uint64_t i = 0; i < most && seen < sample; i++) {
+    for (uint64_t i = 0; i < slots_max && seen < sample; i++) {
         struct slot *slot = &tier->slots.list[pool->first + pool->hand];
         const struct slot *later =
             slot + (pool->hand + TIER_PREFETCH_CHUNKS < pool->count ? TIER_PREFETCH_CHUNKS : 0);
@@ -173,9 +174,9 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
         pool->hand = (pool->hand + 1) % pool->count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
         seen++;
-        if (least == NULL || worth_of(tier, slot) < worth_of(tier, least)) least = slot;
+        if (victim == NULL || worth_of(tier, slot) < worth_of(tier, victim)) victim = slot;
     }
-    return least;
+    return victim;
 }
 
 /* A chunk that was fetched for a choice stays if it is used more than another one, which then goes in its place: what

@@ -207,8 +207,8 @@ struct read_batch {
 void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, size_t part_first,
                     size_t part_count);
 void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch);
-/* Waits for at least so many completions of requests. */
-void tier_drain(struct kv_tier *tier, size_t least);
+/* Waits for at least count_min completions of requests. */
+void tier_drain(struct kv_tier *tier, size_t count_min);
 void tier_drain_all(struct kv_tier *tier);
 /* A slot of nobody, waited for if need be; NULL: all are taken by what may not go. */
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan);

@@ -112,12 +112,12 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
 
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) {
-    size_t most = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
+    size_t run_max = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
     uint64_t first = sequence->pages->written[layer];
     if (first >= chunk_end) return STATUS_OK;
     for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
         for (uint64_t chunk = first; chunk < chunk_end;) {
-            size_t count = (size_t)(chunk_end - chunk < most ? chunk_end - chunk : most);
+            size_t count = (size_t)(chunk_end - chunk < run_max ? chunk_end - chunk : run_max);
             TRY(write_run(sequence, layer, head, chunk, count, error));
             chunk += count;
         }
@@ -164,10 +164,10 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
                             size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
-    size_t most = min_size(document_write_max(document), TIER_RUN_CHUNKS);
+    size_t run_max = min_size(document_write_max(document), TIER_RUN_CHUNKS);
     for (size_t done = 0, run; done < count; done += run) {
         const void *pages[TIER_RUN_CHUNKS];
-        run = min_size(count - done, most);
+        run = min_size(count - done, run_max);
         for (size_t i = 0; i < run; i++) {
             pages[i] = *kv_stored_entry(sequence, layer, head, first + done + i);
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);

@@ -9,12 +9,12 @@ static uint64_t half_beyond(uint64_t count, uint64_t needed) {
 
 void residency_divide(struct kv_tier *tier) {
     const struct kv_cache_config *config = &tier->cache->config;
-    const struct slot_counts least = kv_budget_slots_min(config),
+    const struct slot_counts slots_min = kv_budget_slots_min(config),
                              stays = kv_budget_resident_slots(config, &tier->fractions, &tier->residents);
     struct tier_pool *plain = &tier->slots.plain, *quantized = &tier->slots.quantized;
     ASSERT(plain->held_count == 0 && quantized->held_count == 0);
-    plain->held_max = half_beyond(plain->count, least.plain + stays.plain);
-    quantized->held_max = half_beyond(quantized->count, least.quantized + stays.quantized);
+    plain->held_max = half_beyond(plain->count, slots_min.plain + stays.plain);
+    quantized->held_max = half_beyond(quantized->count, slots_min.quantized + stays.quantized);
 }
 
 void residency_hold(struct kv_tier *tier, struct slot *slot) {

@@ -102,14 +102,14 @@ static enum status take_string(struct cursor *cursor, const char *field, struct 
 }
 
 /* The name of a key or a tensor: not empty, and without a zero byte (names are looked up as C strings). */
-static enum status take_name(struct cursor *cursor, const char *field, uint64_t most_bytes) {
+static enum status take_name(struct cursor *cursor, const char *field, uint64_t bytes_max) {
     struct gguf_string name;
     uint64_t length;
     struct cursor lookahead = *cursor;
     TRY(take_u64(&lookahead, field, &length));
-    if (length == 0 || length > most_bytes)
+    if (length == 0 || length > bytes_max)
         return fail(cursor, field, "found %llu bytes, expected 1 to %llu", (unsigned long long)length,
-                    (unsigned long long)most_bytes);
+                    (unsigned long long)bytes_max);
     TRY(take_string(cursor, field, &name));
     cursor->subject_name = name;
     if (memchr(name.text, '\0', name.length) != NULL) return fail(cursor, field, "holds a zero byte");

@@ -206,8 +206,8 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     const bool is_given = plan->context_size != 0;
     plan->context_size = plan_context_size(plan, config);
     if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
-    uint64_t fitting, least = is_given ? plan->context_size : KV_CHUNK_TOKENS;
-    TRY(check_budget(plan, &cache, least, &fitting, error));
+    uint64_t fitting, tokens_min = is_given ? plan->context_size : KV_CHUNK_TOKENS;
+    TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
     if (plan->context_size > fitting) plan->context_size = fitting;
     return STATUS_OK;
 }
@@ -223,18 +223,18 @@ enum status plan_check_budget(const struct plan *plan, const struct model_config
 
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
-    uint64_t least, all;
+    uint64_t bytes_min, all;
     if (plan->disk_directory == NULL) return STATUS_OK;
     plan->host_bytes = plan->budget_bytes;
     if (plan->has_budget) return STATUS_OK;
     TRY(token_config(plan, config, &cache, error));
-    TRY(plan_host_bytes_min(plan, config, &least, error));
+    TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     if (__builtin_mul_overflow(kv_cache_bytes_per_token(&cache), plan_context_size(plan, config), &all) ||
         __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
-        __builtin_add_overflow(all, least, &all))
+        __builtin_add_overflow(all, bytes_min, &all))
         all = UINT64_MAX;
     uint64_t half = memory_available_bytes() / 2, wanted = all < half ? all : half;
-    plan->host_bytes = wanted > least ? wanted : least;
+    plan->host_bytes = wanted > bytes_min ? wanted : bytes_min;
     return STATUS_OK;
 }
 

@@ -92,7 +92,7 @@ static void bench_attend(struct bench *bench, size_t group, bool quantized) {
                                         .scratch = bench->scratch});
 }
 
-/* The least of several rounds, in turns. */
+/* The minimum of several rounds, in turns. */
 static void bench_run(struct bench *bench, size_t group, struct page_costs *costs) {
     double *const found[] = {&costs->rows_attend, &costs->quantized_attend, &costs->decode};
     for (int round = 0; round < ROUNDS; round++)
@@ -148,13 +148,13 @@ static struct compression_costs costs_of(const struct page_costs *costs, const s
 double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
                                 size_t layer_index) {
     const bool dense = layer_index < work->dense_layers || work->kept >= work->chunks;
-    double best = 0, least = INFINITY;
+    double best = 0, seconds_min = INFINITY;
     for (int step = 0; step <= STEPS; step++) { /* of equals the smallest: what hides anyway stays exact */
         double x = (double)step / STEPS;
         const struct compression_costs layer = costs_of(costs, work, dense, x);
         double seconds = compression_layer_seconds(&layer, x);
-        if (seconds >= least * (1 - 1e-9)) continue;
-        least = seconds;
+        if (seconds >= seconds_min * (1 - 1e-9)) continue;
+        seconds_min = seconds;
         best = x;
     }
     return best;
@@ -176,7 +176,7 @@ static struct page_work work_of(const struct page_question *question) {
     const uint64_t chunks = kv_chunks_of(question->token_count);
     const size_t rows_bytes = question->rows->chunk_bytes;
     double all = (double)(cache->layer_count * cache->kv_head_count * chunks * rows_bytes);
-    double room = (double)(cache->host_bytes - kv_tier_bytes_min(cache)); /* beyond what any step needs */
+    double spare = (double)(cache->host_bytes - kv_tier_bytes_min(cache)); /* beyond what any step needs */
     return (struct page_work){.layer_count = cache->layer_count,
                               .dense_layers = question->dense_layers,
                               .kv_head_count = cache->kv_head_count,
@@ -185,7 +185,7 @@ static struct page_work work_of(const struct page_question *question) {
                               .quantized_bytes = kv_q4_chunk_bytes(question->rows),
                               .chunks = chunks,
                               .kept = kv_chunks_of(question->kept_tokens),
-                              .held = room < all ? room / all : 1,
+                              .held = spare < all ? spare / all : 1,
                               .sensitivity = question->sensitivity};
 }
 

@@ -116,8 +116,8 @@ static enum status write_head(const struct sample *sample, struct document *docu
                               struct random *random, struct error *error) {
     size_t bytes = page_max(sample), entry = sample->layout.key_index_bytes;
     while (chunk_first < chunk_end) {
-        size_t most = document_write_max(document), count = (size_t)(chunk_end - chunk_first);
-        if (count > most) count = most;
+        size_t count_max = document_write_max(document), count = (size_t)(chunk_end - chunk_first);
+        if (count > count_max) count = count_max;
         if (random != NULL) count = 1 + (size_t)random_below(random, count);
         const void *chunks[16];
         for (size_t i = 0; i < count; i++) {
@@ -194,7 +194,7 @@ static size_t bytes_of(const struct sample *sample, const struct page_read *read
 
 static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
                                uint8_t *memory, uint8_t *expected, struct error *error) {
-    size_t most = page_max(sample);
+    size_t page_bytes = page_max(sample);
     uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
@@ -203,8 +203,10 @@ static enum status check_pages(const struct sample *sample, struct document *doc
             for (uint64_t chunk = 0; chunk < chunks;) {
                 size_t count = 0, next = 0;
                 for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
-                    reads[count] = (struct page_read){
-                        .layer = layer, .kv_head = head, .chunk = chunk, .memory = memory + count * most};
+                    reads[count] = (struct page_read){.layer = layer,
+                                                      .kv_head = head,
+                                                      .chunk = chunk,
+                                                      .memory = memory + count * page_bytes};
                 TRY(document_read_pages(document, queue, reads, count, &next, 0));
                 while (io_queue_in_flight(queue) > 0) {
                     size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);
@@ -249,8 +251,8 @@ enum status sample_check(const struct sample *sample, struct document *document,
     struct io_queue *queue;
     const struct io_queue_options options = {.depth = QUEUE_DEPTH};
     TRY(io_queue_create(&queue, &options, error));
-    size_t most = page_max(sample);
-    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * most), *expected = malloc(most);
+    size_t page_bytes = page_max(sample);
+    uint8_t *memory = aligned_alloc(IO_ALIGNMENT, QUEUE_DEPTH * page_bytes), *expected = malloc(page_bytes);
     assert_non_null(memory);
     assert_non_null(expected);
     enum status status = check_key_index(sample, document, error);

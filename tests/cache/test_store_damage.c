@@ -563,7 +563,7 @@ static void see_sound(void *context, const struct document_info *info) {
 }
 
 /* The same where space must be made: a document may only be removed if its row is intact. */
-static void test_catalog_flips_and_room(void **state) {
+static void test_catalog_flips_and_space(void **state) {
     (void)state;
     struct scene scene;
     struct error error;
@@ -660,7 +660,7 @@ int main(void) {
         cmocka_unit_test(test_stale_commit),
         cmocka_unit_test(test_catalog_flips),
         cmocka_unit_test(test_flips_around_the_rows),
-        cmocka_unit_test(test_catalog_flips_and_room),
+        cmocka_unit_test(test_catalog_flips_and_space),
         cmocka_unit_test(test_lost_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

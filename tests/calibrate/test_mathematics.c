@@ -224,14 +224,14 @@ static void test_store(void **state) {
 
 static void test_quadratic(void **state) {
     (void)state;
-    enum { MOST = 12 };
+    enum { COUNT_MAX = 12 };
     struct random random;
     random_init(&random, test_seed(11));
     size_t converged = 0;
     for (size_t round = 0; round < 200; round++) {
-        size_t count = 1 + (size_t)random_below(&random, MOST),
+        size_t count = 1 + (size_t)random_below(&random, COUNT_MAX),
                rank = 1 + (size_t)random_below(&random, count);
-        double factor[MOST * MOST], g[MOST * MOST], c[MOST], x[MOST];
+        double factor[COUNT_MAX * COUNT_MAX], g[COUNT_MAX * COUNT_MAX], c[COUNT_MAX], x[COUNT_MAX];
         for (size_t i = 0; i < rank * count; i++) factor[i] = random_normal(&random);
         for (size_t i = 0; i < count; i++) {
             c[i] = 3 * random_double(&random);
@@ -251,7 +251,7 @@ static void test_quadratic(void **state) {
             for (size_t j = 0; j < count; j++) value += x[i] * g[i * count + j] * x[j];
         }
         for (size_t trial = 0; trial < 200; trial++) { /* no other point is lower */
-            double other[MOST], found = 0;
+            double other[COUNT_MAX], found = 0;
             for (size_t i = 0; i < count; i++)
                 other[i] = fmin(1, fmax(0, x[i] + 0.3 * random_normal(&random)));
             for (size_t i = 0; i < count; i++) {

@@ -95,12 +95,13 @@ static void follow(const struct plain *p, size_t kv_head, double threshold, doub
     bool listed[WINDOW], fresh[WINDOW];
     size_t chosen = 0;
     for (size_t step = 0; step < RUN; step++) {
-        double least = 1;
+        double similarity = 1;
         for (size_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            least = fmin(least, reuse_cosine(samples_run_query(p->samples, p->layer, p->window, step, head),
-                                             samples_run_query(p->samples, p->layer, p->window, chosen, head),
-                                             config->k_dimension));
-        if (step == 0 || step - chosen > REUSE_STUDY_AGE || least < threshold) {
+            similarity = fmin(similarity,
+                              reuse_cosine(samples_run_query(p->samples, p->layer, p->window, step, head),
+                                           samples_run_query(p->samples, p->layer, p->window, chosen, head),
+                                           config->k_dimension));
+        if (step == 0 || step - chosen > REUSE_STUDY_AGE || similarity < threshold) {
             chosen = step;
             choose(p, step, kv_head, listed);
             continue;

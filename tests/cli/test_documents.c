@@ -118,18 +118,18 @@ static void expect_verified(const char *store) {
 static uint64_t saved_tokens(const char *store) {
     struct process_result result = LOAM("ls", "--json", "--kv-disk", store);
     json_error_t why;
-    uint64_t most = 0;
+    uint64_t tokens_max = 0;
     if (result.code == 0) {
         json_t *root = json_loads(result.output, 0, &why);
         assert_non_null(root);
         for (size_t i = 0; i < json_array_size(root); i++) {
             uint64_t tokens = number(json_array_get(root, i), NULL, "tokens");
-            if (tokens > most) most = tokens;
+            if (tokens > tokens_max) tokens_max = tokens;
         }
         json_decref(root);
     }
     process_deinit(&result);
-    return most;
+    return tokens_max;
 }
 
 /* The same letters for every length, as far as they go. */
@@ -197,12 +197,12 @@ static void pages_in_both_forms(void **state) {
     write_text(path, 3 * TEXT_BYTES, "");
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
-    struct outcome roomy =
-        RUN(deep_path, path, "--kv-disk", folder("roomy"), "--preset", "leoam", "-c", "16K");
-    expect_code(&roomy, 0, "");
+    struct outcome ample =
+        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "16K");
+    expect_code(&ample, 0, "");
     assert_true(share_of_run(&measured) == 0);
     assert_false(measured);
-    uint64_t bytes = roomy.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
+    uint64_t bytes = ample.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
     struct outcome first =
         RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "-c", "16K");
@@ -360,13 +360,14 @@ static void dense_layers_stay_in_ram(void **state) {
     struct outcome all = RUN(deep_path, text_path, QUEST);
     expect_code(&all, 0, "");
     uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
-    char host[32], least[32];
+    char host[32], host_min[32];
     snprintf(host, sizeof host, "%llu", (unsigned long long)(bytes / 3 + (5 << 19)));
-    snprintf(least, sizeof least, "%llu", (unsigned long long)(bytes / 8 + (5 << 19)));
+    snprintf(host_min, sizeof host_min, "%llu", (unsigned long long)(bytes / 8 + (5 << 19)));
     struct outcome stay = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("stay"), "--kv-host", host),
                    go = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("go"), "--kv-host", host,
                             "--set", "resident=0"),
-                   small = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("tight"), "--kv-host", least);
+                   small =
+                       RUN(deep_path, text_path, QUEST, "--kv-disk", folder("tight"), "--kv-host", host_min);
     expect_same(&stay, &all);
     expect_same(&go, &all);
     expect_same(&small, &all);

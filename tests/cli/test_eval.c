@@ -239,10 +239,10 @@ static void a_shared_text_is_read_once(void **state) {
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static size_t sorted_lines(char *text, char **lines, size_t most) {
+static size_t sorted_lines(char *text, char **lines, size_t lines_max) {
     size_t count = 0;
     for (char *line; (line = strsep(&text, "\n")) != NULL && *line != '\0';) {
-        assert_true(count < most);
+        assert_true(count < lines_max);
         lines[count++] = line;
     }
     qsort(lines, count, sizeof *lines, by_text);
@@ -482,8 +482,8 @@ static void recall_of_mass_bounds(void **state) {
             continue;
         }
         double share = json_number_value(json_object_get(result, "mass_bound"));
-        double least = json_number_value(json_object_get(result, "mass_bound_min"));
-        assert_true(share >= least && least >= 0 && share <= caught);
+        double share_min = json_number_value(json_object_get(result, "mass_bound_min"));
+        assert_true(share >= share_min && share_min >= 0 && share <= caught);
         assert_true(json_number_value(json_object_get(result, "mass_bound_excess")) <= 1e-12);
         bool dense = json_integer_value(json_object_get(result, "layer")) < 1;
         assert_true(dense ? share == 1 : share > 0 && share < caught);

@@ -193,18 +193,18 @@ static void a_base_of_llama_perplexity_is_read(void **state) {
 
 /* As llama-perplexity writes a place: clamped at 16 below the largest, the sum taken before. */
 static void write_row_of_llama(FILE *file, const float *logits, size_t count) {
-    float most = logits[0], least = logits[0];
+    float max = logits[0], min = logits[0];
     double sum = 0;
     for (size_t i = 1; i < count; i++) {
-        most = fmaxf(most, logits[i]);
-        least = fminf(least, logits[i]);
+        max = fmaxf(max, logits[i]);
+        min = fminf(min, logits[i]);
     }
-    least = fmaxf(least, most - 16);
-    for (size_t i = 0; i < count; i++) sum += exp((double)(logits[i] - most));
-    float row[2] = {(most - least) / 65535, least - most - (float)log(sum)};
+    min = fmaxf(min, max - 16);
+    for (size_t i = 0; i < count; i++) sum += exp((double)(logits[i] - max));
+    float row[2] = {(max - min) / 65535, min - max - (float)log(sum)};
     fwrite(row, sizeof row[0], 2, file);
     for (size_t i = 0; i < count; i++) {
-        uint16_t code = logits[i] > least ? (uint16_t)lrintf((logits[i] - least) / row[0]) : 0;
+        uint16_t code = logits[i] > min ? (uint16_t)lrintf((logits[i] - min) / row[0]) : 0;
         fwrite(&code, sizeof code, 1, file);
     }
 }

@@ -164,8 +164,8 @@ static int unmount(void **state) {
 
 /* An eighth of the KV in RAM, and everything: documents are read as far as they are wanted. */
 static void uses_what_is_saved(unsigned user, const char *folder, const char *why) {
-    char least[32];
-    snprintf(least, sizeof least, "%d", TEXT_BYTES * TOKEN_BYTES / 8 + (5 << 19));
+    char host_min[32];
+    snprintf(host_min, sizeof host_min, "%d", TEXT_BYTES * TOKEN_BYTES / 8 + (5 << 19));
     static struct process_result plains[3];
     const char *const files[] = {text_path, asked_path, more_path};
     uint64_t before = sum_of(folder);
@@ -174,8 +174,8 @@ static void uses_what_is_saved(unsigned user, const char *folder, const char *wh
         const struct process_result plain = plains[i];
         expect_used(RUN_AS(user, model_path, files[i], "--kv-disk", folder), &plain, why);
         if (i < 2)
-            expect_used(RUN_AS(user, model_path, files[i], "--kv-disk", folder, "--kv-host", least), &plain,
-                        why);
+            expect_used(RUN_AS(user, model_path, files[i], "--kv-disk", folder, "--kv-host", host_min),
+                        &plain, why);
     }
     assert_true(sum_of(folder) == before);
 }

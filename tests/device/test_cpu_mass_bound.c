@@ -300,12 +300,12 @@ static double exact_share(const struct mass_bound_case *c, const struct fixture 
     double *left = calloc(item->position + 1, sizeof *left), top = -INFINITY, sums[2] = {0};
     for (uint64_t t = 0; t <= item->position; t++) {
         caught[t] = left[t] = -INFINITY;
-        double lies, most;
-        scores_of(c, fixture, row, kv_head, t, q, &lies, &most);
+        double lies, bound;
+        scores_of(c, fixture, row, kv_head, t, q, &lies, &bound);
         bool is_listed = next < kept && list[next] == t;
         next += is_listed;
-        *(is_listed ? &caught[t] : &left[t]) = is_listed ? lies : most;
-        top = fmax(top, is_listed ? lies : most);
+        *(is_listed ? &caught[t] : &left[t]) = is_listed ? lies : bound;
+        top = fmax(top, is_listed ? lies : bound);
     }
     assert_int_equal(next, kept);
     for (uint64_t t = 0; t <= item->position; t++) {

@@ -540,11 +540,11 @@ static void no_more_than_are_near(void **state) {
             const size_t heads = c.kv_heads, kernels = device > 0;
             const float alpha = alphas[round / 3 % 5];
             struct row_list lists[ROWS_MAX * 3];
-            uint64_t most = 0, own[ROWS_MAX][3];
+            uint64_t kept_sum = 0, own[ROWS_MAX][3];
             build(&c, &fixture, device);
             for (size_t i = 0; i < c.row_count; i++)
-                for (size_t head = 0; head < heads; head++) most += select_item_kept(&c.items[i], head);
-            uint32_t *rows = calloc(most + 1, sizeof *rows),
+                for (size_t head = 0; head < heads; head++) kept_sum += select_item_kept(&c.items[i], head);
+            uint32_t *rows = calloc(kept_sum + 1, sizeof *rows),
                      *expected = calloc(CHUNKS_MAX * 64, sizeof *expected);
             fixture.devices[device]->operations->choose(
                 fixture.streams[device],

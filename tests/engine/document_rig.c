@@ -48,7 +48,8 @@ static float *copy_of(const struct rig_answer *answer) {
 
 static void set_expected(struct document_rig *rig) {
     struct plan plain = rig->options;
-    plain.host_bytes = plain.quantized_pages ? RIG_ROOMY : 0; /* 4 bits are of chunks that have a page */
+    plain.host_bytes =
+        plain.quantized_pages ? RIG_AMPLE_BYTES : 0; /* 4 bits are of chunks that have a page */
     if (!plain.quantized_pages) plain.disk_directory = NULL;
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
         struct rig_answer answer;

@@ -15,7 +15,7 @@ enum {
     RIG_TOKENS = 320,
     RIG_STEPS = 2,
     RIG_WIDTH = 80,
-    RIG_ROOMY = 1 << 24
+    RIG_AMPLE_BYTES = 1 << 24
 };
 
 enum rig_prompt {

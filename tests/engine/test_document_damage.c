@@ -144,10 +144,10 @@ static uint64_t random_offset(const struct kept_file *file) {
     }
 }
 
-static void flip_payload(enum rig_pages pages, uint64_t most) {
+static void flip_payload(enum rig_pages pages, uint64_t cases_max) {
     uint64_t cases = 0;
     set_scene(&select_tree, pages);
-    for (; cases < most; cases++) {
+    for (; cases < cases_max; cases++) {
         char what[120];
         const struct kept_file *file = kept(payload[cases % 4 == 3]);
         uint64_t offset = random_offset(file);
@@ -168,18 +168,18 @@ static void flip_payload(enum rig_pages pages, uint64_t most) {
 /* Half of them where pages are of both forms. */
 static void payload_flips(void **state) {
     (void)state;
-    uint64_t most = PAYLOAD_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
-    flip_payload(RIG_ROWS, most / 2);
-    flip_payload(RIG_MIXED, most - most / 2);
+    uint64_t cases_max = PAYLOAD_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
+    flip_payload(RIG_ROWS, cases_max / 2);
+    flip_payload(RIG_MIXED, cases_max - cases_max / 2);
 }
 
 static void catalog_flips(void **state) {
     (void)state;
-    uint64_t cases = 0, most = CATALOG_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
+    uint64_t cases = 0, cases_max = CATALOG_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
     set_scene(&select_all, RIG_ROWS);
     may_be_silent = true;
-    most += (uint64_t)HEADER_BYTES * 8;
-    for (; cases < most; cases++) { /* every bit of the file's header, then any */
+    cases_max += (uint64_t)HEADER_BYTES * 8;
+    for (; cases < cases_max; cases++) { /* every bit of the file's header, then any */
         char what[120];
         uint64_t offset = random_below(&random_cases, kept("catalog.db")->size);
         unsigned bit = (unsigned)random_below(&random_cases, 8);

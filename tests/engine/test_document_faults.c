@@ -42,7 +42,7 @@ static void check_answer(const struct document_rig *rig, enum rig_prompt prompt,
 struct scenario {
     const struct select_method *method;
     enum rig_pages pages;
-    bool roomy;     /* everything fits in RAM, too */
+    bool is_ample;  /* everything fits in RAM, too */
     uint32_t calls; /* of struct fault_plan */
 };
 
@@ -54,13 +54,13 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     char what[120];
     snprintf(what, sizeof what, "seed %llu: %s at call %llu%s%s", (unsigned long long)test_seed(SEED),
              fault_name(kind), (unsigned long long)first, for_ever ? " and after" : "",
-             scenario->roomy ? ", all fits in RAM" : "");
+             scenario->is_ample ? ", all fits in RAM" : "");
     document_rig_reset(rig);
     fault_plan_init(&plan, kind, first, for_ever, scenario->calls);
     faulty_vfs_use(&plan);
     struct plan options = rig->options;
     const struct engine_options faults = {.io_faults = &plan.faults, .sqlite_vfs = FAULTY_VFS};
-    if (scenario->roomy) options.host_bytes = RIG_ROOMY;
+    if (scenario->is_ample) options.host_bytes = RIG_AMPLE_BYTES;
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++) {
         rig_ask(rig, rig->model, &options, &faults, prompt, &answer);
         check_answer(rig, prompt, &answer, what, counts);
@@ -121,7 +121,7 @@ static void what_cannot_be_written_stays_in_ram(void **state) {
     (void)state;
     struct counts counts = every_call(&(struct scenario){
         .method = &select_all,
-        .roomy = true,
+        .is_ample = true,
         .calls = 1U << IO_CALL_WRITE | 1U << IO_CALL_SYNC | 1U << IO_CALL_TRUNCATE | 1U << IO_CALL_REMOVE});
     assert_true(counts.hits > 20 && counts.unsaved > 0);
     assert_int_equal(counts.refused_late, 0);

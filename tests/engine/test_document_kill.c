@@ -70,10 +70,10 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at, uint64_t kill_
     snprintf(what, sizeof what, "killed at call %lld, after %lld ns", (long long)kill_at,
              (long long)kill_after_ns);
     for (enum rig_prompt prompt = RIG_BEFORE; prompt < RIG_PROMPTS; prompt++) {
-        uint64_t reused = rig_ask_clean(rig, prompt, what), least = reused_min(rig, prompt, saved);
-        if (reused < least)
+        uint64_t reused = rig_ask_clean(rig, prompt, what), expected_min = reused_min(rig, prompt, saved);
+        if (reused < expected_min)
             fail_msg("%s: prompt %d: %llu tokens, %llu were saved", what, (int)prompt,
-                     (unsigned long long)reused, (unsigned long long)least);
+                     (unsigned long long)reused, (unsigned long long)expected_min);
     }
     return killed;
 }

@@ -66,13 +66,13 @@ static struct plan options_of(const struct select_method *method) {
     return options;
 }
 
-/* Half of what all KV takes beyond the least, so that chunks come and go. */
+/* Half of what all KV takes beyond the minimum, so that chunks come and go. */
 static void on_disk(const struct rig *rig, struct plan *options, const char *directory) {
     struct error error;
-    uint64_t least;
+    uint64_t bytes_min;
     options->disk_directory = directory;
-    assert_ok(plan_host_bytes_min(options, &rig->model->config, &least, &error), error);
-    options->host_bytes = least + (128 << 10);
+    assert_ok(plan_host_bytes_min(options, &rig->model->config, &bytes_min, &error), error);
+    options->host_bytes = bytes_min + (128 << 10);
 }
 
 /* A prompt, then steps: logits are added to all[STEPS][width]. */
@@ -131,10 +131,9 @@ static void same_logits(const char *architecture, struct plan options, bool disk
     for (size_t i = 0; i < runs; i++) free(logits[0][i]), free(logits[1][i]);
 }
 
-static const struct select_method *const METHODS[] = {&select_all,    &select_hash,    &select_tree,
-                                                      &select_quest,  &select_meanstd, &select_lowrank,
-                                                      &select_window, &select_h2o,     &select_exact,
-                                                      &select_cluster};
+static const struct select_method *const METHODS[] = {
+    &select_all,     &select_hash,   &select_tree, &select_quest, &select_meanstd,
+    &select_lowrank, &select_window, &select_h2o,  &select_exact, &select_cluster};
 enum { METHOD_COUNT = sizeof METHODS / sizeof METHODS[0] };
 
 static void kv_in_device_memory(void **state) {

@@ -70,7 +70,7 @@ static double read_on_average(struct prefetch_gate *gate, size_t in_time, double
     size_t read = 0, late = 0, prefetched = 0;
     for (size_t step = 0; step < STEPS; step++) {
         if (!prefetch_gate_opens(gate)) continue;
-        size_t most = prefetch_gate_chunks(gate), now = most < 100 ? most : 100;
+        size_t chunks_max = prefetch_gate_chunks(gate), now = chunks_max < 100 ? chunks_max : 100;
         prefetch_gate_add(gate,
                           &(struct prefetch_outcome){.read = now, .used = now / 2, .late = now > in_time});
         if (step < STEPS / 2) continue;

@@ -27,7 +27,7 @@ struct rig {
     struct error error;
 };
 
-enum budget { IN_RAM, AMPLE, LEAST };
+enum budget { IN_RAM, AMPLE, BUDGET_MIN };
 
 static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
                            enum budget budget, const char *folder) {
@@ -45,7 +45,7 @@ static struct plan plan_of(struct rig *rig, const char *preset, const char *set,
         memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
     }
     if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
-    if (budget == LEAST)
+    if (budget == BUDGET_MIN)
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
     return plan;
 }
@@ -76,7 +76,7 @@ static float *run(struct rig *rig, const char *preset, const char *set, const ch
             memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
         }
         const struct kv_tier_statistics did = engine_tier_statistics(engine);
-        if (budget == LEAST) assert_true(did.read_pages > 0);
+        if (budget == BUDGET_MIN) assert_true(did.read_pages > 0);
         if (budget == AMPLE) assert_int_equal(did.read_pages, 0);
         assert_true(did.host_bytes <= plan.host_bytes);
         sequence_destroy(sequence);
@@ -151,15 +151,16 @@ static void on_disk(void **state) {
     for (size_t i = 0; i < preset_count; i++) {
         const struct preset *preset = &preset_table[i];
         if (!preset_is_built(preset)) continue;
-        float *found = run(rig, preset->name, NULL, NULL, LEAST);
+        float *found = run(rig, preset->name, NULL, NULL, BUDGET_MIN);
         if (found == NULL) continue;
         on_disk++;
         expect_same(rig, preset->name, "as shipped, at the least budget and in RAM", found,
                     run(rig, preset->name, NULL, NULL, AMPLE));
         expect_same(rig, preset->name, "all of it, in f16",
-                    run(rig, preset->name, "codec=f16", "100%", LEAST), rig->full);
+                    run(rig, preset->name, "codec=f16", "100%", BUDGET_MIN), rig->full);
         if (preset->disk_settings == NULL) {
-            expect_same(rig, preset->name, "as without a disk", run(rig, preset->name, NULL, NULL, LEAST),
+            expect_same(rig, preset->name, "as without a disk",
+                        run(rig, preset->name, NULL, NULL, BUDGET_MIN),
                         run(rig, preset->name, NULL, NULL, IN_RAM));
             continue;
         }
@@ -169,7 +170,7 @@ static void on_disk(void **state) {
                  (int)(strstr(preset->disk_settings, ",codec=") - preset->disk_settings),
                  preset->disk_settings);
         expect_same(rig, preset->name, "in f16 rows, as without a disk",
-                    run(rig, preset->name, "codec=f16", NULL, LEAST),
+                    run(rig, preset->name, "codec=f16", NULL, BUDGET_MIN),
                     run(rig, preset->name, in_ram_set, preset->disk_keep, IN_RAM));
     }
     assert_true(on_disk >= 5 && in_4_bits > 0);

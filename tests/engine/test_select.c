@@ -228,19 +228,19 @@ static void a_fraction_takes_units(void **state) {
         struct sequence *sequence = filled(&rig, LENGTH);
         const struct select_shape shape = {2, rig.model->config.head_count, units.kv_heads,
                                            rig.model->config.k_dimension, rig.model->config.v_dimension};
-        uint64_t most;
-        assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &most, &rig.error), rig.error);
+        uint64_t kept_max;
+        assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &kept_max, &rig.error), rig.error);
         if (round % 4 == 2) { /* all there are */
             attention_set_observer(engine_attention(rig.engine), NULL, NULL);
             (void)step(&rig, sequence, LENGTH);
             const struct select_statistics statistics = attention_statistics(engine_attention(rig.engine));
             assert_int_equal(statistics.kept, statistics.visible);
-            assert_int_equal(most, LENGTH + 1);
+            assert_int_equal(kept_max, LENGTH + 1);
         } else {
             attention_set_observer(engine_attention(rig.engine), check_units, &units);
             (void)step(&rig, sequence, LENGTH);
             assert_true(units.events > 0);
-            assert_true(most >= units.picked * units.unit + 20);
+            assert_true(kept_max >= units.picked * units.unit + 20);
         }
         sequence_destroy(sequence);
         rig_close(&rig);
@@ -299,10 +299,10 @@ static void heads_keep_by_importance(void **state) {
         assert_int_equal(watch.events, LAYERS * STEPS);
         assert_true(watch.kept <= watch.events * kv_heads * KEEP);
         assert_int_equal(attention_statistics(engine_attention(rig.engine)).kept, watch.kept);
-        uint64_t most;
-        assert_ok(select_options_kept_max(&select, &shape, LENGTH + STEPS, &most, &rig.error), rig.error);
+        uint64_t kept_max;
+        assert_ok(select_options_kept_max(&select, &shape, LENGTH + STEPS, &kept_max, &rig.error), rig.error);
         if (methods[m] != &select_window)
-            assert_true(most > KEEP && watch.kept < watch.events * kv_heads * most);
+            assert_true(kept_max > KEEP && watch.kept < watch.events * kv_heads * kept_max);
         const char *fallback =
             select_fallback(engine_select(rig.engine)); /* of hash, which has no codes there */
         assert_true(fallback == NULL || strstr(fallback, "heads=") == NULL);
@@ -608,7 +608,7 @@ static void evaluations_are_counted(void **state) {
     (void)state;
     static const struct {
         const struct select_method *method;
-        uint64_t least, most; /* per layer and KV head */
+        uint64_t min, max; /* per layer and KV head */
     } cases[] = {{&select_exact, 301 - 16 - 4, 301 - 16 - 4},
                  {&select_quest, 256 / 16, 256 / 16},
                  {&select_window, 0, 0},
@@ -625,7 +625,7 @@ static void evaluations_are_counted(void **state) {
         struct select_statistics found = attention_statistics(engine_attention(rig.engine));
         assert_int_equal(found.visible % 301, 0);
         uint64_t heads = found.visible / 301;
-        assert_in_range(found.evaluated, cases[i].least * heads, cases[i].most * heads);
+        assert_in_range(found.evaluated, cases[i].min * heads, cases[i].max * heads);
         sequence_destroy(sequence);
     }
     rig_close(&rig);

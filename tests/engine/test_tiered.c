@@ -156,23 +156,24 @@ static struct rig_shape shape_of_round(size_t round, struct random *random) {
                               .thread_count = round / 2 % 4 == 0 ? 2 : 1};
 }
 
-/* At least the first one is long, so that its KV is more than the least that is needed; on the reference kernels, which
+/* At least the first one is long, so that its KV exceeds the minimum; on the reference kernels, which
  * take ten times as long, not so long. */
 static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *shape, bool all_long,
                            struct random *random) {
-    const size_t most = shape->mask == 0 ? PROMPT / 3 : PROMPT, count = 1 + random_below(random, SEQUENCES);
+    const size_t length_max = shape->mask == 0 ? PROMPT / 3 : PROMPT,
+                 count = 1 + random_below(random, SEQUENCES);
     for (size_t i = 0; i < count; i++)
-        lengths[i] =
-            all_long || i == 0 ? most / 2 + random_below(random, most / 2) : 1 + random_below(random, most);
+        lengths[i] = all_long || i == 0 ? length_max / 2 + random_below(random, length_max / 2)
+                                        : 1 + random_below(random, length_max);
     return count;
 }
 
-/* A budget between the least and what holds all KV of the sequences, in the form in which it lies there.  Room for
- * no more sequences and tokens than there are: of a larger context the least is more, and nothing would leave. */
+/* A budget between the minimum and what holds all KV of the sequences, in the form in which it lies there.  Space for
+ * no more sequences and tokens than there are: a larger context has a larger minimum, and nothing would be evicted. */
 static void draw_budget(const struct rig *rig, struct plan *options, const size_t *lengths, size_t count,
-                        uint64_t *least, struct random *random) {
+                        uint64_t *bytes_min, struct random *random) {
     struct error error;
-    uint64_t bytes = 0, most;
+    uint64_t bytes = 0, all_bytes;
     options->sequence_capacity = count;
     options->context_size = 0;
     for (size_t i = 0; i < count; i++) {
@@ -182,12 +183,12 @@ static void draw_budget(const struct rig *rig, struct plan *options, const size_
     bytes *= rig->model->config.layer_count * rig->model->config.kv_head_count;
     if (options->quantized_pages) bytes /= options->mixes_pages ? 2 : 3;
     options->host_bytes = 0;
-    assert_ok(plan_host_bytes_min(options, &rig->model->config, least, &error), error);
-    assert_ok(plan_host_bytes_around(options, &rig->model->config, bytes, &most, &error), error);
-    /* With 4-bit pages the least has room for rows beside them, which may be more than all of them are. */
-    uint64_t room = most > *least ? most - *least : 0;
-    if (options->quantized_pages && room < bytes / 8) room = bytes / 2;
-    options->host_bytes = *least + (room > 1 ? 1 + random_below(random, room - 1) : 0);
+    assert_ok(plan_host_bytes_min(options, &rig->model->config, bytes_min, &error), error);
+    assert_ok(plan_host_bytes_around(options, &rig->model->config, bytes, &all_bytes, &error), error);
+    /* With 4-bit pages the minimum includes slots of rows, which may exceed all of the sequences' 4-bit pages. */
+    uint64_t spare = all_bytes > *bytes_min ? all_bytes - *bytes_min : 0;
+    if (options->quantized_pages && spare < bytes / 8) spare = bytes / 2;
+    options->host_bytes = *bytes_min + (spare > 1 ? 1 + random_below(random, spare - 1) : 0);
 }
 
 /* Logits in tiers are those expected, and so are the mass bounds; what the tiers did. */
@@ -247,14 +248,14 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         bound_count += bounds.count;
         engine_destroy(engine);
 
-        uint64_t least;
+        uint64_t bytes_min;
         options.disk_directory = scratch.path;
         options.prefetches = random_below(&random, 2) == 0;
-        draw_budget(&rig, &options, lengths, count, &least, &random);
+        draw_budget(&rig, &options, lengths, count, &bytes_min, &random);
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
-        if (round % 4 == 3) options.host_bytes = least;
-        between += options.host_bytes > least;
+        if (round % 4 == 3) options.host_bytes = bytes_min;
+        between += options.host_bytes > bytes_min;
         const struct kv_tier_statistics did = expect_logits(&rig, &options, lengths, count, expected, bounds);
         reading += did.read_pages > 0;
         prefetched += did.prefetched;
@@ -325,15 +326,15 @@ static void exact_at_any_budget(void **state) {
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, count);
         engine_destroy(engine);
-        uint64_t least;
+        uint64_t bytes_min;
         options.disk_directory = scratch.path;
         options.prefetches = round / 4 % 2 == 0;
-        draw_budget(&rig, &options, lengths, count, &least, &random);
+        draw_budget(&rig, &options, lengths, count, &bytes_min, &random);
         options.segment_size = random_below(&random, 5) * BLOCK;
         options.resident_layers = random_below(&random, 3);
         const struct kv_tier_statistics did =
             expect_logits(&rig, &options, lengths, count, expected, (struct mass_bounds){0});
-        between += options.host_bytes > least;
+        between += options.host_bytes > bytes_min;
         assert_true(did.read_pages > 0);
         free(expected);
         scratch_destroy(&scratch);
@@ -467,7 +468,7 @@ static void the_first_layers_stay(enum form form) {
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, small;
-        uint64_t least;
+        uint64_t bytes_min;
         const size_t lengths[] = {PROMPT};
         rig_open_deep(&rig, "llama", cpu_features(), DEEP);
         scratch_create(&scratch, SCRATCH_MEMORY);
@@ -477,9 +478,9 @@ static void the_first_layers_stay(enum form form) {
         set_form(&options, form);
         options.resident_layers = RESIDENT;
         options.disk_directory = small.path;
-        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &least, &rig.error), rig.error);
-        /* The least that any context needs is the least still: then none stay, and answers are the same. */
-        options.host_bytes = least;
+        assert_ok(plan_host_bytes_min(&options, &rig.model->config, &bytes_min, &rig.error), rig.error);
+        /* The minimum does not grow: at the minimum none stay, and answers are the same. */
+        options.host_bytes = bytes_min;
         struct engine *engine = make_engine(&rig, &options);
         float *expected = decode(&rig, engine, lengths, 1);
         assert_int_equal(engine_tier_statistics(engine).resident_layers, 0);
@@ -487,7 +488,7 @@ static void the_first_layers_stay(enum form form) {
         engine_destroy(engine);
 
         options.disk_directory = scratch.path;
-        options.host_bytes = least + LAYER_CHUNKS * (ROWS_BYTES + 64);
+        options.host_bytes = bytes_min + LAYER_CHUNKS * (ROWS_BYTES + 64);
         decode_reads_only_others(&rig, &options, expected, 0, 0);
         decode_reads_only_others(&rig, &options, expected, PROMPT - 1, 2 * kv_chunks_of(PROMPT - 1));
         free(expected);
@@ -732,7 +733,7 @@ static void another_method_opens_it(void **state) {
     for (size_t to = 0; to < METHODS; to++) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
-        uint64_t written, most = 0;
+        uint64_t written, unused = 0;
         rig_open(&rig, "llama", cpu_features());
         struct plan from = options_of(methods[(to + 2) % METHODS], KV_F16),
                     options = options_of(methods[to], KV_F16);
@@ -746,12 +747,12 @@ static void another_method_opens_it(void **state) {
         /* Much that is new makes a document of the other kind. */
         float *found = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT, &written);
         float *again =
-            answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT + 4 * BLOCK - 1, &most);
+            answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, DOCUMENT + 4 * BLOCK - 1, &unused);
         options.disk_directory = fresh.path;
-        float *expected = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, 0, &most);
+        float *expected = answered(&rig, &options, rig.tokens[0], DOCUMENT + 4 * BLOCK, 0, &unused);
         assert_memory_equal(found, expected, STEPS * rig.width * sizeof *found);
         assert_same_likeliest(&rig, again, expected);
-        assert_true(written == most || methods[to] == methods[(to + 2) % METHODS]);
+        assert_true(written == unused || methods[to] == methods[(to + 2) % METHODS]);
         free(found);
         free(again);
         free(expected);

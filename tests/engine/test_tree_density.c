@@ -94,7 +94,7 @@ static void the_model_predicts_what_is_counted(void **state) {
         struct keys keys;
         struct tree_density density = {0};
         keys_create(&keys, cases[i].period, cases[i].noise);
-        double counted, cost[TREE_LEVEL_COUNT], least = INFINITY;
+        double counted, cost[TREE_LEVEL_COUNT], cost_min = INFINITY;
         struct tree_counts probe = {0};
         for (size_t n = 0; n < SEARCHES; n++) {
             struct tree_counts one = {0};
@@ -112,11 +112,11 @@ static void the_model_predicts_what_is_counted(void **state) {
                    (size_t)tree_tokens(start), counted, expected);
             assert_true(fabs(expected - counted) <= 0.1 * counted);
             cost[start] = in_row + TREE_SCATTERED_COST * (counted - in_row);
-            least = fmin(least, cost[start]);
+            cost_min = fmin(cost_min, cost[start]);
         }
         density.steps = TREE_FINE_STEPS + 1;
         chosen[i] = tree_density_start(&density, TREE_8, 5);
-        assert_true(cost[chosen[i]] <= 1.05 * least);
+        assert_true(cost[chosen[i]] <= 1.05 * cost_min);
         keys_destroy(&keys);
     }
     assert_int_equal(chosen[0], TREE_8); /* both ends occur */

@@ -104,7 +104,7 @@ static void check(enum kv_type type) {
         .lists = (const struct row_list[KV_HEADS]){{scene->rows[0], PICKS}, {scene->rows[1], PICKS - 3}}};
     recall_add(&recall, &step);
     recall_add(&recall, &step);
-    double least = 1;
+    double mass_min = 1;
     for (size_t head = 0; head < HEADS; head++) {
         const uint32_t *rows = scene->rows[head / (HEADS / KV_HEADS)];
         const size_t picks = step.lists[head / (HEADS / KV_HEADS)].count;
@@ -120,12 +120,12 @@ static void check(enum kv_type type) {
         assert_true(caught / all > 0.01 && caught / all < 0.99); /* else the test says little */
         assert_true(fabs(cell->top / 2 - top / (double)picks) < 1e-12);
         assert_true(fabs(cell->kept / 2 - (double)picks / ROWS) < 1e-12);
-        if (caught / all < least) least = caught / all;
+        if (caught / all < mass_min) mass_min = caught / all;
         assert_int_equal(recall_get(&recall, 0, head)->count, 0);
     }
     struct recall_cell sum = sum_of(&recall, 1);
     assert_int_equal(sum.count, 2 * HEADS);
-    assert_true(fabs(sum.mass_min - least) < 1e-5);
+    assert_true(fabs(sum.mass_min - mass_min) < 1e-5);
     recall_reset(&recall);
     assert_int_equal(sum_of(&recall, 1).count, 0);
     recall_destroy(&recall);

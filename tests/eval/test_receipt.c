@@ -327,14 +327,14 @@ static void the_dial_is_a_sequence_s_own(void **state) {
     assert_memory_equal(alone, memory.logits, bytes);
     assert_memory_equal(beside, memory.logits, bytes);
     way.keep = "150";
-    struct outcome most = decode(&rig, &way, NULL);
+    struct outcome capped = decode(&rig, &way, NULL);
     const uint64_t lanes = rig.model->config.kv_head_count * (rig.model->config.layer_count - 1),
                    dense = STEPS * 750;
-    assert_true(most.chosen.kept <= STEPS * 150 * lanes + dense * rig.model->config.kv_head_count);
+    assert_true(capped.chosen.kept <= STEPS * 150 * lanes + dense * rig.model->config.kv_head_count);
     way.set = "dense=1,loss=0.0001";
     struct outcome all = decode(&rig, &way, NULL);
-    assert_true(all.chosen.kept >= most.chosen.kept);
-    free(memory.logits), free(tiers.logits), free(alone), free(beside), free(most.logits), free(all.logits);
+    assert_true(all.chosen.kept >= capped.chosen.kept);
+    free(memory.logits), free(tiers.logits), free(alone), free(beside), free(capped.logits), free(all.logits);
     scratch_destroy(&scratch);
     rig_close(&rig);
 }

@@ -312,7 +312,7 @@ static int by_count(const void *a, const void *b) {
     return (y > x) - (y < x);
 }
 
-static size_t count_words(const char *prompt, struct word_count *words, size_t most, bool numbered) {
+static size_t count_words(const char *prompt, struct word_count *words, size_t words_max, bool numbered) {
     char *text = strdup(strchr(prompt, '\n') + 1), *end = strchr(text, '\n'), *rest = text;
     *end = '\0';
     size_t count = 0, number = 0;
@@ -324,7 +324,7 @@ static size_t count_words(const char *prompt, struct word_count *words, size_t m
         size_t i = 0;
         while (i < count && strcmp(words[i].word, word) != 0) i++;
         if (i == count) {
-            assert_true(count < most);
+            assert_true(count < words_max);
             snprintf(words[count++].word, sizeof words[0].word, "%s", word);
         }
         words[i].count++;

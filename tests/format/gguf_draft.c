@@ -167,14 +167,15 @@ static uint64_t read_everything(const struct gguf *gguf) {
 }
 
 enum status draft_open(const uint8_t *data, uint64_t size_bytes, struct error *error) {
-    enum { ROOM = DRAFT_BYTES_MAX };
-    static uint8_t *room;
-    if (room == NULL) {
-        room = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        ASSERT(room != MAP_FAILED && mprotect(room + ROOM, 4096, PROT_NONE) == 0);
+    enum { GUARDED_BYTES = DRAFT_BYTES_MAX };
+    static uint8_t *guarded;
+    if (guarded == NULL) {
+        guarded =
+            mmap(NULL, GUARDED_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ASSERT(guarded != MAP_FAILED && mprotect(guarded + GUARDED_BYTES, 4096, PROT_NONE) == 0);
     }
-    ASSERT(size_bytes <= ROOM);
-    uint8_t *copy = room + ROOM - size_bytes;
+    ASSERT(size_bytes <= GUARDED_BYTES);
+    uint8_t *copy = guarded + GUARDED_BYTES - size_bytes;
     if (size_bytes > 0) memcpy(copy, data, size_bytes);
     struct gguf gguf;
     enum status status = gguf_open_memory(&gguf, copy, size_bytes, "model.gguf", error);

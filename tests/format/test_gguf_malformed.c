@@ -333,7 +333,7 @@ static void control_characters_stay_out_of_the_message(void **state) {
     check_refused(&draft, "control characters", "key 'a??[31m': type", "found 77");
 }
 
-static void long_names_leave_room_for_the_reason(void **state) {
+static void long_names_leave_space_for_the_reason(void **state) {
     (void)state;
     static struct draft draft;
     static char name[60001];
@@ -482,7 +482,7 @@ int main(void) {
         cmocka_unit_test(one_field_damaged),
         cmocka_unit_test(same_key_twice),
         cmocka_unit_test(control_characters_stay_out_of_the_message),
-        cmocka_unit_test(long_names_leave_room_for_the_reason),
+        cmocka_unit_test(long_names_leave_space_for_the_reason),
         cmocka_unit_test(many_keys_are_quick),
         cmocka_unit_test(asked_for_as_what_it_is_not),
         cmocka_unit_test(floats_must_be_finite),

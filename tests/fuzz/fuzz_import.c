@@ -69,8 +69,8 @@ static void remove_folder(void) {
 }
 
 static void make_folder(void) {
-    const char *room = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%.40s/loam-fuzz-XXXXXX", room != NULL ? room : "/tmp");
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.40s/loam-fuzz-XXXXXX", parent != NULL ? parent : "/tmp");
     ASSERT(mkdtemp(folder) != NULL);
     snprintf(config_path, sizeof config_path, "%s/config.json", folder);
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/tokenizer.json", folder);

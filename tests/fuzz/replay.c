@@ -15,15 +15,15 @@ enum { INPUT_BYTES_MAX = 16 << 20 };
 static int replay_file(const char *path) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) return 0;
-    uint8_t *room = malloc(INPUT_BYTES_MAX);
-    size_t size = room == NULL ? 0 : fread(room, 1, INPUT_BYTES_MAX, file);
+    uint8_t *buffer = malloc(INPUT_BYTES_MAX);
+    size_t size = buffer == NULL ? 0 : fread(buffer, 1, INPUT_BYTES_MAX, file);
     fclose(file);
-    uint8_t *data = room == NULL ? NULL : malloc(size > 0 ? size : 1); /* exactly as long as the input */
+    uint8_t *data = buffer == NULL ? NULL : malloc(size > 0 ? size : 1); /* exactly as long as the input */
     if (data != NULL) {
-        memcpy(data, room, size);
+        memcpy(data, buffer, size);
         LLVMFuzzerTestOneInput(data, size);
     }
-    free(room);
+    free(buffer);
     free(data);
     return data != NULL;
 }

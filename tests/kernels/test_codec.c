@@ -22,9 +22,9 @@ static uint16_t half_of(enum kind kind, struct random *random, uint64_t seed) {
     case OFFSET: /* as keys with a bias have them */
         return float_to_half((float)(random_normal(random) + half_to_float(base % 0x5800 | sign)));
     case NEIGHBOURS: { /* few units wide: the levels are about as far apart as the halves */
-        uint16_t first = base & 0x7fffu, most = 0x7bffu;
+        uint16_t first = base & 0x7fffu, largest = 0x7bffu;
         uint16_t x = (uint16_t)(first % 0x7b00 + random_below(random, 1 + seed % 70));
-        return (uint16_t)((x > most ? most : x) | sign);
+        return (uint16_t)((x > largest ? largest : x) | sign);
     }
     case ANY_HALF:
         for (;;) {

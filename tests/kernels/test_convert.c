@@ -152,11 +152,11 @@ static void quantisers_survive_extremes(void **state) {
     for (size_t t = 0; t < sizeof qualities / sizeof qualities[0]; t++)
         for (int kind = 0; kind < 6; kind++) {
             const struct tensor_type_info *info = tensor_type_info(qualities[t].type);
-            double most = 0;
+            double max = 0;
             for (size_t i = 0; i < COUNT; i++) {
                 const float values[] = {0, i == 300 ? -3.5f : 0, 2.5f, -2.5f, 1e-38f, i % 2 ? 3e4f : -3e4f};
                 x[i] = values[kind];
-                most = fmax(most, fabs((double)x[i]));
+                max = fmax(max, fabs((double)x[i]));
             }
             struct guarded blocks = guarded_create(COUNT / info->block_elements * info->block_bytes);
             fill_nan(y, COUNT);
@@ -164,7 +164,7 @@ static void quantisers_survive_extremes(void **state) {
             kernels.dequantize[qualities[t].type](blocks.data, y, COUNT);
             /* No type is worse than a few levels of a 2-bit grid on these. */
             for (size_t i = 0; i < COUNT; i++)
-                check_near(y[i], x[i], most * 0.2 + 1e-30, "%s kind %d element %zu", info->name, kind, i);
+                check_near(y[i], x[i], max * 0.2 + 1e-30, "%s kind %d element %zu", info->name, kind, i);
             guarded_destroy(&blocks);
         }
 }

@@ -31,9 +31,9 @@ struct cache {
 
 static struct element element_of(const uint16_t *low, const uint16_t *high, size_t group,
                                  const uint8_t *codes, size_t token) {
-    double least = (double)half_to_float(low[group]), most = (double)half_to_float(high[group]);
-    double rise = (*codes >> token % 2 * 4 & 15) * (most - least) / 15;
-    return (struct element){least + rise, fabs(least) + rise};
+    double min = (double)half_to_float(low[group]), max = (double)half_to_float(high[group]);
+    double rise = (*codes >> token % 2 * 4 & 15) * (max - min) / 15;
+    return (struct element){min + rise, fabs(min) + rise};
 }
 
 static void elements_make(struct cache *cache, size_t chunk) {

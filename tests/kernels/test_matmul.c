@@ -73,9 +73,9 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
         return;
     }
     for (size_t b = 0; b < columns; b += 32) {
-        float most = 0;
-        for (size_t c = b; c < b + 32; c++) most = fmaxf(most, fabsf(x[c]));
-        float inverse = most > 0 ? 127.0f / most : 0, scale = round_to_half_precision(most / 127.0f);
+        float max = 0;
+        for (size_t c = b; c < b + 32; c++) max = fmaxf(max, fabsf(x[c]));
+        float inverse = max > 0 ? 127.0f / max : 0, scale = round_to_half_precision(max / 127.0f);
         for (size_t c = b; c < b + 32; c++) {
             rounded[c] = scale * nearbyintf(x[c] * inverse);
             /* The bound that the int8 forms promise: half a step, and what 11 bits of the scale make of 127 steps. */

@@ -77,7 +77,8 @@ static void build_blocks(struct tree_case *c) {
     struct abstract_kernels abstract;
     abstract_kernels_init(&abstract, random_below(&c->random, 2) ? cpu_features() : 0);
     for (size_t t = 0; t < c->token_count;) {
-        size_t most = random_below(&c->random, 2) ? 64 : 9, end = t + 1 + random_below(&c->random, most);
+        size_t length_max = random_below(&c->random, 2) ? 64 : 9,
+               end = t + 1 + random_below(&c->random, length_max);
         if (end > c->token_count) end = c->token_count;
         if (end > t / 64 * 64 + 64) end = t / 64 * 64 + 64;
         tree_build(&abstract, &(struct tree_build_args){&c->layout, &c->kv, c->chunks[t / 64], t % 64,
@@ -341,10 +342,10 @@ static bool search_case_init(struct tree_case *c, struct search_case *s) {
         random_below(&c->random, 2) ? leaves : first + 2 + random_below(&c->random, leaves - first - 1);
     if (last > leaves) last = leaves;
     if (last - first < 2 || tree_top(c->layout.leaf) == c->layout.leaf) return false; /* nothing to search */
-    uint64_t most = random_below(&c->random, 3) == 0 ? last - first - 1 : (last - first) / 4 + 1;
+    uint64_t k_max = random_below(&c->random, 3) == 0 ? last - first - 1 : (last - first) / 4 + 1;
     s->begin = first * leaf;
     s->end = last * leaf;
-    s->k = 1 + random_below(&c->random, most < last - first - 1 ? most : last - first - 1);
+    s->k = 1 + random_below(&c->random, k_max < last - first - 1 ? k_max : last - first - 1);
     s->start =
         c->layout.leaf + 1 + (enum tree_level)random_below(&c->random, (uint64_t)(TREE_RUN - c->layout.leaf));
     return true;
@@ -415,11 +416,11 @@ static void broken_boxes_end(void **state) {
     }
 }
 
-/* Nodes that any exact search from the start opens: those within the range whose importance is above that of the k-th
- * leaf; and those that it may: not below. */
+/* above: nodes that any exact search opens, those within the range whose importance exceeds that of the k-th
+ * leaf.  allowed: nodes that it may open, those not below. */
 static void must_open(const struct tree_case *c, const struct score_kernels *kernels,
-                      const struct search_case *s, float last, uint64_t *above, uint64_t *least) {
-    *above = *least = 0;
+                      const struct search_case *s, float last, uint64_t *above, uint64_t *allowed) {
+    *above = *allowed = 0;
     for (enum tree_level level = c->layout.leaf + 1; level <= s->start; level++) {
         uint64_t begin, end;
         tree_start_range(level, s->begin, s->end, &begin, &end);
@@ -427,7 +428,7 @@ static void must_open(const struct tree_case *c, const struct score_kernels *ker
         score_nodes(c, kernels, level, begin, end, scores);
         for (size_t i = 0; i < end - begin; i++) {
             *above += scores[i] > last;
-            *least += scores[i] >= last;
+            *allowed += scores[i] >= last;
         }
         free(scores);
     }
@@ -437,7 +438,7 @@ static void little_more_is_opened_than_must_be(void **state) {
     (void)state;
     struct score_kernels kernels;
     score_kernels_init(&kernels, cpu_features());
-    uint64_t opened_sum = 0, least_sum = 0;
+    uint64_t opened_sum = 0, allowed_sum = 0;
     static const enum key_shape shapes[] = {NORMAL, SPIKES, DRIFTING};
     for (uint64_t seed = 1; seed <= 90; seed++) {
         struct tree_case c;
@@ -447,8 +448,8 @@ static void little_more_is_opened_than_must_be(void **state) {
             uint32_t *indices = calloc(s.k, sizeof *indices);
             float last = brute_force(&c, &kernels, &s, indices);
             struct tree_counts counts = search(&c, &kernels, &s, indices);
-            uint64_t above, least, opened = 0, whole = 0, evaluated = 0, expected;
-            must_open(&c, &kernels, &s, last, &above, &least);
+            uint64_t above, allowed, opened = 0, whole = 0, evaluated = 0, expected;
+            must_open(&c, &kernels, &s, last, &above, &allowed);
             for (size_t level = 0; level < TREE_LEVEL_COUNT; level++)
                 opened += counts.opened[level], whole += counts.whole[level],
                     evaluated += counts.evaluated[level];
@@ -456,14 +457,14 @@ static void little_more_is_opened_than_must_be(void **state) {
             expected = counts.nodes[s.start] + 2 * (uint64_t)TREE_LEVEL_COUNT + TREE_RUN_CHUNKS * 2 +
                        2 * (opened - whole) + 2 * counts.opened[TREE_RUN];
             assert_true(evaluated <= expected);
-            opened_sum += opened, least_sum += least;
+            opened_sum += opened, allowed_sum += allowed;
             free(indices);
         }
         case_destroy(&c);
     }
     printf("opened %llu nodes of %llu that lie no lower than the last leaf\n", (unsigned long long)opened_sum,
-           (unsigned long long)least_sum);
-    assert_true(opened_sum * 100 <= least_sum * 110);
+           (unsigned long long)allowed_sum);
+    assert_true(opened_sum * 100 <= allowed_sum * 110);
 }
 
 /* A desert of 2,500 tokens with nine large keys: a run without any is one evaluation. */

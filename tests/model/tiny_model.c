@@ -214,8 +214,8 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
     gguf_writer_destroy(w.gguf);
 }
 
-size_t random_between(struct random *random, size_t least, size_t most) {
-    return least + (size_t)random_below(random, most - least + 1);
+size_t random_between(struct random *random, size_t min, size_t max) {
+    return min + (size_t)random_below(random, max - min + 1);
 }
 
 struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count) {

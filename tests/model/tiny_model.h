@@ -37,7 +37,7 @@ struct tiny_model tiny_model_default(const char *family);
 
 /* One of the families, with random layers and windows; what q8 needs holds. */
 struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count);
-size_t random_between(struct random *random, size_t least, size_t most); /* both may come */
+size_t random_between(struct random *random, size_t min, size_t max); /* both may come */
 
 /* Writes the file; fails the test when that is not possible. */
 void tiny_model_write(const struct tiny_model *tiny, const char *path);

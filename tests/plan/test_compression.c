@@ -70,15 +70,15 @@ static void signs_are_right(void **state) {
     random_init(&random, test_seed(53));
     for (size_t round = 0; round < ROUNDS; round++) {
         struct compression_costs costs = any_costs(&random), other = costs;
-        double by = between(&random, 1, 100), least = compression_fraction(&costs) - 1e-12;
+        double by = between(&random, 1, 100), fraction_min = compression_fraction(&costs) - 1e-12;
         other.decode_rate *= by;
-        assert_true(compression_fraction(&other) >= least);
+        assert_true(compression_fraction(&other) >= fraction_min);
         other = costs;
         other.compute_seconds /= by;
-        assert_true(compression_fraction(&other) >= least);
+        assert_true(compression_fraction(&other) >= fraction_min);
         other = costs;
         other.other_seconds *= by;
-        assert_true(compression_fraction(&other) >= least);
+        assert_true(compression_fraction(&other) >= fraction_min);
     }
 }
 

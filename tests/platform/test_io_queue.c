@@ -103,9 +103,9 @@ static void random_transfers(enum io_backend backend, bool direct, bool register
             if (random_below(&random, 3) > 0) continue;
         }
         struct io_completion completions[4];
-        size_t least = random_below(&random, 3);
-        size_t count = least == 0 ? io_queue_poll(bench.queue, completions, 4)
-                                  : io_queue_wait(bench.queue, completions, 4, least);
+        size_t count_min = random_below(&random, 3);
+        size_t count = count_min == 0 ? io_queue_poll(bench.queue, completions, 4)
+                                      : io_queue_wait(bench.queue, completions, 4, count_min);
         for (size_t i = 0; i < count; i++) {
             assert_ok(io_completion_error(&completions[i], &error), error);
             const struct io_request *request = &completions[i].request;

@@ -158,8 +158,8 @@ static size_t random_text(struct random *random, uint8_t *text) {
         size_t c = (draw >> 8) % 9, run = 1 + (draw >> 16) % 5;
         for (size_t i = 0; i < run; i++) {
             /* half from the first, common, characters of the class */
-            size_t most = random_next(random) % 2 && pool_count[c] > 64 ? 64 : pool_count[c];
-            length += utf8_encode(pool[c][random_next(random) % most], text + length);
+            size_t choices = random_next(random) % 2 && pool_count[c] > 64 ? 64 : pool_count[c];
+            length += utf8_encode(pool[c][random_next(random) % choices], text + length);
         }
     }
     assert_true(length <= TEXT_BYTES_MAX);

@@ -74,12 +74,12 @@ static token_id add(struct gguf_string *tokens, uint8_t *types, size_t *count, c
 
 struct tokenizer *byte_vocabulary(const char *pre, const char *const *controls, size_t control_count,
                                   const char *bos, const char *eos) {
-    enum { MOST = 512 };
+    enum { COUNT_MAX = 512 };
     static uint8_t texts[256][4];
-    struct gguf_string tokens[MOST];
-    uint8_t types[MOST];
+    struct gguf_string tokens[COUNT_MAX];
+    uint8_t types[COUNT_MAX];
     size_t count = 256;
-    assert_true(control_count + 2 < MOST - count);
+    assert_true(control_count + 2 < COUNT_MAX - count);
     for (size_t b = 0; b < 256; b++) {
         tokens[b] = (struct gguf_string){(const char *)texts[b], byte_level_encode((uint8_t)b, texts[b])};
         types[b] = TOKEN_NORMAL;

@@ -217,13 +217,13 @@ static enum status document_load(struct document *document, struct error *error)
 static enum status append_begin(struct document *document, struct error *error) {
     struct store *store = document->store;
     struct document_row row = document->row;
-    uint64_t room = document_bytes_max(&document->geometry, document->token_capacity);
-    uint64_t more = room > row.bytes ? room - row.bytes : 0;
-    if (room == UINT64_MAX) more = UINT64_MAX;
+    uint64_t bytes_max = document_bytes_max(&document->geometry, document->token_capacity);
+    uint64_t more = bytes_max > row.bytes ? bytes_max - row.bytes : 0;
+    if (bytes_max == UINT64_MAX) more = UINT64_MAX;
     TRY(store_make_space(store, more, error));
     TRY(catalog_begin(&store->catalog, error));
     enum status status = store_check_space(store, more, error);
-    row.bytes = room > row.bytes ? room : row.bytes;
+    row.bytes = bytes_max > row.bytes ? bytes_max : row.bytes;
     row.writer = (uint64_t)getpid();
     if (status == STATUS_OK) status = catalog_update(&store->catalog, &row, error);
     if (status == STATUS_OK) status = catalog_note_version(&store->catalog, &document->geometry, error);

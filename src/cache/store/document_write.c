@@ -50,10 +50,10 @@ static enum status see_largest(struct store *store, const char *name, uint64_t i
     return STATUS_OK;
 }
 
-static enum status row_create(struct document *document, uint64_t room, struct error *error) {
+static enum status row_create(struct document *document, uint64_t bytes_max, struct error *error) {
     struct store *store = document->store;
     TRY(catalog_begin(&store->catalog, error));
-    enum status status = store_check_space(store, room, error);
+    enum status status = store_check_space(store, bytes_max, error);
     uint64_t id_used = 0; /* by files that the catalog may not know: an id of theirs would endanger them */
     if (status == STATUS_OK) status = store_see_files(store, see_largest, &id_used, error);
     if (status == STATUS_OK) status = catalog_insert(&store->catalog, id_used, &document->row, error);
@@ -78,13 +78,13 @@ enum status document_create(struct document **result, struct store *store,
                          description->token_capacity, STORE_TOKENS_MAX);
     struct geometry geometry;
     geometry_init(&geometry, layout);
-    uint64_t room = document_bytes_max(&geometry, description->token_capacity);
-    TRY(store_make_space(store, room, error));
+    uint64_t bytes_max = document_bytes_max(&geometry, description->token_capacity);
+    TRY(store_make_space(store, bytes_max, error));
     TRY(writer_start(store, &geometry, error));
     struct document *document;
     TRY(document_allocate(&document, store, layout, true, error));
     struct document_row *row = &document->row;
-    row->bytes = room;
+    row->bytes = bytes_max;
     row->created = (int64_t)time(NULL);
     row->writer = (uint64_t)getpid();
     memcpy(row->fingerprint, description->model->fingerprint, STORE_FINGERPRINT_BYTES);
@@ -92,7 +92,7 @@ enum status document_create(struct document **result, struct store *store,
     copy_text(row->name, description->name);
     layout_format(layout, row->layout);
     enum status status = document_tables(document, description->token_capacity, error);
-    if (status == STATUS_OK) status = row_create(document, room, error);
+    if (status == STATUS_OK) status = row_create(document, bytes_max, error);
     document->id = row->id;
     if (status != STATUS_OK) {
         document_free(document);
@@ -203,10 +203,10 @@ void document_close(struct document *document) {
 
 size_t document_write_max(const struct document *document) {
     size_t buffer = writer_buffer_bytes(document->store->writer),
-           most = buffer / page_padded_max(&document->geometry);
+           count = buffer / page_padded_max(&document->geometry);
     if (document->geometry.key_index_bytes > 0)
-        most = min_size(most, buffer / document->geometry.key_index_bytes);
-    return min_size(most, SEGMENT_CHUNKS);
+        count = min_size(count, buffer / document->geometry.key_index_bytes);
+    return min_size(count, SEGMENT_CHUNKS);
 }
 
 static void range_assert(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,

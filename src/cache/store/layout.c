@@ -61,15 +61,15 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
         return error_set(error, STATUS_USAGE, "layout: a name of a codec or of a key index that is no word");
     const struct {
         const char *name;
-        uint32_t value, least, most;
+        uint32_t value, min, max;
     } fields[] = {{"layers", layout->layer_count, 1, STORE_LAYERS_MAX},
                   {"KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX},
                   {"bytes of a chunk", layout->chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MAX},
                   {"bytes of key index", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
+        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
             return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", fields[i].value,
-                             fields[i].name, fields[i].least, fields[i].most);
+                             fields[i].name, fields[i].min, fields[i].max);
     if (layout->tail_bytes % KV_CHUNK_BLOCKS != 0 || layout->tail_bytes > STORE_CHUNK_BYTES_MAX)
         return error_set(error, STATUS_USAGE, "layout: %u bytes of a tail are not 8 blocks",
                          layout->tail_bytes);
@@ -274,8 +274,8 @@ static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64
 
 uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_count) {
     enum {
-        ROW_ROOM = 16384,
-        FILE_ROOM = 65536
+        ROW_RESERVE = 16384,
+        FILE_RESERVE = 65536
     }; /* of the catalog's trees, of the file system's own blocks */
     uint64_t chunks = chunks_full(token_count), pages, tails, bytes, key_index, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
@@ -287,6 +287,6 @@ uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_coun
                 checked_multiply(pages, geometry->key_index_bytes, &key_index) &&
                 checked_multiply(pages, geometry->page_sum_bytes + sizeof(struct checksum), &table) &&
                 checked_add(bytes, key_index, &sum) && checked_add(sum, table + table / 8, &sum) &&
-                checked_add(sum, token_count * 5 + ROW_ROOM + FILE_ROOM, &sum);
+                checked_add(sum, token_count * 5 + ROW_RESERVE + FILE_RESERVE, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;
 }

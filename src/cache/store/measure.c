@@ -43,9 +43,9 @@ static void submit(struct measurement *m, size_t page_bytes, size_t place) {
     ASSERT(status == STATUS_OK); /* as deep as there are places */
 }
 
-/* Seconds a page, of at least so many and for at least so long. */
-static enum status read_pages(struct measurement *m, size_t page_bytes, size_t depth, uint64_t least_ns,
-                              size_t least, double *seconds, struct error *error) {
+/* Seconds per page, over at least pages_min pages and ns_min. */
+static enum status read_pages(struct measurement *m, size_t page_bytes, size_t depth, uint64_t ns_min,
+                              size_t pages_min, double *seconds, struct error *error) {
     uint64_t began = clock_ns();
     size_t asked = 0, done = 0;
     for (; asked < depth; asked++) submit(m, page_bytes, asked);
@@ -54,7 +54,7 @@ static enum status read_pages(struct measurement *m, size_t page_bytes, size_t d
         size_t count = io_queue_wait(m->queue, completions, DEPTH, 1);
         for (size_t i = 0; i < count; i++, done++) {
             TRY(io_completion_error(&completions[i], error));
-            if (asked >= least && clock_ns() - began >= least_ns) continue;
+            if (asked >= pages_min && clock_ns() - began >= ns_min) continue;
             submit(m, page_bytes, (size_t)completions[i].request.tag);
             asked++;
         }
@@ -63,7 +63,7 @@ static enum status read_pages(struct measurement *m, size_t page_bytes, size_t d
     return STATUS_OK;
 }
 
-/* The least of several rounds, in turns: what else the disk does can only make one longer. */
+/* The minimum of several rounds, in turns: what else the disk does can only make one longer. */
 static enum status measure(struct measurement *m, const struct geometry *geometry, struct store_rates *rates,
                            struct error *error) {
     const size_t sizes[] = {geometry->page_bytes, geometry->tail_page_bytes};
@@ -90,7 +90,7 @@ static enum status open_file(struct store *store, struct io_file *file, struct e
     return io_folder_remove(&store->folder, name, error);
 }
 
-/* In a transaction: others that want to reserve room wait until the file is gone. */
+/* In a transaction: others that want to reserve space wait until the file is gone. */
 static enum status measure_within(struct store *store, struct measurement *m, const struct geometry *geometry,
                                   struct store_rates *rates, struct error *error) {
     TRY(catalog_begin(&store->catalog, error));
@@ -108,13 +108,13 @@ enum status store_measure(struct store *store, const struct store_layout *layout
                           uint64_t bytes, struct store_rates *rates, struct error *error) {
     struct geometry geometry;
     struct measurement m = {.file = {.fd = -1}};
-    struct store_layout least = *layout;
-    memset(least.fractions.sixteenths, PAGE_FRACTION_WHOLE, least.fractions.layer_count);
-    geometry_init(&geometry, &least);
-    uint64_t room = document_bytes_max(&geometry, token_capacity);
-    TRY(store_make_space(store, room, error));
+    struct store_layout smallest = *layout;
+    memset(smallest.fractions.sixteenths, PAGE_FRACTION_WHOLE, smallest.fractions.layer_count);
+    geometry_init(&geometry, &smallest);
+    uint64_t bytes_max = document_bytes_max(&geometry, token_capacity);
+    TRY(store_make_space(store, bytes_max, error));
     m.place_bytes = max_size(geometry.page_bytes, geometry.tail_page_bytes);
-    m.bytes = (bytes < room ? bytes : room) / m.place_bytes * m.place_bytes;
+    m.bytes = (bytes < bytes_max ? bytes : bytes_max) / m.place_bytes * m.place_bytes;
     ASSERT(m.bytes > 0);
     random_init(&m.random, clock_ns());
     const struct io_queue_options options = {.backend = store->options.backend, .depth = DEPTH};

@@ -16,7 +16,7 @@
 #include "cache/store/store_internal.h"
 
 /* Kept free within the limit: an empty catalog and the journal of one commit. */
-enum { CATALOG_ROOM = 512 << 10, STAGING_USUAL = 8 << 20 };
+enum { CATALOG_RESERVE = 512 << 10, STAGING_USUAL = 8 << 20 };
 
 static enum status see_any(struct store *store, const char *name, uint64_t id, void *context,
                            struct error *error) {
@@ -101,7 +101,7 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error) {
 /* Room */
 
 /* What a row counts for; when its number cannot be trusted, what its files take. */
-static uint64_t room_of(struct store *store, const struct document_row *row) {
+static uint64_t reserved_bytes(struct store *store, const struct document_row *row) {
     if (row->intact) return row->bytes;
     uint64_t bytes = 0;
     for (int i = 0; i < 2; i++) {
@@ -142,9 +142,9 @@ static enum status bytes_taken(struct store *store, const struct document_row *r
     struct nameless nameless = {rows, count, 0};
     TRY(store_see_files(store, see_nameless, &nameless, error));
     TRY(catalog_bytes(&store->catalog, bytes, error));
-    *bytes += CATALOG_ROOM + nameless.bytes;
+    *bytes += CATALOG_RESERVE + nameless.bytes;
     for (size_t i = 0; i < count; i++)
-        *bytes += room_of(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
+        *bytes += reserved_bytes(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
     return STATUS_OK;
 }
 
@@ -275,8 +275,9 @@ enum status store_make_space(struct store *store, uint64_t needed, struct error 
         /* A damaged row cannot even be believed its id: only who asks for it by number removes it. */
         if (!rows[i].intact || in_use(store, rows[i].id)) continue;
         struct victim *victim = &victims[victim_count++];
-        *victim = (struct victim){
-            .id = rows[i].id, .bytes = room_of(store, &rows[i]), .damaged = rows[i].damaged[0] != '\0'};
+        *victim = (struct victim){.id = rows[i].id,
+                                  .bytes = reserved_bytes(store, &rows[i]),
+                                  .damaged = rows[i].damaged[0] != '\0'};
         time_used(store, victim->id, &victim->used);
         evictable += victim->bytes;
     }

@@ -142,10 +142,10 @@ static void page_done(const struct write_range *range) {
                               memory_order_release);
 }
 
-static void reap(struct writer *writer, size_t least) {
+static void reap(struct writer *writer, size_t count_min) {
     struct io_completion done[16];
     struct error error;
-    size_t count = io_queue_wait(writer->queue, done, sizeof done / sizeof *done, least);
+    size_t count = io_queue_wait(writer->queue, done, sizeof done / sizeof *done, count_min);
     for (size_t i = 0; i < count; i++) {
         struct buffer *buffer = (struct buffer *)(uintptr_t)done[i].request.tag;
         struct document *document = buffer->range.document;

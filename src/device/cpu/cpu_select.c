@@ -141,9 +141,9 @@ static void near_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     if (scores_by_head(operation)) combine_heads(run, row, head, count);
     for (size_t i = 0; i < count; i++)
         if (scores[i] > greatest) greatest = scores[i];
-    const float least = scores_by_head(operation) ? greatest * expf(-operation->alpha)
-                                                  : greatest - operation->alpha / operation->scale;
-    for (size_t i = 0; i < count; i++) run->near[unit] += !(scores[i] < least);
+    const float near_min = scores_by_head(operation) ? greatest * expf(-operation->alpha)
+                                                     : greatest - operation->alpha / operation->scale;
+    for (size_t i = 0; i < count; i++) run->near[unit] += !(scores[i] < near_min);
 }
 
 /* Units that a KV head takes of those that it may. */

@@ -88,9 +88,9 @@ INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
         }
     }
     /* The minima of the even and of the odd blocks, in the order of the input's numbers. */
-    const uint8x8_t least = vld1_u8(minimum);
-    const uint16x8_t even_words = vmovl_u8(vuzp1_u8(least, least)),
-                     odd_words = vmovl_u8(vuzp2_u8(least, least));
+    const uint8x8_t minima = vld1_u8(minimum);
+    const uint16x8_t even_words = vmovl_u8(vuzp1_u8(minima, minima)),
+                     odd_words = vmovl_u8(vuzp2_u8(minima, minima));
     const float32x4_t even = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(even_words))), dmin);
     const float32x4_t odd = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(odd_words))), dmin);
     UNROLL for (size_t i = 0; i < n; i++) {
