@@ -209,6 +209,11 @@ LOAM_API enum loam_status loam_session_receipt(const struct loam_session *sessio
 
 /* ---- sequences: answers ---- */
 
+struct loam_token_bias {
+    int32_t id;
+    float bias; /* added to the token's logit; -INFINITY: the token is never sampled */
+};
+
 /* Zeros: greedy. */
 struct loam_sampling {
     float temperature;    /* 0: greedy */
@@ -218,6 +223,11 @@ struct loam_sampling {
     float repeat_penalty; /* 0 or 1: off */
     uint32_t repeat_last; /* tokens looked back at */
     uint64_t seed;        /* the same seed gives the same tokens */
+    /* Subtracted from the logit of a token that occurs n > 0 times among those looked back at: presence_penalty +
+     * n * frequency_penalty.  0: off */
+    float presence_penalty, frequency_penalty;
+    const struct loam_token_bias *biases; /* [bias_count], copied */
+    size_t bias_count;
 };
 LOAM_API struct loam_sampling loam_sampling_default(void); /* llama.cpp's defaults, seed 0 */
 
@@ -244,6 +254,10 @@ struct loam_generate_options {
     /* Called with whole UTF-8 characters of the answer to prompts[index], as they are sampled.  true stops all answers.
      * NULL: none. */
     bool (*text)(void *context, size_t index, const char *bytes, size_t length);
+    /* [stop_count]: an answer ends before the first of these strings in its text.  The tokens that spell it stay in the
+     * answer. */
+    const char *const *stops;
+    size_t stop_count;
 };
 
 /* Answers all prompts, one step for all of them at a time.  If a saved document turns out to be damaged, everything is
@@ -260,6 +274,7 @@ enum loam_stop {
     LOAM_STOP_CONTEXT,     /* the context is full */
     LOAM_STOP_INTERRUPTED, /* a callback or loam_session_cancel stopped it */
     LOAM_STOP_FAILED,
+    LOAM_STOP_STRING, /* the answer's text reached a stop string */
 };
 
 struct loam_likely_token {

@@ -10,6 +10,9 @@ _Static_assert(sizeof(struct loam_likely_token) == sizeof(struct token_probabili
                    offsetof(struct loam_likely_token, log_probability) ==
                        offsetof(struct token_probability, log_probability),
                "answers show them as they are");
+_Static_assert(sizeof(struct loam_token_bias) == sizeof(struct token_bias) &&
+                   offsetof(struct loam_token_bias, bias) == offsetof(struct token_bias, bias),
+               "the sampler reads them as they are");
 
 struct loam_sampling loam_sampling_default(void) {
     const struct sampler_options usual = sampler_options_default();
@@ -30,6 +33,10 @@ static struct sampler_options sampling_of(const struct loam_sampling *given) {
                                     .min_p = given->min_p,
                                     .repeat_penalty = given->repeat_penalty == 0 ? 1 : given->repeat_penalty,
                                     .repeat_last = given->repeat_last,
+                                    .presence_penalty = given->presence_penalty,
+                                    .frequency_penalty = given->frequency_penalty,
+                                    .biases = (const struct token_bias *)given->biases,
+                                    .bias_count = given->bias_count,
                                     .seed = given->seed};
 }
 
@@ -255,6 +262,11 @@ static enum status generate(struct loam_session *session, const struct loam_prom
     if (options->top_count > GENERATION_TOP_MAX)
         return error_set(error, STATUS_USAGE, "top_count: found %zu, expected at most %d", options->top_count,
                          GENERATION_TOP_MAX);
+    for (size_t i = 0; i < options->stop_count; i++)
+        if (options->stops[i] == NULL || options->stops[i][0] == '\0')
+            return error_set(error, STATUS_USAGE, "stops[%zu]: found nothing, expected a text", i);
+    generation->stops = options->stops;
+    generation->stop_count = options->stop_count;
     generation->token_max = options->token_max > 0 ? (int64_t)min_size(options->token_max, INT64_MAX) : -1;
     generation->ignore_end = options->ignore_end;
     generation->top_count = options->top_count;
@@ -266,6 +278,8 @@ static enum status generate(struct loam_session *session, const struct loam_prom
         answers[i]->sink = NULL;
         count_reused(sequences[i]);
     }
+    generation->stops = NULL; /* the caller's */
+    generation->stop_count = 0;
     return status;
 }
 
@@ -285,6 +299,7 @@ static enum loam_stop stop_public(enum stop_reason reason) {
     switch (reason) {
     case STOP_NONE: return LOAM_STOP_NONE;
     case STOP_END: return LOAM_STOP_END;
+    case STOP_STRING: return LOAM_STOP_STRING;
     case STOP_LENGTH: return LOAM_STOP_LENGTH;
     case STOP_CONTEXT: return LOAM_STOP_CONTEXT;
     case STOP_INTERRUPTED: return LOAM_STOP_INTERRUPTED;

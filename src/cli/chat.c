@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/sampling.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
 #include "cli/utf8.h"
@@ -34,6 +35,7 @@ struct chat {
     struct prompt_source source; /* the documents */
     char document_name[512];
     struct listener listener;
+    struct sampling sampling;
     struct generation generation;
     struct answer answer;
     struct line_reader *reader;
@@ -292,14 +294,16 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(create_engine(chat, false, error));
     TRY(check_documents(chat, error));
     chat->listener.quiet = option_flag(options, OPTION_QUIET);
+    TRY(sampling_read(&chat->sampling, options, error));
     chat->generation = (struct generation){.engine = chat->session.engine,
                                            .tokenizer = chat->session.tokenizer,
                                            .listener = listener_of(&chat->listener),
                                            .make_engine = make_engine,
                                            .make_engine_context = chat,
+                                           .stops = chat->sampling.stops,
+                                           .stop_count = chat->sampling.stop_count,
                                            .token_max = option_integer(options, OPTION_PREDICT)};
-    const struct sampler_options sampling = session_sampling(options, session_seed(options));
-    TRY(answer_create(&chat->answer, &chat->generation, &sampling, error));
+    TRY(answer_create(&chat->answer, &chat->generation, &chat->sampling.options, error));
     chat->answer.sink = sink_answer;
     chat->answer.sink_context = chat;
     TRY(line_reader_create(&chat->reader, error));

@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/sampling.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
 
@@ -27,7 +28,8 @@ struct run {
     struct generation generation;
     struct answer answers[ENGINE_SEQUENCES_MAX];
     size_t answer_count;
-    uint64_t seed, kv_bytes_peak, reused_tokens;
+    struct sampling sampling; /* of the first answer; the others have the seeds after it */
+    uint64_t kv_bytes_peak, reused_tokens;
     char last_byte; /* written to standard output */
 };
 
@@ -167,7 +169,8 @@ static enum status create_answers(struct run *run, struct error *error) {
     run->generation.engine = run->session.engine;
     run->generation.tokenizer = run->session.tokenizer;
     for (size_t i = 0; i < run->answer_count; i++) {
-        const struct sampler_options sampling = session_sampling(run->options, run->seed + i);
+        struct sampler_options sampling = run->sampling.options;
+        sampling.seed += i;
         TRY(answer_create(&run->answers[i], &run->generation, &sampling, error));
         run->answers[i].prompt = &run->prompt;
     }
@@ -185,18 +188,20 @@ static enum status open_run(struct run *run, struct error *error) {
     TRY(trace_file_open(&run->trace, options, error));
     run->answer_count = option_count(options, OPTION_PARALLEL);
     run->listener.quiet = option_flag(options, OPTION_QUIET);
+    TRY(sampling_read(&run->sampling, options, error));
     run->generation = (struct generation){.listener = listener_of(&run->listener),
                                           .make_engine = make_engine,
                                           .make_engine_context = run,
                                           .token_max = option_integer(options, OPTION_PREDICT),
                                           .ignore_end = option_flag(options, OPTION_IGNORE_EOS),
+                                          .stops = run->sampling.stops,
+                                          .stop_count = run->sampling.stop_count,
                                           .top_count = option_count(options, OPTION_TOP_LOGPROBS)};
     TRY(session_open(&run->session, options, option_count(options, OPTION_THREADS), error));
     TRY(open_tokenizer(run, error));
     TRY(read_prompt(run, error));
     TRY(complete_plan(run, error));
     TRY(create_engine(run, false, error));
-    run->seed = session_seed(options);
     return create_answers(run, error);
 }
 

@@ -1,7 +1,6 @@
 #include "cli/session.h"
 
 #include <stdio.h>
-#include <sys/random.h>
 
 #include "base/checked.h"
 #include "cli/bundled_model.h"
@@ -87,24 +86,4 @@ void session_close(struct session *session) {
 
 size_t session_batch_size(const struct options *options) {
     return min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
-}
-
-uint64_t session_seed(const struct options *options) {
-    int64_t seed = option_integer(options, OPTION_SEED);
-    if (seed >= 0) return (uint64_t)seed;
-    uint32_t drawn = 0;
-    if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != sizeof drawn) drawn = (uint32_t)clock_ns();
-    return drawn;
-}
-
-struct sampler_options session_sampling(const struct options *options, uint64_t seed) {
-    return (struct sampler_options){
-        .temperature = (float)option_number(options, OPTION_TEMPERATURE),
-        .top_k = (uint32_t)option_count(options, OPTION_TOP_K),
-        .top_p = (float)option_number(options, OPTION_TOP_P),
-        .min_p = (float)option_number(options, OPTION_MIN_P),
-        .repeat_penalty = (float)option_number(options, OPTION_REPEAT_PENALTY),
-        .repeat_last = (uint32_t)option_count(options, OPTION_REPEAT_LAST),
-        .seed = seed,
-    };
 }

@@ -8,7 +8,6 @@
 #include "cli/option.h"
 #include "device/device.h"
 #include "engine/engine.h"
-#include "generate/sampler.h"
 #include "model/model.h"
 #include "token/tokenizer.h"
 
@@ -42,8 +41,5 @@ void session_close(struct session *session);
 
 /* Tokens of a prefill block: the smaller of -b and -ub. */
 size_t session_batch_size(const struct options *options);
-/* -s, or a new seed when that is -1. */
-uint64_t session_seed(const struct options *options);
-struct sampler_options session_sampling(const struct options *options, uint64_t seed);
 
 #endif

@@ -8,6 +8,7 @@ const char *stop_reason_name(enum stop_reason reason) {
     switch (reason) {
     case STOP_NONE: return "none";
     case STOP_END: return "end";
+    case STOP_STRING: return "string";
     case STOP_LENGTH: return "length";
     case STOP_CONTEXT: return "context";
     case STOP_INTERRUPTED: return "interrupted";
@@ -27,6 +28,7 @@ enum status answer_create(struct answer *answer, const struct generation *genera
 void answer_destroy(struct answer *answer) {
     sequence_destroy(answer->sequence);
     sampler_destroy(answer->sampler);
+    stop_scan_deinit(&answer->scan);
     token_list_deinit(&answer->tokens);
     token_list_deinit(&answer->stored);
     token_list_deinit(&answer->origins);
@@ -54,6 +56,7 @@ void answer_begin(struct answer *answer) {
     answer->top = NULL;
     answer->top_capacity = 0;
     answer->stop = STOP_NONE;
+    answer->scan.count = 0;
 }
 
 enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
@@ -81,6 +84,7 @@ static enum status note_top(struct answer *answer, const struct generation *gene
 
 static enum status emit_bytes(struct answer *answer, const char *bytes, size_t length, struct error *error) {
     enum { SLICE = 256 };
+    if (answer->sink == NULL) return STATUS_OK;
     for (size_t done = 0; done < length; done += SLICE) {
         char shown[3 * (SLICE + UTF8_BYTES_MAX)]; /* utf8_stream_bound(SLICE) */
         size_t count = utf8_stream_push(&answer->utf8, bytes + done, min_size(SLICE, length - done), shown);
@@ -89,9 +93,25 @@ static enum status emit_bytes(struct answer *answer, const char *bytes, size_t l
     return STATUS_OK;
 }
 
-static enum status emit(struct answer *answer, const struct tokenizer *tokenizer, token_id id,
+/* Passes on what cannot be part of a stop string; *stops: one was found. */
+static enum status emit_scanned(struct answer *answer, const struct generation *generation, const char *piece,
+                                size_t length, bool *stops, struct error *error) {
+    size_t ready;
+    *stops = false;
+    if (generation->stop_count == 0) return emit_bytes(answer, piece, length, error);
+    TRY(stop_scan_push(&answer->scan, generation->stops, generation->stop_count, piece, length, &ready, stops,
+                       error));
+    TRY(emit_bytes(answer, answer->scan.held, ready, error));
+    stop_scan_drop(&answer->scan, ready);
+    return STATUS_OK;
+}
+
+/* The token's text; *stops: it completes a stop string. */
+static enum status emit(struct answer *answer, const struct generation *generation, token_id id, bool *stops,
                         struct error *error) {
-    if (tokenizer == NULL || answer->sink == NULL) return STATUS_OK;
+    const struct tokenizer *tokenizer = generation->tokenizer;
+    *stops = false;
+    if (tokenizer == NULL || (answer->sink == NULL && generation->stop_count == 0)) return STATUS_OK;
     char small[256], *piece = small;
     size_t length = tokenizer_piece(tokenizer, id, false, small, sizeof small);
     if (length > sizeof small) {
@@ -100,13 +120,15 @@ static enum status emit(struct answer *answer, const struct tokenizer *tokenizer
             return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
         length = tokenizer_piece(tokenizer, id, false, piece, length);
     }
-    enum status status = emit_bytes(answer, piece, length, error);
+    enum status status = emit_scanned(answer, generation, piece, length, stops, error);
     if (piece != small) free(piece);
     return status;
 }
 
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) {
     answer->stop = reason;
+    TRY(emit_bytes(answer, answer->scan.held, answer->scan.count, error));
+    answer->scan.count = 0;
     char shown[3 * UTF8_BYTES_MAX]; /* utf8_stream_bound(0) */
     size_t count = utf8_stream_finish(&answer->utf8, shown);
     if (answer->sink == NULL || count == 0) return STATUS_OK;
@@ -124,7 +146,9 @@ enum status answer_take(struct answer *answer, const struct generation *generati
     TRY(note_top(answer, generation, logits, error));
     bool is_end = generation->tokenizer != NULL && tokenizer_is_end(generation->tokenizer, id);
     if (is_end && !generation->ignore_end) return answer_finish(answer, STOP_END, error);
-    TRY(emit(answer, generation->tokenizer, id, error));
+    bool reached_stop;
+    TRY(emit(answer, generation, id, &reached_stop, error));
+    if (reached_stop) return answer_finish(answer, STOP_STRING, error);
     if (generation->token_max >= 0 && answer->tokens.count >= (uint64_t)generation->token_max)
         return answer_finish(answer, STOP_LENGTH, error);
     if (sequence_length(answer->sequence) >= engine_context_size(generation->engine))

@@ -14,12 +14,14 @@
 
 #include "engine/engine.h"
 #include "generate/sampler.h"
+#include "generate/stop_scan.h"
 #include "token/tokenizer.h"
 #include "token/unicode.h"
 
 enum stop_reason {
     STOP_NONE,        /* not yet */
     STOP_END,         /* the model ended its answer */
+    STOP_STRING,      /* the answer's text reached a stop string */
     STOP_LENGTH,      /* token_max was reached */
     STOP_CONTEXT,     /* the context is full */
     STOP_INTERRUPTED, /* the listener stopped it */
@@ -60,6 +62,10 @@ struct generation {
     void *make_engine_context;
     int64_t token_max; /* per answer; -1: no limit */
     bool ignore_end;
+    /* Borrowed, [stop_count], none of them empty.  An answer ends before the first one in its text.  The tokens that
+     * spell it stay in the answer. */
+    const char *const *stops;
+    size_t stop_count;
     size_t top_count; /* likeliest tokens recorded for each sampled one, max GENERATION_TOP_MAX */
     struct generation_figures figures;
 };
@@ -82,6 +88,7 @@ struct answer {
     bool lacks_prompt; /* its prefill found damage */
     bool noted;        /* the listener has the sequence's notice */
     enum stop_reason stop;
+    struct stop_scan scan;
     struct utf8_stream utf8;
     answer_sink *sink; /* may be NULL */
     void *sink_context;

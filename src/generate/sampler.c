@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { REPEAT_MAX = 1 << 20, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
+enum { REPEAT_MAX = 1 << 20, PENALTY_MAX = 100, BINS = 512, BINS_PER_UNIT = 16, BLOCK = 64, LANES = 4 };
 
 /* 16 bytes: every target has such registers; gcc 12 splits wider comparisons without AVX. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
@@ -30,11 +30,28 @@ struct sampler {
     float *maxima; /* [block_count]: most blocks hold no candidate and are skipped by this */
     size_t block_count;
     struct candidate *candidates; /* [vocabulary_size] */
+    struct token_bias *biases;    /* [options.bias_count] */
     int32_t *recent;              /* [options.repeat_last], a ring */
     size_t recent_count, recent_next;
-    uint64_t *penalised; /* [vocabulary_size]: the number of the pick that last penalised a token */
+    uint32_t *occurrences; /* [vocabulary_size]: of each token in recent */
+    uint64_t *penalised;   /* [vocabulary_size]: the number of the pick that last penalised a token */
     uint64_t pick_number;
 };
+
+static enum status check_biases(const struct sampler_options *options, size_t vocabulary_size,
+                                struct error *error) {
+    for (size_t i = 0; i < options->bias_count; i++) {
+        struct token_bias bias = options->biases[i];
+        if (bias.id < 0 || (size_t)bias.id >= vocabulary_size)
+            return error_set(error, STATUS_USAGE, "logit bias of token %d: expected a token from 0 to %zu",
+                             bias.id, vocabulary_size - 1);
+        if (!(bias.bias <= FLT_MAX)) /* NaN too */
+            return error_set(error, STATUS_USAGE,
+                             "logit bias of token %d: %g, expected a number or -infinity", bias.id,
+                             (double)bias.bias);
+    }
+    return STATUS_OK;
+}
 
 static enum status options_check(const struct sampler_options *options, struct error *error) {
     if (!(options->temperature >= 0 && options->temperature <= FLT_MAX))
@@ -47,6 +64,12 @@ static enum status options_check(const struct sampler_options *options, struct e
     if (!(options->repeat_penalty > 0 && options->repeat_penalty <= FLT_MAX))
         return error_set(error, STATUS_USAGE, "repeat penalty %g: expected above 0",
                          (double)options->repeat_penalty);
+    if (!(fabsf(options->presence_penalty) <= PENALTY_MAX))
+        return error_set(error, STATUS_USAGE, "presence penalty %g: expected -%d to %d",
+                         (double)options->presence_penalty, PENALTY_MAX, PENALTY_MAX);
+    if (!(fabsf(options->frequency_penalty) <= PENALTY_MAX))
+        return error_set(error, STATUS_USAGE, "frequency penalty %g: expected -%d to %d",
+                         (double)options->frequency_penalty, PENALTY_MAX, PENALTY_MAX);
     if (options->repeat_last > REPEAT_MAX)
         return error_set(error, STATUS_USAGE, "repeat-last %u: expected at most %d", options->repeat_last,
                          REPEAT_MAX);
@@ -58,6 +81,7 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
     *sampler = NULL;
     ASSERT(vocabulary_size > 0 && vocabulary_size <= INT32_MAX);
     TRY(options_check(options, error));
+    TRY(check_biases(options, vocabulary_size, error));
     struct sampler *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the sampler");
     made->options = *options;
@@ -68,13 +92,18 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
     made->maxima = calloc(made->block_count, sizeof *made->maxima);
     made->candidates = calloc(vocabulary_size, sizeof *made->candidates);
     made->penalised = calloc(vocabulary_size, sizeof *made->penalised);
+    made->occurrences = calloc(vocabulary_size, sizeof *made->occurrences);
     made->recent = calloc(max_size(options->repeat_last, 1), sizeof *made->recent);
+    made->biases = calloc(max_size(options->bias_count, 1), sizeof *made->biases);
     if (made->logits == NULL || made->maxima == NULL || made->candidates == NULL || made->penalised == NULL ||
-        made->recent == NULL) {
+        made->occurrences == NULL || made->recent == NULL || made->biases == NULL) {
         sampler_destroy(made);
         return error_set(error, STATUS_MEMORY, "no memory for the sampler");
     }
     for (size_t i = vocabulary_size; i < made->block_count * BLOCK; i++) made->logits[i] = -INFINITY;
+    if (options->bias_count > 0)
+        memcpy(made->biases, options->biases, options->bias_count * sizeof *made->biases);
+    made->options.biases = made->biases;
     *sampler = made;
     return STATUS_OK;
 }
@@ -85,16 +114,22 @@ void sampler_destroy(struct sampler *sampler) {
     free(sampler->maxima);
     free(sampler->candidates);
     free(sampler->penalised);
+    free(sampler->occurrences);
     free(sampler->recent);
+    free(sampler->biases);
     free(sampler);
 }
 
 void sampler_accept(struct sampler *sampler, int32_t token) {
     size_t capacity = sampler->options.repeat_last;
     if (capacity == 0 || token < 0 || (size_t)token >= sampler->vocabulary_size) return;
+    if (sampler->recent_count == capacity)
+        sampler->occurrences[sampler->recent[sampler->recent_next]]--;
+    else
+        sampler->recent_count++;
+    sampler->occurrences[token]++;
     sampler->recent[sampler->recent_next] = token;
     sampler->recent_next = (sampler->recent_next + 1) % capacity;
-    if (sampler->recent_count < capacity) sampler->recent_count++;
 }
 
 /* The block's maximum; *broken becomes true if it has a NaN or +infinity. */
@@ -125,19 +160,37 @@ static bool take_logits(struct sampler *sampler, const float *logits) {
     return !broken;
 }
 
-/* Applies the penalties (Keskar et al. 2019: towards less likely, for either sign). */
-static void penalise(struct sampler *sampler) {
-    float penalty = sampler->options.repeat_penalty;
+/* The logit of one token becomes another one, which must not be NaN.  Stays below +infinity. */
+static void change_logit(struct sampler *sampler, size_t id, float logit) {
+    size_t block = id / BLOCK;
     bool ignored = false;
+    sampler->logits[id] = fminf(logit, FLT_MAX);
+    sampler->maxima[block] = block_maximum(sampler->logits + block * BLOCK, &ignored);
+}
+
+static void add_biases(struct sampler *sampler) {
+    for (size_t i = 0; i < sampler->options.bias_count; i++) {
+        struct token_bias bias = sampler->biases[i];
+        change_logit(sampler, (size_t)bias.id, sampler->logits[bias.id] + bias.bias);
+    }
+}
+
+static bool has_penalties(const struct sampler_options *options) {
+    return options->repeat_penalty != 1 || options->presence_penalty != 0 || options->frequency_penalty != 0;
+}
+
+static void penalise(struct sampler *sampler) {
+    const struct sampler_options *options = &sampler->options;
+    if (!has_penalties(options)) return;
     sampler->pick_number++;
-    for (size_t i = 0; penalty != 1 && i < sampler->recent_count; i++) {
-        size_t id = (size_t)sampler->recent[i], block = id / BLOCK;
+    for (size_t i = 0; i < sampler->recent_count; i++) {
+        size_t id = (size_t)sampler->recent[i];
         if (sampler->penalised[id] == sampler->pick_number) continue;
         sampler->penalised[id] = sampler->pick_number;
-        float *logit = &sampler->logits[id];
-        float changed = *logit > 0 ? *logit / penalty : *logit * penalty;
-        *logit = fminf(changed, FLT_MAX);
-        sampler->maxima[block] = block_maximum(sampler->logits + block * BLOCK, &ignored);
+        float logit = sampler->logits[id];
+        logit = fminf(logit > 0 ? logit / options->repeat_penalty : logit * options->repeat_penalty, FLT_MAX);
+        logit -= (float)sampler->occurrences[id] * options->frequency_penalty + options->presence_penalty;
+        change_logit(sampler, id, logit);
     }
 }
 
@@ -298,11 +351,14 @@ enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *
             "the model's output is not a number (token %zu: %g): its file or the computation is broken", i,
             (double)logits[i]);
     }
+    add_biases(sampler);
     penalise(sampler);
     int32_t best = likeliest(sampler, &maximum);
     if (best < 0)
         return error_set(error, STATUS_FAILED,
-                         "the model's output rules out every token: its file is broken");
+                         sampler->options.bias_count > 0
+                             ? "the logit biases and the model's output rule out every token"
+                             : "the model's output rules out every token: its file is broken");
     *token = sampler->options.temperature == 0 ? best
                                                : draw(sampler, maximum, select_candidates(sampler, maximum));
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /* sampler: one token from a row of logits.
  *
- * The order of llama.cpp's default chain: repetition penalty, top-k, top-p, min-p, temperature.
+ * The order of llama.cpp's default chain: biases, penalties, top-k, top-p, min-p, temperature.
  * temperature 0 is greedy (the lowest id wins a tie).  The same seed and logits give the same tokens on
  * any thread count: one generator per sampler, one draw per token.
  */
@@ -13,14 +13,26 @@
 #include "base/random.h"
 #include "base/status.h"
 
+struct token_bias {
+    int32_t id;
+    float bias; /* added to the token's logit; -INFINITY: the token is never sampled */
+};
+
 struct sampler_options {
     float temperature;
-    uint32_t top_k;       /* 0: off */
-    float top_p;          /* 1: off */
-    float min_p;          /* 0: off */
-    float repeat_penalty; /* 1: off */
-    uint32_t repeat_last; /* tokens looked back at */
+    uint32_t top_k; /* 0: off */
+    float top_p;    /* 1: off */
+    float min_p;    /* 0: off */
+    /* Of the last repeat_last tokens.  A token that occurs n > 0 times there: a positive logit is divided by
+     * repeat_penalty, a negative one multiplied (Keskar et al. 2019); then n * frequency_penalty + presence_penalty is
+     * subtracted. */
+    float repeat_penalty;    /* 1: off */
+    float presence_penalty;  /* 0: off; -100 to 100 */
+    float frequency_penalty; /* the same */
+    uint32_t repeat_last;    /* tokens looked back at */
     uint64_t seed;
+    const struct token_bias *biases; /* copied; those of one token are added up */
+    size_t bias_count;
 };
 /* llama.cpp's defaults. */
 static inline struct sampler_options sampler_options_default(void) {

@@ -125,6 +125,40 @@ static void a_batch_is_its_answers(void **state) {
     loam_session_destroy(session);
 }
 
+/* The answer's text ends before a stop string; its tokens include those that spell it. */
+static void stop_strings_end_answers(void **state) {
+    (void)state;
+    int32_t expected[ANSWER];
+    char text[1024];
+    size_t length = 0;
+    fresh(PROMPT, NULL, expected);
+    for (size_t t = 0; t < ANSWER; t++)
+        length += loam_token_text(model, expected[t], text + length, sizeof text - length);
+    text[length] = '\0';
+    char stop[3] = {text[length - 4], text[length - 3]};
+    const char *const stops[] = {"no such text", stop};
+    struct loam_session *session = session_with((struct loam_session_options){.context_size = 512});
+    struct loam_prompt asked = {sequence_in(session, NULL), prompt, PROMPT};
+    struct heard heard = {.calls = 0};
+    struct loam_generate_options options = short_answer;
+    options.text = hear;
+    options.context = &heard;
+    options.stops = stops;
+    options.stop_count = 2;
+    OK(loam_generate(session, &asked, 1, &options, &error));
+    assert_int_equal(answer_of(asked.sequence).stop, LOAM_STOP_STRING);
+    assert_int_equal(heard.length[0], (size_t)(strstr(text, stop) - text));
+    assert_memory_equal(heard.text[0], text, heard.length[0]);
+    options.stops = (const char *const[]){""};
+    options.stop_count = 1;
+    assert_int_equal(loam_generate(session, &asked, 1, &options, &error), LOAM_USAGE);
+    assert_non_null(strstr(error.message, "stops[0]"));
+    OK(loam_generate(session, &asked, 1, &short_answer, &error)); /* the last one's are forgotten */
+    expect_tokens(expected, asked.sequence);
+    loam_sequence_destroy(asked.sequence);
+    loam_session_destroy(session);
+}
+
 /* A prompt that continues costs its new tokens; one that departs keeps the shared ones. */
 static void what_a_sequence_holds_is_kept(void **state) {
     (void)state;
@@ -522,6 +556,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_is_its_answers),
+        cmocka_unit_test(stop_strings_end_answers),
         cmocka_unit_test(what_a_sequence_holds_is_kept),
         cmocka_unit_test(steps_are_answers),
         cmocka_unit_test(answers_can_be_stopped),

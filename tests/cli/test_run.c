@@ -186,6 +186,60 @@ static void answers_end_where_they_should(void **state) {
     check_finish(model_path, "-1", "--ctx-size=8", "context", 6);
 }
 
+/* The text of an answer to hello, with or without a stop string. */
+static struct process_result answer_until(const char *stop, const char *option, const char *value) {
+    const char *arguments[] = {"run", "-m",     model_path, "-p",     "hello", "-n",   "12",  "-q", "--temp",
+                               "0",   "--json", json_path,  "--stop", stop,    option, value, NULL};
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    assert_int_equal(result.code, 0);
+    return result;
+}
+
+static void stop_strings_end_the_answer(void **state) {
+    (void)state;
+    struct process_result whole = answer_until("no such text", "--seed", "1");
+    json_t *root = load_json();
+    assert_string_equal(json_string_value(json_object_get(root, "finish_reason")), "length");
+    json_decref(root);
+    size_t length = strlen(whole.output);
+    assert_true(length > 8);
+    char stop[4] = {whole.output[length / 2], whole.output[length / 2 + 1], whole.output[length / 2 + 2]};
+    const char *first = strstr(whole.output, stop);
+    struct process_result cut = answer_until(stop, "--stop", "no such text");
+    assert_int_equal(strlen(cut.output), (size_t)(first - whole.output));
+    assert_memory_equal(cut.output, whole.output, strlen(cut.output));
+    root = load_json();
+    assert_string_equal(json_string_value(json_object_get(root, "finish_reason")), "string");
+    assert_true(json_array_size(json_object_get(root, "output_tokens")) < 12);
+    json_decref(root);
+    process_deinit(&cut);
+    process_deinit(&whole);
+}
+
+/* A token that is never sampled, and one that always is. */
+static void biases_move_tokens(void **state) {
+    (void)state;
+    char *free_choice = TOKENS("-m", model_path, "-p", "hello", "-n", "6", "--temp", "0");
+    int first = atoi(free_choice + 1);
+    char never[32], always[32];
+    snprintf(never, sizeof never, "%d-inf", first);
+    snprintf(always, sizeof always, "%d+1000", first);
+    char *without = TOKENS("-m", model_path, "-p", "hello", "-n", "6", "--temp", "0", "--logit-bias", never);
+    char *only = TOKENS("-m", model_path, "-p", "hello", "-n", "3", "-s", "3", "--logit-bias", always);
+    char expected[64];
+    snprintf(expected, sizeof expected, "[%d,%d,%d]", first, first, first);
+    assert_int_not_equal(atoi(without + 1), first);
+    assert_string_equal(only, expected);
+    char *varied =
+        TOKENS("-m", model_path, "-p", "hello", "-n", "3", "-s", "3", "--logit-bias", always,
+               "--frequency-penalty", "100", "--presence-penalty", "100", "--repeat-penalty", "100");
+    assert_string_not_equal(varied, expected); /* 1000 / 100 - 200 is little */
+    free(free_choice);
+    free(without);
+    free(only);
+    free(varied);
+}
+
 static void several_answers_decode_together(void **state) {
     (void)state;
     char *third = TOKENS("-m", model_path, "-p", "hello", "-n", "6", "-s", "5");
@@ -262,6 +316,12 @@ static void failures_have_their_codes(void **state) {
          2,
          "-n: found -2, expected -1 to 1000000000000000"},
         {{"run", "-m", model_path, "-p"}, 2, "-p needs TEXT"},
+        {{"run", "-m", model_path, "-p", "x", "--stop", ""}, 2, "--stop: found nothing, expected a text"},
+        {{"run", "-m", model_path, "-p", "x", "--logit-bias", "5"}, 2, "--logit-bias: found \"5\""},
+        {{"run", "-m", model_path, "-p", "x", "--logit-bias", "-5+1"}, 2, "--logit-bias: found \"-5+1\""},
+        {{"run", "-m", model_path, "-p", "x", "--logit-bias", "5+nan"}, 2, "logit bias of token 5: nan"},
+        {{"run", "-m", model_path, "-p", "x", "--logit-bias", "9999999+1"}, 2, "expected a token from 0 to"},
+        {{"run", "-m", model_path, "-p", "x", "--presence-penalty", "101"}, 2, "expected -100 to 100"},
         {{"run", "-m", model_path, "-p", "x", "-ctk", "q3"}, 2, "-ctk: found 'q3', expected f16|q8_0"},
 
         {{"run", "-m", model_path, "-p", "x", "--preset", "kvpr"},
@@ -466,6 +526,8 @@ int main(void) {
         cmocka_unit_test(the_same_seed_gives_the_same_tokens),
         cmocka_unit_test(prompts_join_and_ids_stand_for_text),
         cmocka_unit_test(answers_end_where_they_should),
+        cmocka_unit_test(stop_strings_end_the_answer),
+        cmocka_unit_test(biases_move_tokens),
         cmocka_unit_test(several_answers_decode_together),
         cmocka_unit_test(tokens_and_back),
         cmocka_unit_test(a_full_context_is_said),

@@ -196,6 +196,79 @@ static void test_repetition_penalty(void **state) {
     sampler_destroy(sampler);
 }
 
+/* Each occurrence counts for one penalty, the first alone for the other; what leaves the window is forgotten. */
+static void test_presence_and_frequency(void **state) {
+    (void)state;
+    float logits[SMALL] = {2, 3, -1, 0, 1, -2, -3, 2.5F};
+    struct sampler_options options = plain;
+    options.temperature = 0;
+    options.frequency_penalty = 0.375F;
+    options.repeat_last = 3;
+    struct sampler *sampler = make(&options, SMALL);
+    sampler_accept(sampler, 1); /* 3 -> 2.625 */
+    assert_int_equal(pick(sampler, logits), 1);
+    sampler_accept(sampler, 1); /* 2.25 */
+    assert_int_equal(pick(sampler, logits), 7);
+    sampler_accept(sampler, 5), sampler_accept(sampler, 5); /* one of the two is forgotten: 2.625 */
+    assert_int_equal(pick(sampler, logits), 1);
+    sampler_destroy(sampler);
+    options.frequency_penalty = 0;
+    options.presence_penalty = 0.75F;
+    sampler = make(&options, SMALL);
+    sampler_accept(sampler, 1), sampler_accept(sampler, 1); /* 2.25, however often */
+    assert_int_equal(pick(sampler, logits), 7);
+    sampler_accept(sampler, 7); /* 1.75 */
+    assert_int_equal(pick(sampler, logits), 1);
+    sampler_destroy(sampler);
+    options.presence_penalty = -1.5F;
+    options.repeat_penalty = 2; /* divides first: 2 / 2 + 1.5 = 2.5; -1 * 2 + 1.5 = -0.5 */
+    sampler = make(&options, SMALL);
+    sampler_accept(sampler, 0), sampler_accept(sampler, 2);
+    logits[1] = 2.25F, logits[7] = 2.375F;
+    assert_int_equal(pick(sampler, logits), 0);
+    sampler_destroy(sampler);
+}
+
+static void test_biases(void **state) {
+    (void)state;
+    float logits[SMALL] = {2, 3, -1, 0, 1, -2, -INFINITY, 2.5F};
+    struct token_bias biases[] = {{1, -INFINITY}, {0, 0.75F}, {3, 1}, {3, 1.5F}, {6, 100}};
+    struct sampler_options options = plain;
+    struct error error;
+    options.temperature = 0;
+    options.biases = biases;
+    options.bias_count = 2;
+    struct sampler *sampler = make(&options, SMALL);
+    assert_int_equal(pick(sampler, logits), 0); /* 2.75 */
+    sampler_destroy(sampler);
+    options.bias_count = 5; /* 0 + 1 + 1.5 is less than 2.75; what the model excludes stays excluded */
+    biases[1].bias = 0.25F;
+    sampler = make(&options, SMALL);
+    biases[3].bias = 100; /* they are copied */
+    assert_int_equal(pick(sampler, logits), 3);
+    sampler_destroy(sampler);
+    options.temperature = 1;
+    options.bias_count = 1;
+    size_t counts[SMALL];
+    histogram(&options, logits, SMALL, 20000, counts);
+    assert_true(counts[1] == 0 && counts[6] == 0 && counts[0] > 0);
+    struct token_bias all[SMALL];
+    for (int32_t i = 0; i < SMALL; i++) all[i] = (struct token_bias){i, -INFINITY};
+    options.biases = all;
+    options.bias_count = SMALL;
+    sampler = make(&options, SMALL);
+    int32_t token;
+    assert_int_equal(sampler_pick(sampler, logits, &token, &error), STATUS_FAILED);
+    assert_non_null(strstr(error.message, "biases"));
+    sampler_destroy(sampler);
+    static const struct token_bias bad[] = {{-1, 0}, {SMALL, 0}, {1, NAN}, {1, INFINITY}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        options.biases = &bad[i];
+        options.bias_count = 1;
+        assert_int_equal(sampler_create(&sampler, &options, SMALL, &error), STATUS_USAGE);
+    }
+}
+
 static void test_broken_logits(void **state) {
     (void)state;
     struct sampler *sampler = make(&plain, 4);
@@ -218,6 +291,8 @@ static void test_broken_logits(void **state) {
         {.temperature = 1, .top_p = 1, .min_p = -0.1F, .repeat_penalty = 1},
         {.temperature = 1, .top_p = 1, .repeat_penalty = 0},
         {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last = 1u << 31},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = -101},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(sampler_create(&sampler, &bad[i], 4, &error), STATUS_USAGE);
@@ -269,6 +344,8 @@ int main(void) {
         cmocka_unit_test(test_large_vocabulary),
         cmocka_unit_test(test_greedy_and_ties),
         cmocka_unit_test(test_repetition_penalty),
+        cmocka_unit_test(test_presence_and_frequency),
+        cmocka_unit_test(test_biases),
         cmocka_unit_test(test_broken_logits),
         cmocka_unit_test(test_seed),
         cmocka_unit_test(test_top),

@@ -1,0 +1,18 @@
+/* sampling: the options of run and chat that decide which token comes next and where an answer ends. */
+#ifndef LOAM_CLI_SAMPLING_H
+#define LOAM_CLI_SAMPLING_H
+
+#include "cli/option.h"
+#include "generate/sampler.h"
+
+struct sampling {
+    struct sampler_options options; /* its biases are those below; seed: -s, or a new one when that is -1 */
+    struct token_bias biases[OPTION_LIST_MAX];
+    const char *stops[OPTION_LIST_MAX]; /* [stop_count], borrowed from the options */
+    size_t stop_count;
+};
+
+enum status sampling_read(struct sampling *sampling, const struct options *options, struct error *error)
+    STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,29 @@
+/* stop_scan: finds the stop string that is complete first in a text that comes in pieces; of two that end together, the
+ * one that begins first.  How the text is cut makes no difference.
+ *
+ * Text that may be the beginning of a stop string is held back until the next piece decides.  The stop string itself
+ * and what follows are never passed on.
+ */
+#ifndef LOAM_GENERATE_STOP_SCAN_H
+#define LOAM_GENERATE_STOP_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Zeros: nothing is held. */
+struct stop_scan {
+    char *held; /* owned */
+    size_t count, capacity;
+};
+
+/* Appends a piece.  *ready: how many bytes of scan->held can be passed on: stop_scan_drop removes them.  *found: they
+ * are followed by a stop string, and the rest was dropped.  stops: [stop_count], none of them empty. */
+enum status stop_scan_push(struct stop_scan *scan, const char *const *stops, size_t stop_count,
+                           const char *piece, size_t length, size_t *ready, bool *found, struct error *error)
+    STATUS_CHECKED;
+void stop_scan_drop(struct stop_scan *scan, size_t count);
+void stop_scan_deinit(struct stop_scan *scan);
+
+#endif
