@@ -16,6 +16,7 @@
 
 #include <stdlib.h>
 
+#include "attention/dial.h"
 #include "attention/reuse.h"
 #include "attention/tiered.h"
 #include "base/assert.h"
@@ -81,6 +82,13 @@ static struct reuse_shape reuse_shape_of(const struct attention_options *options
                                 .list_rows = options->cache != NULL ? options->kept_max : 0};
 }
 
+static uint64_t dial_state_bytes(const struct attention_options *options) {
+    const struct dial_shape dial = {.layer_count = options->layer_count,
+                                    .kv_head_count = options->kv_head_count,
+                                    .sequence_capacity = options->sequence_capacity};
+    return options->dials ? dial_bytes(&dial) : 0;
+}
+
 /* Of the choice that is made ahead: it takes the other's place where it is decided. */
 static size_t next_rows(const struct attention_options *options, size_t rows) {
     return options->reuses ? rows : options->sequence_capacity;
@@ -93,7 +101,8 @@ uint64_t attention_bytes(const struct attention_options *options) {
     uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
     uint64_t choosing = rows + (options->prefetches ? next_rows(options, rows) : 0);
     uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
-    return tiered_bytes(options) + part + lists + (options->reuses ? reuse_bytes(&reuse) : 0);
+    return tiered_bytes(options) + part + lists + dial_state_bytes(options) +
+           (options->reuses ? reuse_bytes(&reuse) : 0);
 }
 
 enum status attention_create(struct attention **result, struct device *device,
@@ -320,8 +329,8 @@ static size_t rows_together(const struct attention *attention, const struct atte
     for (size_t i = 0; i < layer->operation.item_count; i++)
         *row_count += layer->operation.items[i].row_count;
     bool is_step = *row_count == layer->operation.item_count;
-    const bool follows = select_learns(attention->select) || attention->reuse != NULL;
-    return follows && !is_step ? 1 : attention->part.capacity;
+    const bool row_by_row = select_goes_row_by_row(attention->select) || attention->reuse != NULL;
+    return row_by_row && !is_step ? 1 : attention->part.capacity;
 }
 
 static enum status attend_in_parts(struct attention *attention, struct stream *stream,

@@ -24,6 +24,7 @@ struct attention_options {
     size_t kv_head_count;                        /* of a layer */
     size_t layer_count, head_count, k_dimension; /* for labels */
     bool reuses;                                 /* KV in tiers: labels and lists count in its budget */
+    bool dials;                                  /* the same for what each head picks (dial.h) */
     size_t sequence_capacity;                    /* sequences of a step */
     uint64_t context_size;                       /* tokens of one */
     uint64_t kept_max;      /* that a row chooses; 0: none does (select_options_kept_max) */

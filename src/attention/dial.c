@@ -29,6 +29,12 @@ struct dial {
     uint64_t clock;
 };
 
+uint64_t dial_bytes(const struct dial_shape *shape) {
+    const uint64_t heads = (uint64_t)shape->layer_count * shape->kv_head_count;
+    return sizeof(struct dial) +
+           shape->sequence_capacity * (sizeof(struct dial_sequence) + heads * sizeof(struct dial_head));
+}
+
 enum status dial_create(struct dial **result, const struct dial_shape *shape, struct error *error) {
     struct dial *dial = calloc(1, sizeof *dial);
     *result = NULL;

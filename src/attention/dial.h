@@ -30,6 +30,7 @@ struct dial_shape {
     size_t layer_count, kv_head_count, sequence_capacity;
     double loss; /* above 0 */
 };
+uint64_t dial_bytes(const struct dial_shape *shape); /* that it takes */
 enum status dial_create(struct dial **dial, const struct dial_shape *shape, struct error *error)
     STATUS_CHECKED;
 void dial_destroy(struct dial *dial); /* NULL allowed */

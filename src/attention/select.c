@@ -251,7 +251,7 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
 size_t select_tree_layers(const struct select *select) {
     return select->layout.kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
 }
-bool select_learns(const struct select *select) {
+bool select_goes_row_by_row(const struct select *select) {
     return select->layout.kind == KEY_INDEX_MASS || select->dial != NULL;
 }
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }

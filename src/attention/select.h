@@ -224,8 +224,9 @@ const struct mass_estimate *select_mass_estimates(const struct select *select);
 
 /* Choosing needs all chunks in memory, or selection reads every key for comparison: tiered.h then goes head by head. */
 bool select_scans(const struct select *select);
-/* What a row attends to changes what the next one of its sequence chooses. */
-bool select_learns(const struct select *select);
+/* What a row attends to changes what the next one of its sequence chooses (sums of mass, the dial), so its rows cannot
+ * choose together. */
+bool select_goes_row_by_row(const struct select *select);
 /* Layers whose trees are searched; 0: no tree. */
 size_t select_tree_layers(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */

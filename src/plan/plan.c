@@ -111,6 +111,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .head_count = config->head_count,
                                             .k_dimension = config->k_dimension,
                                             .reuses = plan->select.reuse.kind == REUSE_SIMILARITY,
+                                            .dials = plan->select.loss > 0,
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches};

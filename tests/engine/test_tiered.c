@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "../platform/scratch.h"
+#include "attention/dial.h"
 #include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
@@ -872,6 +873,26 @@ static void lists_of_chosen_rows_are_counted(void **state) {
     }
 }
 
+/* --loss has a number for each sequence, layer and KV head, receipts have none. */
+static void what_the_dial_holds_is_counted(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    uint64_t with_receipt, with_dial;
+    rig_open(&rig, "llama", cpu_features());
+    struct plan options = options_of(&select_hash, KV_F16);
+    options.select.receipt = true;
+    assert_ok(plan_host_bytes_min(&options, &rig.model->config, &with_receipt, &rig.error), rig.error);
+    options.select.loss = 0.05;
+    assert_ok(plan_host_bytes_min(&options, &rig.model->config, &with_dial, &rig.error), rig.error);
+    const struct dial_shape shape = {.layer_count = rig.model->config.layer_count,
+                                     .kv_head_count = rig.model->config.kv_head_count,
+                                     .sequence_capacity = options.sequence_capacity};
+    assert_true(dial_bytes(&shape) >=
+                shape.layer_count * shape.kv_head_count * shape.sequence_capacity * sizeof(double));
+    assert_int_equal(with_dial - with_receipt, dial_bytes(&shape));
+    rig_close(&rig);
+}
+
 /* Without a disk the budget is all there is. */
 static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
@@ -916,6 +937,7 @@ int main(void) {
         cmocka_unit_test(a_damaged_page_is_refused),
         cmocka_unit_test(scans_read_rows),
         cmocka_unit_test(lists_of_chosen_rows_are_counted),
+        cmocka_unit_test(what_the_dial_holds_is_counted),
         cmocka_unit_test(a_budget_without_a_disk_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
