@@ -230,9 +230,17 @@ size_t select_key_index_bytes(const struct select *select) { return select->layo
 
 void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
+    const struct level_layout *level = &select->layout.level;
+    const struct product_layout *product = &select->layout.product;
     size_t parameter = key_index_scored_tokens(&select->layout);
     const bool by_level = select->layout.kind == KEY_INDEX_LEVEL;
-    if (by_level || select->layout.kind == KEY_INDEX_HASH) parameter = options->bits;
+    char codebook[24] = "";
+    if (by_level) parameter = level->planes * level->dimension;
+    if (select->layout.kind == KEY_INDEX_HASH) parameter = select->layout.hash.bits;
+    if (select->layout.kind == KEY_INDEX_PRODUCT) {
+        parameter = product->partitions;
+        snprintf(codebook, sizeof codebook, "-%zux%zu", product->codebook_chunks, product->centroids);
+    }
     if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
     if (select->layout.kind == KEY_INDEX_CLUSTER) parameter = select->layout.cluster_count;
     bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
@@ -240,8 +248,8 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     if (select->layout.kind == KEY_INDEX_ABSTRACT)
         name = select->layout.abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
     const int used =
-        snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
-                 by_level ? "-mean" : "", select->layout.bounds_apart ? "-bounds" : "", parameter,
+        snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
+                 by_level ? "-mean" : "", select->layout.bounds_apart ? "-bounds" : "", codebook, parameter,
                  options->dense_layers, select->weights_digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
     if (select->layout.sample_count > 0)
@@ -302,13 +310,15 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
     uint64_t width = rule->window_only ? (keep > sinks ? keep - sinks : 0)
-                                       : (uint64_t)(options->method->recent_fraction * (double)keep);
+                                       : (uint64_t)(select_recent_fraction(options) * (double)keep);
     if (width > recent) recent = width;
     item->position = position;
     item->candidate_begin = sinks;
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
-    /* Clusters: full without the row's own token, which is not there yet when a layer is expected. */
-    const uint64_t stored = select->layout.kind == KEY_INDEX_CLUSTER ? position : visible;
+    /* Clusters and product codes: full without the row's own token, which is not there yet when a layer is expected. */
+    const bool from_keys =
+        select->layout.kind == KEY_INDEX_CLUSTER || select->layout.kind == KEY_INDEX_PRODUCT;
+    const uint64_t stored = from_keys ? position : visible;
     const uint64_t complete = stored / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     if (key_index_needs_full_chunks(&select->layout) && item->candidate_end > complete && !rule->window_only)
         item->candidate_end = complete; /* the others have no codes yet */

@@ -69,7 +69,7 @@ struct select_method {
 };
 
 extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
-    select_h2o, select_lowrank, select_tree, select_cluster, select_exact;
+    select_h2o, select_lowrank, select_tree, select_cluster, select_product, select_exact;
 extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
 extern const size_t select_method_count;
 const struct select_method *select_method_find(const char *name); /* NULL: none */
@@ -103,11 +103,13 @@ struct select_options {
     /* A keep that is a fraction takes at least so many units (tokens, pages, leaves) beside the window: the same
      * fraction of a short context is few pieces, and a head needs some places (docs/evaluation.md). */
     size_t units_min;
-    size_t page;    /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
-    size_t bits;    /* hash: of a code */
-    size_t columns; /* lowrank: of a partial key; 0: a fifth of the head, as published */
-    size_t leaf;    /* tree: tokens of a leaf */
-    size_t take;    /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
+    size_t page;       /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
+    size_t bits;       /* of a code; 0: hash 128, pq 6 */
+    size_t partitions; /* pq: of a key, each with codes of its own */
+    size_t codebook;   /* pq: tokens whose centroids a code may name */
+    size_t columns;    /* lowrank: of a partial key; 0: a fifth of the head, as published */
+    size_t leaf;       /* tree: tokens of a leaf */
+    size_t take; /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
     enum tree_rank rank; /* tree: what leaves are ranked by */
     bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
@@ -121,6 +123,8 @@ struct select_options {
      * chunk, which are kept beside it whatever ranks (receipt.h, device/key_sample.h).  What is chosen is the same. */
     bool receipt;
     size_t sampled_keys;
+    /* Of keep that goes to the most recent tokens, if it is more than the method's own. */
+    double recent_fraction;
     double
         loss; /* above 0: what each KV head may leave out; how much it picks follows (dial.h), up to keep.  Needs
                   * estimates, as receipt has them. */

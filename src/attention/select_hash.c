@@ -19,11 +19,15 @@
 static const uint64_t RANDOM_SEED =
     0x6861746173656564; /* any; a file written with one seed is read with it */
 
-enum { DIMENSION_MAX = 1024 };
+enum { DIMENSION_MAX = 1024, BITS_DEFAULT = 128 };
+
+static size_t code_bits(const struct select_options *options) {
+    return options->bits != 0 ? options->bits : BITS_DEFAULT;
+}
 
 static bool fits_levels(const struct select_options *options, const struct select_shape *shape) {
-    return options->bits % shape->k_dimension == 0 &&
-           level_fits(shape->k_dimension, options->bits / shape->k_dimension);
+    return code_bits(options) % shape->k_dimension == 0 &&
+           level_fits(shape->k_dimension, code_bits(options) / shape->k_dimension);
 }
 
 static bool uses_levels(const struct select_options *options, const struct select_shape *shape) {
@@ -37,9 +41,9 @@ static bool uses_levels(const struct select_options *options, const struct selec
 
 static enum status check_options(const struct select_options *options, const struct select_shape *shape,
                                  struct error *error) {
-    if (options->bits == 0 || options->bits % 32 != 0 || options->bits > HASH_BITS_MAX)
+    if (code_bits(options) % 32 != 0 || code_bits(options) > HASH_BITS_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: bits=%zu, expected a multiple of 32 up to %d",
-                         options->bits, HASH_BITS_MAX);
+                         code_bits(options), HASH_BITS_MAX);
     if (options->group == SELECT_GROUP_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: group=max, expected sum or softmax");
     if (!options->norms && (options->group == SELECT_GROUP_SOFTMAX || options->code == SELECT_CODE_LEVEL))
@@ -49,7 +53,7 @@ static enum status check_options(const struct select_options *options, const str
             error, STATUS_USAGE,
             "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
             "with code=level",
-            options->bits, shape->k_dimension, LEVEL_PLANES_MAX);
+            code_bits(options), shape->k_dimension, LEVEL_PLANES_MAX);
     return STATUS_OK;
 }
 
@@ -60,11 +64,11 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     layout->aggregate = select_aggregate(options, by_level ? SCORE_SOFTMAX : SCORE_SUM);
     if (by_level) {
         layout->kind = KEY_INDEX_LEVEL;
-        level_layout_init(&layout->level, shape->k_dimension, options->bits / shape->k_dimension);
+        level_layout_init(&layout->level, shape->k_dimension, code_bits(options) / shape->k_dimension);
         layout->bytes = layout->level.bytes;
     } else {
         layout->kind = KEY_INDEX_HASH;
-        hash_layout_init(&layout->hash, options->bits);
+        hash_layout_init(&layout->hash, code_bits(options));
         layout->bytes = layout->hash.bytes;
         layout->use_norms = options->norms;
     }
@@ -123,7 +127,7 @@ static enum status rotations(uint16_t *weights, size_t layer_index, const struct
 static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error) {
-    size_t bits = options->bits, first_layer = options->dense_layers;
+    size_t bits = code_bits(options), first_layer = options->dense_layers;
     if (uses_levels(options, shape)) return rotations(weights, layer_index, shape, options, error);
     size_t layer_size = shape->kv_head_count * shape->k_dimension * bits;
     bool has_codes = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
@@ -136,7 +140,7 @@ static enum status weights(uint16_t *weights, size_t layer_index, const struct s
         return error_set(error, STATUS_MODEL, "%s: blk.%zu.hash_%zu: found nothing, expected a tensor",
                          calibration->path, layer_index, bits);
     *fallback = "select=hash: no calibration of this model was found; its codes are of random hyperplanes";
-    if (layer_index == first_layer) return random_weights(weights, shape, options->bits, error);
+    if (layer_index == first_layer) return random_weights(weights, shape, code_bits(options), error);
     memcpy(weights, weights - layer_size, layer_size * sizeof *weights); /* the same for every layer */
     return STATUS_OK;
 }

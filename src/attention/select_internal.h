@@ -40,6 +40,11 @@ enum status select_layout_abstracts(struct key_index_layout *layout, const struc
 /* The layout of the key index that the options come to. */
 enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
                                   const struct select_shape *shape, struct error *error) STATUS_CHECKED;
+/* Of keep that goes to the most recent tokens, if that is more than `recent`. */
+static inline double select_recent_fraction(const struct select_options *options) {
+    return options->recent_fraction > options->method->recent_fraction ? options->recent_fraction
+                                                                       : options->method->recent_fraction;
+}
 /* Whether options.units_min counts. */
 static inline bool select_has_units_min(const struct select_options *options,
                                         const struct select_rule *rule) {

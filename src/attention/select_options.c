@@ -12,8 +12,8 @@
 /* ---- methods ---- */
 
 const struct select_method *const select_methods[] = {
-    &select_all, &select_window,  &select_quest, &select_meanstd, &select_hash,
-    &select_h2o, &select_lowrank, &select_tree,  &select_cluster, &select_exact};
+    &select_all,     &select_window, &select_quest,   &select_meanstd, &select_hash, &select_h2o,
+    &select_lowrank, &select_tree,   &select_cluster, &select_product, &select_exact};
 const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
 
 const struct select_method *select_method_find(const char *name) {
@@ -31,7 +31,8 @@ struct select_options select_options_default(void) {
                                    .recent = 64,
                                    .dense_layers = 2,
                                    .units_min = 11,
-                                   .bits = 128,
+                                   .partitions = 2,
+                                   .codebook = 1024,
                                    .leaf = 8,
                                    .estimate = true,
                                    .sampled_keys = 4,
@@ -52,6 +53,8 @@ static const struct setting {
     {"units_min", NULL, offsetof(struct select_options, units_min), false},
     {"page", NULL, offsetof(struct select_options, page), false},
     {"bits", NULL, offsetof(struct select_options, bits), false},
+    {"partitions", NULL, offsetof(struct select_options, partitions), false},
+    {"codebook", NULL, offsetof(struct select_options, codebook), false},
     {"norms", NULL, offsetof(struct select_options, norms), true},
     {"columns", NULL, offsetof(struct select_options, columns), false},
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
@@ -81,6 +84,7 @@ static const struct real_setting {
      "a number from -1 to 2, above 1: reuses nothing"},
     {"loss", offsetof(struct select_options, loss), 0, 1,
      "a share of the attention, 0 to 1; 0: keep decides"},
+    {"recent_fraction", offsetof(struct select_options, recent_fraction), 0, 1, "a fraction of keep, 0 to 1"},
     {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
     {"reused", offsetof(struct select_options, reuse.reused), 0, 1, "a fraction of the lists, 0 to 1"},
     {"epsilon", offsetof(struct select_options, reuse.epsilon), -2, 2, "a number from -2 to 2"},
@@ -211,12 +215,12 @@ enum { SAMPLED_KEYS_LIMIT = 16 };
 
 static enum status add_samples(struct key_index_layout *layout, const struct select_options *options,
                                const struct select_shape *shape, struct error *error) {
-    if (options->loss > 0 && options->method->recent_fraction > 0)
-        return error_set(
-            error, STATUS_USAGE,
-            "select=%s: loss= needs a method that picks its tokens; quest, meanstd, hash, lowrank, tree "
-            "and exact do",
-            options->method->name);
+    if (options->loss > 0 && select_recent_fraction(options) > 0)
+        return error_set(error, STATUS_USAGE,
+                         "select=%s: loss= needs a method that picks all its tokens by a score, and "
+                         "recent_fraction=0; quest, "
+                         "meanstd, hash, lowrank, tree, cluster, pq and exact are such methods",
+                         options->method->name);
     if ((!options->receipt && options->loss == 0) || options->method == &select_all) return STATUS_OK;
     if (options->sampled_keys == 0 || options->sampled_keys > SAMPLED_KEYS_LIMIT)
         return error_set(error, STATUS_USAGE, "sampled_keys=%zu, expected 1 to %d of each 64",
@@ -231,11 +235,11 @@ static enum status add_samples(struct key_index_layout *layout, const struct sel
 static enum status check_alpha(const struct select_options *options, const struct key_index_layout *layout,
                                struct error *error) {
     const bool by_product = layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_LEVEL ||
-                            layout->kind == KEY_INDEX_KEYS;
+                            layout->kind == KEY_INDEX_PRODUCT || layout->kind == KEY_INDEX_KEYS;
     if (options->alpha == 0 || (by_product && layout->aggregate != SCORE_SUM)) return STATUS_OK;
     return error_set(
         error, STATUS_USAGE,
-        "select=%s: alpha=%g needs scores that are products of query and key, of lowrank, exact or "
+        "select=%s: alpha=%g needs scores that are products of query and key, of lowrank, pq, exact or "
         "hash with code=level, by group=max or softmax",
         options->method->name, options->alpha);
 }
@@ -273,7 +277,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     uint64_t keep = select_keep_tokens(options->keep, context_size), recent = options->recent;
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
-                                      : (uint64_t)(options->method->recent_fraction * (double)keep);
+                                      : (uint64_t)(select_recent_fraction(options) * (double)keep);
     if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
     if (select_has_units_min(options, &rule) && keep < window + options->units_min * unit)

@@ -164,6 +164,15 @@ enum key_index_kind {
     /* Clusters of a full chunk's keys: their centroids, sizes and mean values, and each token's cluster (cluster.h).  A
      * token has its cluster's score.  Tokens of a chunk that is not full have none. */
     KEY_INDEX_CLUSTER,
+    /* Product codes of a full chunk's keys, and centroids that it adds to the codebook (product_codes.h).  Tokens of a
+     * chunk that is not full have none. */
+    KEY_INDEX_PRODUCT,
+};
+
+struct product_layout {
+    size_t partitions; /* of a key; k_dimension / partitions is a multiple of 8 */
+    size_t centroids;  /* that a chunk adds to the codebook of a partition */
+    size_t codebook_chunks;
 };
 
 struct key_index_layout {
@@ -181,14 +190,15 @@ struct key_index_layout {
      * tokens][2][k_dimension] halves from bounds_offset on (abstract.h, ABSTRACT_MIN_MAX).  They do not rank. */
     bool has_bounds, bounds_apart;
     size_t bounds_offset;
-    bool use_norms;       /* KEY_INDEX_HASH */
-    size_t columns;       /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    bool use_norms; /* KEY_INDEX_HASH */
+    size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
+    struct product_layout product;
     size_t cluster_count; /* KEY_INDEX_CLUSTER: of a chunk */
     bool estimates_rest;  /* KEY_INDEX_CLUSTER: attend_rest follows attend_rows */
     /* The number of randomly drawn keys of each chunk in the block, from sample_offset (a multiple of 16) on, for
      * sample_mass (key_sample.h).  0: none. */
     size_t sample_count, sample_offset;
-    /* Over the heads of a group.  KEY_INDEX_HASH, _LEVEL: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
+    /* Over the heads of a group.  KEY_INDEX_HASH, _LEVEL, _PRODUCT: SCORE_SUM or _SOFTMAX; KEY_INDEX_MASS has none. */
     enum score_aggregate aggregate;
 };
 
@@ -196,12 +206,14 @@ struct key_index_layout {
 static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
     return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
            layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
-           layout->kind == KEY_INDEX_KEYS || layout->kind == KEY_INDEX_CLUSTER;
+           layout->kind == KEY_INDEX_KEYS || layout->kind == KEY_INDEX_CLUSTER ||
+           layout->kind == KEY_INDEX_PRODUCT;
 }
 
 /* Whether tokens of a chunk that is not full yet cannot be scored. */
 static inline bool key_index_needs_full_chunks(const struct key_index_layout *layout) {
-    return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER;
+    return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER ||
+           layout->kind == KEY_INDEX_PRODUCT;
 }
 
 /* Tokens that one score is of. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 const struct axis_info axis_table[AXIS_COUNT] = {
-    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|cluster|exact", "pq"},
+    [AXIS_SELECT] = {"select", "all|window|quest|meanstd|hash|h2o|lowrank|tree|cluster|pq|exact", ""},
     [AXIS_REUSE] = {"reuse", "none|similarity|lru|lfu", ""},
     [AXIS_SPECULATE] = {"speculate", "none|next-layer", ""},
     [AXIS_PLACE] = {"place", "even|persistent", "hot"},
@@ -73,8 +73,14 @@ const struct preset preset_table[] = {
      .summary = "clusters of keys, and an estimate of the rest (RetroInfer)",
      .methods = {"cluster", FIXED_AXES},
      .keep = "1.8%"},
+    /* As published, but for the codebook, which is of the 1,024 tokens before a token. */
+    {.name = "pqcache",
+     .summary = "tokens by product codes of their keys (PQCache)",
+     .methods = {"pq", FIXED_AXES},
+     .keep = "10%",
+     .settings = "sinks=32,recent_fraction=0.5",
+     .disk_settings = "reuse=lfu"},
     /* Not built yet. */
-    {.name = "pqcache", .summary = "product-quantised keys (PQCache)"},
     {.name = "kvpr", .summary = "part of K and V computed again (KVPR)"},
     {.name = "auto", .summary = "chosen by measurement"},
 };

@@ -132,8 +132,8 @@ static void same_logits(const char *architecture, struct plan options, bool disk
 }
 
 static const struct select_method *const METHODS[] = {
-    &select_all,     &select_hash,   &select_tree, &select_quest, &select_meanstd,
-    &select_lowrank, &select_window, &select_h2o,  &select_exact, &select_cluster};
+    &select_all,    &select_hash, &select_tree,  &select_quest,   &select_meanstd, &select_lowrank,
+    &select_window, &select_h2o,  &select_exact, &select_cluster, &select_product};
 enum { METHOD_COUNT = sizeof METHODS / sizeof METHODS[0] };
 
 static void kv_in_device_memory(void **state) {

@@ -14,15 +14,15 @@
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 400, CONTEXT = 512, METHODS = 9 };
+enum { PROMPT = 400, CONTEXT = 512, METHODS = 10 };
 
 static const struct select_method *const methods[METHODS] = {
-    &select_window, &select_quest, &select_meanstd, &select_hash,   &select_h2o,
-    &select_tree,   &select_exact, &select_lowrank, &select_cluster};
+    &select_window, &select_quest, &select_meanstd, &select_hash,    &select_h2o,
+    &select_tree,   &select_exact, &select_lowrank, &select_cluster, &select_product};
 
 /* What ranks is of chunks that are full. */
 static bool needs_full_chunks(const struct select_method *method) {
-    return method == &select_hash || method == &select_cluster;
+    return method == &select_hash || method == &select_cluster || method == &select_product;
 }
 
 struct rig {
@@ -146,7 +146,8 @@ struct watch {
 static uint64_t unit_of(const struct select_options *options) {
     const struct select_method *method = options->method;
     bool pages = method == &select_quest || method == &select_meanstd;
-    bool tokens = method == &select_hash || method == &select_lowrank || method == &select_exact;
+    bool tokens = method == &select_hash || method == &select_lowrank || method == &select_product ||
+                  method == &select_exact;
     if (method == &select_tree) return options->leaf;
     if (options->page > 0 && (pages || tokens)) return options->page;
     return pages ? 16 : 1;
@@ -260,7 +261,8 @@ static void check_shares(void *context, const struct select_event *event) {
     if (options->method->recent_fraction * (double)watch->keep > (double)recent)
         recent = (uint64_t)(options->method->recent_fraction * (double)watch->keep);
     const uint64_t growing = event->position % KV_CHUNK_TOKENS + 1; /* of the chunk that is not full */
-    if (options->method == &select_cluster && recent < growing) recent = growing;
+    const bool from_keys = options->method == &select_cluster || options->method == &select_product;
+    if (from_keys && recent < growing) recent = growing;
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
     for (size_t head = 0; head < watch->kv_heads; head++) {
         double gone = pow(1 - (double)watch->keep / visible, expected_fractions[event->layer_index][head]);

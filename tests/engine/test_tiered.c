@@ -21,11 +21,15 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum { DEEP = 6, PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 7, BLOCK = 96 };
+enum { DEEP = 6, PROMPT = 1400, CONTEXT = 2048, STEPS = 12, SEQUENCES = 3, METHODS = 8, BLOCK = 96 };
 
-static const struct select_method *const methods[METHODS + 1] = {
-    &select_all,  &select_window,  &select_quest, &select_meanstd, &select_hash,
-    &select_tree, &select_cluster, &select_exact}; /* beyond METHODS: keeps no key index, and reads no 4-bit rows */
+static const struct
+    select_method
+        *const
+            methods
+                [METHODS + 1] = {&select_all,  &select_window, &select_quest,   &select_meanstd,
+                                 &select_hash, &select_tree,   &select_cluster, &select_product,
+                                 &select_exact}; /* beyond METHODS: keeps no key index, and reads no 4-bit rows */
 
 /* What full chunks are: rows, 4 bits, or some of both. */
 enum form { ROWS, Q4, MIXED };

@@ -1,5 +1,6 @@
 /* key_index_build on the cpu.  A unit is one KV head of one chunk of an item: it reads the stored keys and writes the
- * chunk's block, so units share nothing.  The nodes of several chunks of a tree are built in a second pass. */
+ * chunk's block, so units share nothing.  The nodes of several chunks of a tree are built in a second pass.  Where a
+ * block needs those before it, a unit is all chunks of a KV head, in order. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -23,10 +24,14 @@ static size_t scratch_layout(uint8_t *memory, const struct kv_layout *kv, struct
     size_t keys = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
     size_t value = cpu_scratch_add(&used, kv->v_dimension * sizeof(float));
     size_t norms = cpu_scratch_add(&used, KV_CHUNK_TOKENS * sizeof(float));
+    size_t centroids = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
     size_t codes = cpu_scratch_add(&used, (size_t)KV_CHUNK_TOKENS * HASH_CODE_BYTES_MAX);
     if (memory != NULL)
-        *scratch = (struct build_scratch){(float *)(void *)(memory + keys), (float *)(void *)(memory + value),
-                                          (float *)(void *)(memory + norms), memory + codes};
+        *scratch = (struct build_scratch){.keys = (float *)(void *)(memory + keys),
+                                          .value = (float *)(void *)(memory + value),
+                                          .norms = (float *)(void *)(memory + norms),
+                                          .centroids = (float *)(void *)(memory + centroids),
+                                          .codes = memory + codes};
     return used;
 }
 
@@ -36,35 +41,49 @@ static size_t item_chunks(const struct attend_item *item) {
     return (size_t)(last / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS + 1);
 }
 
+/* Units of a KV head of an item. */
+static size_t head_units(const struct build_run *run, const struct attend_item *item) {
+    const size_t chunks = item_chunks(item);
+    return run->scorer->builds_in_order ? min_size(chunks, 1) : chunks;
+}
+
+/* The item's chunk `index`, counted from that of its first row. */
+static void build_chunk(const struct build_run *run, const struct attend_item *item, size_t head,
+                        size_t index, bool above, const struct build_scratch *scratch) {
+    const struct key_index_operation *operation = run->operation;
+    const uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + index, first = chunk * KV_CHUNK_TOKENS;
+    const uint64_t row_end = item->position_first + item->row_count;
+    ASSERT(item->view.key_index != NULL);
+    void *const *blocks = item->view.key_index + head * item->view.chunk_stride;
+    const struct build_unit unit = {
+        .kv = item->view.layout,
+        .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
+        .block = blocks[chunk],
+        .blocks = blocks,
+        .chunk_index = chunk,
+        .kv_head = head,
+        .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
+        .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
+    if (above) { /* of blocks that other units wrote before the barrier */
+        run->scorer->build_above(operation->layout, blocks, chunk, &unit);
+        return;
+    }
+    if (run->scorer->build != NULL) run->scorer->build(run->device, operation, &unit, scratch);
+    if (operation->layout->sample_count > 0) cpu_key_sample_build(run->device, operation, &unit, scratch);
+}
+
 static void build_range(const struct build_run *run, struct range range, bool above,
                         const struct build_scratch *scratch) {
-    const struct key_index_operation *operation = run->operation;
-    size_t heads = operation->kv_head_count, before = 0;
-    for (size_t i = 0; i < operation->item_count && before < range.end; i++) {
-        const struct attend_item *item = &operation->items[i];
-        size_t units = item_chunks(item) * heads, end = min_size(range.end, before + units);
-        uint64_t row_end = item->position_first + item->row_count;
+    const size_t heads = run->operation->kv_head_count;
+    size_t before = 0;
+    for (size_t i = 0; i < run->operation->item_count && before < range.end; i++) {
+        const struct attend_item *item = &run->operation->items[i];
+        const size_t units = head_units(run, item) * heads, end = min_size(range.end, before + units);
         for (size_t index = max_size(range.begin, before); index < end; index++) {
-            size_t head = (index - before) % heads;
-            uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + (index - before) / heads;
-            uint64_t first = chunk * KV_CHUNK_TOKENS;
-            ASSERT(item->view.key_index != NULL);
-            void *const *blocks = item->view.key_index + head * item->view.chunk_stride;
-            const struct build_unit unit = {
-                .kv = item->view.layout,
-                .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
-                .block = blocks[chunk],
-                .chunk_index = chunk,
-                .kv_head = head,
-                .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
-                .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
-            if (above) /* of blocks that other units wrote before the barrier */
-                run->scorer->build_above(operation->layout, blocks, chunk, &unit);
-            else {
-                if (run->scorer->build != NULL) run->scorer->build(run->device, operation, &unit, scratch);
-                if (operation->layout->sample_count > 0)
-                    cpu_key_sample_build(run->device, operation, &unit, scratch);
-            }
+            const size_t head = (index - before) % heads, first = (index - before) / heads;
+            const size_t chunks = run->scorer->builds_in_order ? item_chunks(item) : 1;
+            for (size_t chunk = first; chunk < first + chunks; chunk++)
+                build_chunk(run, item, head, chunk, above, scratch);
         }
         before += units;
     }
@@ -86,11 +105,11 @@ void cpu_key_index_build(struct stream *stream, const struct key_index_operation
     struct cpu_device *device = stream->device;
     struct build_run run = {.device = device, .operation = operation};
     size_t rows = 0;
+    run.scorer = cpu_scorer_of(operation->layout);
     for (size_t i = 0; i < operation->item_count; i++) {
-        run.unit_count += item_chunks(&operation->items[i]) * operation->kv_head_count;
+        run.unit_count += head_units(&run, &operation->items[i]) * operation->kv_head_count;
         rows += operation->items[i].row_count;
     }
-    run.scorer = cpu_scorer_of(operation->layout);
     if (run.unit_count == 0 || (run.scorer->build == NULL && operation->layout->sample_count == 0)) return;
     const struct kv_layout *kv = operation->items[0].view.layout;
     struct build_scratch unused;

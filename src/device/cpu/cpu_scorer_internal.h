@@ -10,13 +10,14 @@ struct build_unit {
     const struct kv_layout *kv;
     const void *chunk;
     void *block;
+    void *const *blocks; /* of the KV head, by chunk */
     uint64_t chunk_index;
     size_t kv_head, token_begin, token_end; /* within the chunk */
 };
 
-/* Of a thread: keys of a chunk, one value row, then codes and norms. */
+/* Of a thread: keys of a chunk, one value row, then codes, norms and centroids, [KV_CHUNK_TOKENS][k_dimension]. */
 struct build_scratch {
-    float *keys, *value, *norms;
+    float *keys, *value, *norms, *centroids;
     uint8_t *codes;
 };
 
@@ -49,6 +50,7 @@ struct cpu_scorer {
     /* The chunk's block, for rows whose keys are stored; NULL: there is none. */
     void (*build)(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch);
+    bool builds_in_order; /* a block needs those of the chunks before it */
     /* What is built of several chunks' blocks once all of them exist.  NULL: nothing. */
     void (*build_above)(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
                         const struct build_unit *unit);
@@ -74,7 +76,7 @@ static inline const float *range_query(const struct score_range *range) {
 }
 
 extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_level, cpu_scorer_partial,
-    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_cluster, cpu_scorer_keys;
+    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_cluster, cpu_scorer_product, cpu_scorer_keys;
 
 const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 
