@@ -10,46 +10,18 @@
 
 #include "../platform/scratch.h"
 #include "device/walled_device.h"
+#include "engine/decode_rig.h"
 #include "engine/engine.h"
 #include "eval/recall.h"
-#include "model/tiny_calibration.h"
-#include "model/tiny_model.h"
 
 enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
 
 enum walls { CPU, WALLED, WALLED_APART }; /* apart: operations do not reach the host's memory */
 
-struct rig {
-    struct device *device;
-    struct model *model;
-    char *calibration; /* owned: its path */
-    int32_t tokens[PROMPT + STEPS];
-    size_t width;
-    struct error error;
-};
-
-static void rig_open(struct rig *rig, const char *architecture, enum walls walls) {
-    struct random random;
-    struct tiny_model tiny = tiny_model_default(architecture);
+static void rig_open(struct decode_rig *rig, const char *architecture, enum walls walls) {
     const struct device_options options = {.thread_count = THREADS, .mask = cpu_features()};
-    tiny.head_dimension = 32;
-    tiny.layer_count = 4;
-    if (walls == CPU)
-        assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
-    else
-        rig->device = walled_device_create(&options, walls == WALLED);
-    tiny_model_load_on(&tiny, "memory_kinds", rig->device, &rig->model);
-    rig->calibration = tiny_calibration_write(rig->model);
-    rig->width = tiny.vocabulary_size;
-    random_init(&random, 7);
-    tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT + STEPS);
-}
-
-static void rig_close(struct rig *rig) {
-    unlink(rig->calibration);
-    free(rig->calibration);
-    model_destroy(rig->model);
-    device_destroy(rig->device);
+    struct device *device = walls == CPU ? NULL : walled_device_create(&options, walls == WALLED);
+    decode_rig_open(rig, "memory_kinds", architecture, device, PROMPT + STEPS, 7);
 }
 
 static struct plan options_of(const struct select_method *method) {
@@ -67,7 +39,7 @@ static struct plan options_of(const struct select_method *method) {
 }
 
 /* Half of what all KV takes beyond the minimum, so that chunks come and go. */
-static void on_disk(const struct rig *rig, struct plan *options, const char *directory) {
+static void on_disk(const struct decode_rig *rig, struct plan *options, const char *directory) {
     struct error error;
     uint64_t bytes_min;
     options->disk_directory = directory;
@@ -75,27 +47,13 @@ static void on_disk(const struct rig *rig, struct plan *options, const char *dir
     options->host_bytes = bytes_min + (128 << 10);
 }
 
-/* A prompt, then steps: logits are added to all[STEPS][width]. */
-static void decode(struct rig *rig, struct engine *engine, struct sequence *sequence, float *all) {
-    for (size_t step = 0; step < STEPS; step++) {
-        const float *logits;
-        const int32_t *token = &rig->tokens[PROMPT + step];
-        assert_ok(engine_step(engine, &sequence, token, 1, &logits, &rig->error), rig->error);
-        memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
-    }
-}
-
-static float *run(struct rig *rig, const struct plan *options, struct kv_tier_statistics *did,
+/* Logits of all steps behind the prompt, [STEPS][width]; the caller frees. */
+static float *run(struct decode_rig *rig, const struct plan *options, struct kv_tier_statistics *did,
                   uint64_t *reused) {
     struct engine *engine;
-    struct sequence *sequence;
-    float *all = calloc(STEPS * rig->width, sizeof *all);
-    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
-    assert_non_null(all);
     assert_ok(engine_create(&engine, rig->model, options, NULL, &rig->error), rig->error);
-    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
-    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
-    decode(rig, engine, sequence, all);
+    struct sequence *sequence = decode_rig_prompt(rig, engine, PROMPT);
+    float *all = decode_rig_steps(rig, engine, sequence, STEPS);
     assert_ok(sequence_flush(sequence, &rig->error), rig->error);
     *did = engine_tier_statistics(engine);
     *reused = sequence_reused_tokens(sequence);
@@ -109,7 +67,7 @@ static void same_logits(const char *architecture, struct plan options, bool disk
     float *logits[2][2] = {{NULL}};
     size_t runs = disk ? 2 : 1, width = 0;
     for (size_t side = 0; side < 2; side++) {
-        struct rig rig = {0};
+        struct decode_rig rig;
         struct scratch scratch;
         struct kv_tier_statistics did;
         uint64_t reused;
@@ -124,7 +82,7 @@ static void same_logits(const char *architecture, struct plan options, bool disk
         }
         width = rig.width;
         scratch_destroy(&scratch);
-        rig_close(&rig);
+        decode_rig_close(&rig);
     }
     for (size_t i = 0; i < runs; i++)
         assert_memory_equal(logits[0][i], logits[1][i], STEPS * width * sizeof(float));
@@ -165,7 +123,7 @@ static void key_index_built_from_pages(void **state) {
     float *logits[2] = {NULL};
     size_t width = 0;
     for (size_t side = 0; side < 2; side++) {
-        struct rig rig = {0};
+        struct decode_rig rig;
         struct scratch scratch;
         struct kv_tier_statistics did;
         uint64_t reused;
@@ -180,7 +138,7 @@ static void key_index_built_from_pages(void **state) {
         assert_true(reused > 0);
         width = rig.width;
         scratch_destroy(&scratch);
-        rig_close(&rig);
+        decode_rig_close(&rig);
     }
     assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
     free(logits[0]);
@@ -196,11 +154,10 @@ static void copies_fills_and_observers(void **state) {
     struct select_statistics did[2];
     size_t width = 0;
     for (size_t side = 0; side < 2; side++) {
-        struct rig rig = {0};
+        struct decode_rig rig;
         struct engine *source_engine, *engine;
-        struct sequence *source, *sequence;
+        struct sequence *sequence;
         struct recall recall;
-        const struct prefill_request request = {.tokens = rig.tokens, .token_count = 300};
         rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
         const struct plan plain = options_of(&select_all);
         struct plan options = options_of(&select_tree);
@@ -209,16 +166,14 @@ static void copies_fills_and_observers(void **state) {
         const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
                                            config->k_dimension, config->attention_scale};
         assert_ok(engine_create(&source_engine, rig.model, &plain, NULL, &rig.error), rig.error);
-        assert_ok(sequence_create(&source, source_engine, &rig.error), rig.error);
-        assert_ok(engine_prefill(source_engine, source, &request, NULL, &rig.error), rig.error);
+        struct sequence *source = decode_rig_prompt(&rig, source_engine, 300);
         assert_ok(engine_create(&engine, rig.model, &options, NULL, &rig.error), rig.error);
         assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
         assert_ok(engine_copy(engine, sequence, source, 300, &rig.error), rig.error);
         assert_ok(engine_fill_random(engine, sequence, 400, 5, &rig.error), rig.error);
         assert_ok(recall_create(&recall, &shape, CONTEXT, &rig.error), rig.error);
         attention_set_observer(engine_attention(engine), recall_add, &recall);
-        logits[side] = calloc(STEPS * rig.width, sizeof(float));
-        decode(&rig, engine, sequence, logits[side]);
+        logits[side] = decode_rig_steps(&rig, engine, sequence, STEPS);
         cells[side] = *recall_get(&recall, 2, 1);
         did[side] = attention_statistics(engine_attention(engine));
         recall_destroy(&recall);
@@ -227,7 +182,7 @@ static void copies_fills_and_observers(void **state) {
         sequence_destroy(sequence);
         engine_destroy(source_engine);
         engine_destroy(engine);
-        rig_close(&rig);
+        decode_rig_close(&rig);
     }
     assert_memory_equal(logits[0], logits[1], STEPS * width * sizeof(float));
     assert_int_equal(cells[0].count, STEPS);
@@ -242,14 +197,14 @@ static void copies_fills_and_observers(void **state) {
 
 static void refused_without_reach(void **state) {
     (void)state;
-    struct rig rig = {0};
+    struct decode_rig rig;
     struct engine *engine;
     rig_open(&rig, "llama", WALLED_APART);
     struct plan options = options_of(&select_all);
     on_disk(&rig, &options, ".");
     assert_int_equal(engine_create(&engine, rig.model, &options, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "cannot read the host's memory"));
-    rig_close(&rig);
+    decode_rig_close(&rig);
 }
 
 /* Of a device's memory of this kind: whether a child process that reads it, from the host or by an operation that

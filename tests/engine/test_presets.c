@@ -7,24 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../platform/scratch.h"
-#include "base/random.h"
+#include "engine/decode_rig.h"
 #include "engine/engine.h"
-#include "model/tiny_calibration.h"
-#include "model/tiny_model.h"
 
-enum { LAYERS = 4, PROMPT = 2600, STEPS = 6, CONTEXT = 2688, AMPLE_BYTES = 1 << 28 };
+enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 2600, STEPS = 6, CONTEXT = 2688, AMPLE_BYTES = 1 << 28 };
 
 struct rig {
-    struct device *device;
-    struct model *model;
-    char *calibration; /* owned: its path */
-    int32_t tokens[PROMPT + STEPS];
-    size_t width;
+    struct decode_rig base;
     float *full; /* owned; [STEPS][width]: of full attention in RAM */
-    struct error error;
 };
 
 enum budget { IN_RAM, AMPLE, BUDGET_MIN };
@@ -38,15 +30,17 @@ static struct plan plan_of(struct rig *rig, const char *preset, const char *set,
                         .batch_size = 256,
                         .k_type = KV_F16,
                         .v_type = KV_F16};
-    if (budget != IN_RAM) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->error), rig->error);
-    assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->error), rig->error);
+    if (budget != IN_RAM)
+        assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->base.error), rig->base.error);
+    assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->base.error), rig->base.error);
     if (plan.mixes_pages) {
         plan.fractions.layer_count = LAYERS;
         memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
     }
     if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
     if (budget == BUDGET_MIN)
-        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        assert_ok(plan_host_bytes_min(&plan, &rig->base.model->config, &plan.host_bytes, &rig->base.error),
+                  rig->base.error);
     return plan;
 }
 
@@ -55,26 +49,16 @@ static float *run(struct rig *rig, const char *preset, const char *set, const ch
                   enum budget budget) {
     struct scratch scratch;
     struct engine *engine;
-    struct sequence *sequence;
-    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
-    float *all = calloc(STEPS * rig->width, sizeof *all);
-    assert_non_null(all);
+    struct decode_rig *base = &rig->base;
+    float *all = NULL;
     scratch_create(&scratch, SCRATCH_MEMORY);
     struct plan plan = plan_of(rig, preset, set, keep, budget, scratch.path);
     if (budget != IN_RAM && plan.select.method != NULL && plan.select.method->watches_prefill) {
-        assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
-        free(all);
-        all = NULL;
+        assert_int_equal(engine_create(&engine, base->model, &plan, NULL, &base->error), STATUS_UNSUPPORTED);
     } else {
-        assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
-        assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
-        assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
-        for (size_t step = 0; step < STEPS; step++) {
-            const float *logits;
-            assert_ok(engine_step(engine, &sequence, &rig->tokens[PROMPT + step], 1, &logits, &rig->error),
-                      rig->error);
-            memcpy(all + step * rig->width, logits, rig->width * sizeof *all);
-        }
+        assert_ok(engine_create(&engine, base->model, &plan, NULL, &base->error), base->error);
+        struct sequence *sequence = decode_rig_prompt(base, engine, PROMPT);
+        all = decode_rig_steps(base, engine, sequence, STEPS);
         const struct kv_tier_statistics did = engine_tier_statistics(engine);
         if (budget == BUDGET_MIN) assert_true(did.read_pages > 0);
         if (budget == AMPLE) assert_int_equal(did.read_pages, 0);
@@ -89,17 +73,8 @@ static float *run(struct rig *rig, const char *preset, const char *set, const ch
 
 static int rig_open(void **state) {
     struct rig *rig = calloc(1, sizeof *rig);
-    struct random random;
-    struct tiny_model tiny = tiny_model_default("llama");
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
     assert_non_null(rig);
-    tiny.head_dimension = 32;
-    tiny.layer_count = LAYERS;
-    tiny_model_load(&tiny, "presets", &options, &rig->device, &rig->model);
-    rig->calibration = tiny_calibration_write(rig->model);
-    rig->width = tiny.vocabulary_size;
-    random_init(&random, 11);
-    tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT + STEPS);
+    decode_rig_open(&rig->base, "presets", "llama", NULL, PROMPT + STEPS, 11);
     rig->full = run(rig, "full", NULL, NULL, IN_RAM);
     *state = rig;
     return 0;
@@ -108,15 +83,12 @@ static int rig_open(void **state) {
 static int rig_close(void **state) {
     struct rig *rig = *state;
     free(rig->full);
-    unlink(rig->calibration);
-    free(rig->calibration);
-    model_destroy(rig->model);
-    device_destroy(rig->device);
+    decode_rig_close(&rig->base);
     free(rig);
     return 0;
 }
 
-static size_t bytes_of(const struct rig *rig) { return STEPS * rig->width * sizeof(float); }
+static size_t bytes_of(const struct rig *rig) { return STEPS * rig->base.width * sizeof(float); }
 
 /* Frees both.  what: for the message of a failure. */
 static void expect_same(const struct rig *rig, const char *preset, const char *what, float *found,

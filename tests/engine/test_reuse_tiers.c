@@ -5,27 +5,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../platform/scratch.h"
 #include "base/random.h"
+#include "engine/decode_rig.h"
 #include "engine/engine.h"
-#include "model/tiny_calibration.h"
-#include "model/tiny_model.h"
 #include "seed.h"
 
-enum { LAYERS = 4, PROMPT = 2600, STEPS = 14, CONTEXT = 2688, SEQUENCES = 2 };
+enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 2600, STEPS = 14, CONTEXT = 2688, SEQUENCES = 2 };
 
 struct rig {
-    struct device *device;
-    struct model *model;
-    char *calibration; /* owned: its path */
-    int32_t tokens[PROMPT + STEPS];
-    size_t width;
+    struct decode_rig base;
     struct scratch scratch;
     struct plan plan;
     struct engine *engine;
-    struct sequence *sequence;
     struct error error;
 };
 
@@ -39,22 +32,15 @@ static void engine_open(struct rig *rig, const char *set, uint64_t host_bytes, s
                   rig->error);
     assert_ok(plan_set_axes(&rig->plan, "clo", set, NULL, &rig->error), rig->error);
     rig->plan.host_bytes = host_bytes;
-    assert_ok(engine_create(&rig->engine, rig->model, &rig->plan, NULL, &rig->error), rig->error);
+    assert_ok(engine_create(&rig->engine, rig->base.model, &rig->plan, NULL, &rig->error), rig->error);
 }
 
 static struct sequence *prompted(struct rig *rig, size_t token_count) {
-    struct sequence *sequence;
-    const struct prefill_request request = {.tokens = rig->tokens, .token_count = token_count};
-    assert_ok(sequence_create(&sequence, rig->engine, &rig->error), rig->error);
-    assert_ok(engine_prefill(rig->engine, sequence, &request, NULL, &rig->error), rig->error);
-    return sequence;
+    return decode_rig_prompt(&rig->base, rig->engine, token_count);
 }
 
 static const float *step(struct rig *rig, struct sequence *sequence) {
-    const float *logits;
-    assert_ok(
-        engine_step(rig->engine, &sequence, &rig->tokens[sequence_length(sequence)], 1, &logits, &rig->error),
-        rig->error);
+    const float *logits = decode_rig_step(&rig->base, rig->engine, sequence);
     assert_true(engine_tier_statistics(rig->engine).host_bytes <= rig->plan.host_bytes ||
                 rig->plan.host_bytes == 0);
     return logits;
@@ -71,50 +57,38 @@ static uint64_t budget(struct rig *rig, const char *set, uint64_t kv_bytes, size
     uint64_t bytes;
     assert_ok(plan_set_disk(&plan, "unused", 6, 0, &rig->error), rig->error);
     assert_ok(plan_set_axes(&plan, "clo", set, NULL, &rig->error), rig->error);
-    assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &bytes, &rig->error), rig->error);
+    assert_ok(plan_host_bytes_min(&plan, &rig->base.model->config, &bytes, &rig->error), rig->error);
     plan_deinit(&plan);
     return bytes + kv_bytes;
 }
 
 /* Bytes of K and V of all tokens of a sequence. */
 static uint64_t kv_bytes(const struct rig *rig) {
-    const struct model_config *config = &rig->model->config;
+    const struct model_config *config = &rig->base.model->config;
     return (uint64_t)CONTEXT * LAYERS * config->kv_head_count * (config->k_dimension + config->v_dimension) *
            2;
 }
 
 static int rig_open(void **state) {
     static struct rig rig;
-    struct random random;
-    struct tiny_model tiny = tiny_model_default("llama");
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
-    tiny.head_dimension = 32;
-    tiny.layer_count = LAYERS;
-    tiny_model_load(&tiny, "reuse_tiers", &options, &rig.device, &rig.model);
-    rig.calibration = tiny_calibration_write(rig.model);
-    rig.width = tiny.vocabulary_size;
-    random_init(&random, 11);
-    tiny_model_tokens(&tiny, &random, rig.tokens, PROMPT + STEPS);
+    decode_rig_open(&rig.base, "reuse_tiers", "llama", NULL, PROMPT + STEPS, 11);
     *state = &rig;
     return 0;
 }
 
 static int rig_close(void **state) {
     struct rig *rig = *state;
-    unlink(rig->calibration);
-    free(rig->calibration);
-    model_destroy(rig->model);
-    device_destroy(rig->device);
+    decode_rig_close(&rig->base);
     return 0;
 }
 
 /* Logits of every step; the caller frees. */
 static float *decode(struct rig *rig, struct select_statistics *statistics) {
-    float *all = calloc(STEPS * rig->width, sizeof *all);
+    float *all = calloc(STEPS * rig->base.width, sizeof *all);
     struct sequence *sequence = prompted(rig, PROMPT);
     attention_reset_statistics(engine_attention(rig->engine));
     for (size_t i = 0; i < STEPS; i++)
-        memcpy(all + i * rig->width, step(rig, sequence), rig->width * sizeof *all);
+        memcpy(all + i * rig->base.width, step(rig, sequence), rig->base.width * sizeof *all);
     *statistics = attention_statistics(engine_attention(rig->engine));
     sequence_destroy(sequence);
     return all;
@@ -140,7 +114,7 @@ static void tiers_change_nothing(void **state) {
             const uint64_t more = round == 0 ? 0 : random_below(&random, kv_bytes(rig));
             engine_open(rig, sets[i], budget(rig, sets[i], more, 1), 1);
             float *logits = decode(rig, &found);
-            if (memcmp(logits, expected, STEPS * rig->width * sizeof *logits) != 0)
+            if (memcmp(logits, expected, STEPS * rig->base.width * sizeof *logits) != 0)
                 fail_msg("--set %s with %llu bytes more than the least: other logits", sets[i],
                          (unsigned long long)more);
             assert_int_equal(found.reuse.hits, in_ram.reuse.hits);
@@ -167,7 +141,7 @@ static void hard_heads_stay(void **state) {
     for (size_t round = 0; round < 3; round++) {
         engine_open(rig, set, budget(rig, set, round * kv_bytes(rig) * 2 / 3, 1), 1);
         float *logits = decode(rig, &found);
-        assert_memory_equal(logits, expected, STEPS * rig->width * sizeof *logits);
+        assert_memory_equal(logits, expected, STEPS * rig->base.width * sizeof *logits);
         last = engine_tier_statistics(rig->engine);
         heads[round] = last.resident_heads;
         assert_int_equal(last.resident_layers, round > 0);

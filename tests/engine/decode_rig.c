@@ -1,0 +1,60 @@
+#include "decode_rig.h"
+
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
+
+void decode_rig_open(struct decode_rig *rig, const char *name, const char *architecture,
+                     struct device *device, size_t token_count, uint64_t seed) {
+    struct random random;
+    struct tiny_model tiny = tiny_model_default(architecture);
+    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    *rig = (struct decode_rig){.device = device, .width = tiny.vocabulary_size};
+    tiny.head_dimension = 32;
+    tiny.layer_count = DECODE_RIG_LAYERS;
+    if (device == NULL) assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
+    tiny_model_load_on(&tiny, name, rig->device, &rig->model);
+    rig->calibration = tiny_calibration_write(rig->model);
+    rig->tokens = calloc(token_count, sizeof *rig->tokens);
+    assert_non_null(rig->tokens);
+    random_init(&random, seed);
+    tiny_model_tokens(&tiny, &random, rig->tokens, token_count);
+}
+
+void decode_rig_close(struct decode_rig *rig) {
+    unlink(rig->calibration);
+    free(rig->calibration);
+    free(rig->tokens);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+struct sequence *decode_rig_prompt(struct decode_rig *rig, struct engine *engine, size_t token_count) {
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = token_count};
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    return sequence;
+}
+
+const float *decode_rig_step(struct decode_rig *rig, struct engine *engine, struct sequence *sequence) {
+    const float *logits;
+    const int32_t *token = &rig->tokens[sequence_length(sequence)];
+    assert_ok(engine_step(engine, &sequence, token, 1, &logits, &rig->error), rig->error);
+    return logits;
+}
+
+float *decode_rig_steps(struct decode_rig *rig, struct engine *engine, struct sequence *sequence,
+                        size_t count) {
+    float *all = calloc(count * rig->width, sizeof *all);
+    assert_non_null(all);
+    for (size_t step = 0; step < count; step++)
+        memcpy(all + step * rig->width, decode_rig_step(rig, engine, sequence), rig->width * sizeof *all);
+    return all;
+}
