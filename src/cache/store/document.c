@@ -318,7 +318,7 @@ bool document_page_written(const struct document *document, size_t layer, size_t
     if (chunk >= document->chunk_capacity) return false;
     if (!document->writing) return chunk < chunks_full(document->committed_tokens);
     return atomic_load_explicit(&document->page_states[page_index(geometry, layer, kv_head, chunk)],
-                                memory_order_acquire) == PAGE_WRITTEN; /* pairs with page_done in writer.c */
+                                memory_order_acquire) == PAGE_WRITTEN; /* pairs with range_done in writer.c */
 }
 
 /* The tail is what the last commit had behind its last full chunk. */
@@ -472,6 +472,20 @@ enum status document_check_page(struct document *document, const struct page_rea
 
 /* Key index */
 
+bool document_key_index_written(const struct document *document, size_t layer, uint64_t chunk_first,
+                                uint64_t chunk_count) {
+    const struct geometry *geometry = &document->geometry;
+    const uint64_t end = chunk_first + chunk_count;
+    if (end > document->chunk_capacity) return false;
+    if (!document->writing) return end <= chunks_full(document->committed_tokens);
+    for (uint64_t chunk = chunk_first; chunk < end; chunk++)
+        for (size_t head = 0; head < geometry->kv_head_count; head++)
+            if (atomic_load_explicit(&document->key_index_states[page_index(geometry, layer, head, chunk)],
+                                     memory_order_acquire) != PAGE_WRITTEN) /* pairs with range_done */
+                return false;
+    return true;
+}
+
 static enum status key_index_check(struct document *document, size_t layer, size_t head, uint64_t chunk,
                                    const uint8_t *entry, struct error *error) {
     const struct geometry *geometry = &document->geometry;
@@ -489,36 +503,52 @@ static enum status key_index_check(struct document *document, size_t layer, size
     return store_flag(document->store, document->id, &why);
 }
 
+enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
+                                        size_t chunk_count, void *memory, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
+    struct error why;
+    ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS + chunk_count <= SEGMENT_CHUNKS);
+    ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
+    /* Up to the last entry that is wanted: the file may end there. */
+    const size_t bytes = (geometry->kv_head_count - 1) * run + chunk_count * entry;
+    const enum status status = io_file_read(
+        &document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
+    if (status != STATUS_OK && why.os_error == 0) return truncated(document, &why, error);
+    if (status != STATUS_OK && error != NULL) *error = why;
+    TRY(status);
+    for (size_t head = 0; head < geometry->kv_head_count; head++)
+        for (size_t i = 0; i < chunk_count; i++)
+            TRY(key_index_check(document, layer, head, chunk_first + i,
+                                (const uint8_t *)memory + head * run + i * entry, error));
+    return STATUS_OK;
+}
+
+void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first,
+                                 uint64_t chunk_count) {
+    const struct geometry *geometry = &document->geometry;
+    const uint64_t bytes = geometry->kv_head_count * SEGMENT_CHUNKS * geometry->key_index_bytes;
+    for (uint64_t chunk = chunk_first - chunk_first % SEGMENT_CHUNKS; chunk < chunk_first + chunk_count;
+         chunk += SEGMENT_CHUNKS)
+        io_file_will_need(&document->key_index, key_index_offset(geometry, layer, 0, chunk), bytes);
+}
+
 enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
                                     uint64_t chunk_count, void *memory, struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
-    uint64_t stored = chunks_full(document->committed_tokens), end = chunk_first + chunk_count;
-    ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS == 0 && end <= stored);
+    const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
+    const uint64_t end = chunk_first + chunk_count;
+    ASSERT(chunk_first % SEGMENT_CHUNKS == 0 && end <= chunks_full(document->committed_tokens));
     if (entry == 0 || chunk_count == 0) return STATUS_OK;
     uint8_t *segment = malloc(geometry->kv_head_count * run);
     if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (uint64_t first = chunk_first; status == STATUS_OK && first < end; first += SEGMENT_CHUNKS) {
-        size_t there = stored - first < SEGMENT_CHUNKS ? (size_t)(stored - first) : SEGMENT_CHUNKS;
-        size_t wanted = end - first < there ? (size_t)(end - first) : there;
-        /* Up to the last entry that was committed: the file may end there. */
-        size_t bytes = (geometry->kv_head_count - 1) * run + there * entry;
-        struct error why;
-        status = io_file_read(&document->key_index, key_index_offset(geometry, layer, 0, first), segment,
-                              bytes, &why);
-        if (status != STATUS_OK && why.os_error == 0)
-            status = truncated(document, &why, error);
-        else if (status != STATUS_OK && error != NULL)
-            *error = why;
-        for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++) {
-            const uint8_t *source = segment + head * run;
-            for (size_t i = 0; status == STATUS_OK && i < wanted; i++)
-                status = key_index_check(document, layer, head, first + i, source + i * entry, error);
-            if (status == STATUS_OK)
-                memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry, source,
-                       wanted * entry);
-        }
+        const size_t count = end - first < SEGMENT_CHUNKS ? (size_t)(end - first) : SEGMENT_CHUNKS;
+        status = document_read_key_index_run(document, layer, first, count, segment, error);
+        for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++)
+            memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry,
+                   segment + head * run, count * entry);
     }
     free(segment);
     return status;

@@ -304,5 +304,16 @@ enum status document_read_failed(struct document *document, const struct io_comp
  * waits; document_open has asked for the whole file already. */
 enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
                                     uint64_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
+/* The same of at most 16 chunks, none of them behind a multiple of 16 that the first is before: memory[kv_head][16]
+ * [key_index_bytes], of which the first chunk_count of each head are set.  Of a document that is being written, those
+ * that are on disk, committed or not: */
+enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
+                                        size_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
+/* Asks the system for what document_read_key_index_run will read, and does not wait. */
+void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first,
+                                 uint64_t chunk_count);
+/* Of all heads. */
+bool document_key_index_written(const struct document *document, size_t layer, uint64_t chunk_first,
+                                uint64_t chunk_count);
 
 #endif

@@ -134,12 +134,13 @@ static struct io_request prepare(struct buffer *buffer) {
     return request;
 }
 
-static void page_done(const struct write_range *range) {
+static void range_done(const struct write_range *range) {
     struct document *document = range->document;
-    if (range->kind != WRITE_PAGES) return;
-    for (size_t i = 0; i < range->count; i++) /* pairs with document_page_written */
-        atomic_store_explicit(&document->page_states[range_index(range, i)], PAGE_WRITTEN,
-                              memory_order_release);
+    if (range->kind == WRITE_TAIL) return;
+    _Atomic uint8_t *states = range->kind == WRITE_PAGES ? document->page_states : document->key_index_states;
+    for (size_t i = 0; i < range->count;
+         i++) /* pairs with document_page_written, document_key_index_written */
+        atomic_store_explicit(&states[range_index(range, i)], PAGE_WRITTEN, memory_order_release);
 }
 
 static void reap(struct writer *writer, size_t count_min) {
@@ -150,7 +151,7 @@ static void reap(struct writer *writer, size_t count_min) {
         struct buffer *buffer = (struct buffer *)(uintptr_t)done[i].request.tag;
         struct document *document = buffer->range.document;
         if (io_completion_error(&done[i], &error) == STATUS_OK)
-            page_done(&buffer->range);
+            range_done(&buffer->range);
         else
             document_fail(writer, document, &error);
         document->in_flight--;
