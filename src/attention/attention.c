@@ -207,8 +207,14 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                                                      .kv_head_count = rows->kv_head_count,
                                                                      .items = rows->items,
                                                                      .item_count = rows->item_count});
-    if (attention->select != NULL)
-        select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count);
+    if (attention->select == NULL) return;
+    for (size_t i = 0; i < rows->item_count; i++)
+        kv_sequence_open_key_index(rows->sequences[i], stream, rows->layer_index,
+                                   rows->items[i].position_first);
+    select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count);
+    for (size_t i = 0; i < rows->item_count; i++)
+        kv_sequence_keep_key_index(rows->sequences[i], stream, rows->layer_index,
+                                   rows->items[i].position_first + rows->items[i].row_count);
 }
 
 /* ---- attend ---- */

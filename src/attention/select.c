@@ -11,6 +11,7 @@
 #include "attention/reuse_thresholds.h"
 #include "attention/select_internal.h"
 #include "base/checked.h"
+#include "cache/kv_tier.h"
 #include "platform/clock.h"
 
 /* Keys of a KV head and row that are looked at for what it left out: docs/decisions has what they cost. */
@@ -447,6 +448,22 @@ static void count_left(struct choice *choice, size_t kv_head_count) {
                                        choice->lists[i * kv_head_count + head].count;
 }
 
+/* Where the key index is on disk, a layer that scores by it has it in memory first, and one whose receipts read it. */
+static enum status load_key_index(const struct select *select, struct stream *stream,
+                                  const struct choice_query *query, const struct choice *choice,
+                                  struct error *error) {
+    const size_t heads = query->operation->kv_head_count;
+    for (size_t i = 0; i < choice->chosen_count && query->sequences != NULL; i++) {
+        bool reads = wants_sums(select);
+        for (size_t head = 0; head < heads && !reads; head++)
+            reads = select_item_picks(&choice->candidates[i], head) > 0;
+        if (reads)
+            TRY(kv_sequence_load_key_index(query->sequences[choice->chosen_items[i]], stream,
+                                           query->layer_index, error));
+    }
+    return STATUS_OK;
+}
+
 /* Fills the lists of what is chosen. */
 static enum status choose_rows(const struct select *select, struct stream *stream,
                                const struct choice_query *query, struct choice *choice, struct error *error) {
@@ -459,6 +476,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     /* The lists of a layer before may still be written. */
     if (rows > choice->rows_capacity) TRY(select->device->operations->stream_synchronize(stream, error));
     TRY(choice_reserve(choice, rows, error));
+    TRY(load_key_index(select, stream, query, choice, error));
     struct tree_counts counts = {0};
     struct choose_operation choose = {.q = operation->q,
                                       .q_stride = operation->q_stride,

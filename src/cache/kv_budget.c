@@ -19,6 +19,11 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return kv_q4_chunk_bytes(&layout);
 }
 
+size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
+    return (config->key_index_on_disk ? config->kv_head_count : 1) * TIER_RUN_CHUNKS *
+           config->key_index_bytes;
+}
+
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
     return config->quantized_pages ? TIER_STAGING_PAGES : TIER_RING_PAGES;
 }
@@ -26,10 +31,11 @@ size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t lanes = config->layer_count * config->kv_head_count,
              chunks = kv_chunks_of(config->token_capacity);
-    size_t tables = (size_t)1 + (config->key_index_bytes > 0 ? 1 : 0) + (config->quantized_pages ? 1 : 0);
+    uint64_t sequences = max_size(config->sequence_capacity, 1);
+    size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
     return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) + chunks * 2 * sizeof(uint64_t) +
-           max_size(config->sequence_capacity, 1) * lanes * sizeof(uint32_t) +
-           kv_budget_ring_pages(config) * sizeof(struct tier_place);
+           sequences * kv_key_index_table_bytes(config, chunks / sequences) +
+           sequences * lanes * sizeof(uint32_t) + kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {
@@ -60,22 +66,24 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
     uint64_t key_index = kv_column_key_index_bytes(config) * kv_chunks_of(config->token_capacity);
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) +
-           key_index + TIER_RUN_CHUNKS * config->key_index_bytes + kv_budget_staging_bytes(config);
+           key_index + kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
 }
 
 /* Plain: for every head of every layer the chunk that grows and the one before it, which is being written; for one
  * layer what a block appends; and one head's whole context, which attention over everything needs at once. With
  * 4-bit pages the chunk before is quantized already, and what a block appends of that head is part of its context (a
  * block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
- * choose: by then what the block filled has been written, or is on its way. Where pages are mixed any of these may
- * be of either kind, so that the least is the same whatever the fractions are. */
+ * choose, a chunk for each row at most: by then what the block filled has been written, or is on its way. Where pages
+ * are mixed any of these may be of either kind, so that the least is the same whatever the fractions are. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = config->layer_count * config->kv_head_count * sequences;
     uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
     uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
     if (!config->quantized_pages) return (struct slot_counts){.plain = growing * 2 + block + context};
-    uint64_t own = block / config->kv_head_count, quantized = block > context ? block : context;
+    uint64_t own = block / config->kv_head_count, chosen = context;
+    if (config->chosen_tokens > 0 && config->chosen_tokens < chosen) chosen = config->chosen_tokens;
+    const uint64_t quantized = block > chosen ? block : chosen;
     if (config->mixes_pages)
         return (struct slot_counts){.plain = growing * 2 + block + context, .quantized = quantized};
     return (struct slot_counts){.plain = growing + block + (context > own ? context - own : 0),

@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
@@ -17,15 +18,22 @@ static size_t key_index_layers(const struct kv_cache_config *config) {
     return config->layer_count - config->key_index_layer_first;
 }
 
-/* Bytes of key index beside a column; false when they do not fit. */
-static bool column_key_index_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
-    return checked_multiply(key_index_layers(config), config->kv_head_count, bytes) &&
+/* Layers that have blocks in memory at once. */
+static size_t key_index_places(const struct kv_cache_config *config) {
+    const size_t layers = key_index_layers(config);
+    return config->key_index_on_disk ? min_size(layers, KV_KEY_INDEX_PLACES) : layers;
+}
+
+/* Bytes of key index beside a column, of so many layers; false when they do not fit. */
+static bool column_key_index_bytes(const struct kv_cache_config *config, size_t layers, uint64_t *bytes) {
+    return checked_multiply(layers, config->kv_head_count, bytes) &&
            checked_multiply(*bytes, config->key_index_bytes, bytes);
 }
 
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
     uint64_t bytes, key_index;
-    bool fits = column_bytes(config, &bytes) && column_key_index_bytes(config, &key_index) &&
+    bool fits = column_bytes(config, &bytes) &&
+                column_key_index_bytes(config, key_index_layers(config), &key_index) &&
                 checked_add(bytes, key_index, &bytes);
     return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
 }
@@ -35,9 +43,14 @@ static void *table_create(uint64_t count, size_t element_bytes) {
     return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
 }
 
+/* Checksums are the host's work. */
+static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
+    return config->key_index_on_disk ? MEMORY_HOST : MEMORY_DEVICE;
+}
+
 static void release_key_index(struct kv_cache *cache) {
     if (cache->key_index != NULL)
-        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->key_index,
+        cache->device->operations->release(cache->device, key_index_memory(&cache->config), cache->key_index,
                                            cache->key_index_slab_bytes);
     cache->key_index = NULL;
     cache->config.key_index_bytes = 0;
@@ -109,7 +122,15 @@ void kv_cache_destroy(struct kv_cache *cache) {
 }
 
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
-    return config->kv_head_count * config->key_index_bytes * key_index_layers(config);
+    return config->kv_head_count * config->key_index_bytes * key_index_places(config);
+}
+
+uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
+    const uint64_t heads = config->kv_head_count, layers = config->layer_count;
+    if (config->key_index_bytes == 0) return 0;
+    if (!config->key_index_on_disk) return layers * heads * chunk_count * sizeof(void *);
+    return key_index_places(config) * heads * chunk_count * sizeof(void *) +
+           layers * (heads * config->key_index_bytes + sizeof(uint64_t));
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
@@ -168,7 +189,8 @@ static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
     size_t heads = cache->config.kv_head_count, bytes = cache->config.key_index_bytes;
-    size_t layer_count = key_index_layers(&cache->config), first = cache->config.key_index_layer_first;
+    size_t layer_count = key_index_places(&cache->config),
+           first = cache->config.key_index_on_disk ? 0 : cache->config.key_index_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
@@ -181,15 +203,26 @@ static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
 /* The sequence's table of key index, for the columns that it has; false: no memory. */
 static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache *cache = sequence->cache;
+    const struct kv_cache_config *config = &cache->config;
     uint64_t count;
     free(sequence->key_index);
+    free(sequence->open_blocks);
+    free(sequence->open_chunks);
     sequence->key_index = NULL;
+    sequence->open_blocks = NULL;
+    sequence->open_chunks = NULL;
+    memset(sequence->loaded, 0, sizeof sequence->loaded);
     if (cache->key_index == NULL) return true;
-    if (!checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
-                          &count))
-        return false;
+    const size_t layers = config->key_index_on_disk ? key_index_places(config) : config->layer_count;
+    if (!checked_multiply(layers * config->kv_head_count, sequence->column_capacity, &count)) return false;
     sequence->key_index = table_create(count, sizeof *sequence->key_index);
-    if (sequence->key_index == NULL) return false;
+    if (config->key_index_on_disk) {
+        sequence->open_blocks =
+            table_create(config->layer_count * config->kv_head_count, config->key_index_bytes);
+        sequence->open_chunks = table_create(config->layer_count, sizeof *sequence->open_chunks);
+    }
+    const bool has_open = sequence->open_blocks != NULL && sequence->open_chunks != NULL;
+    if (sequence->key_index == NULL || (config->key_index_on_disk && !has_open)) return false;
     for (uint64_t i = 0; i < sequence->column_count; i++) key_index_enter(sequence, i);
     return true;
 }
@@ -221,13 +254,13 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     if (key_index_layers(&config) == 0)
         return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     uint64_t column, bytes;
-    if (!column_key_index_bytes(&config, &column) ||
+    if (!column_key_index_bytes(&config, key_index_places(&config), &column) ||
         !checked_multiply(column, key_index_columns(cache), &bytes))
         return error_set(error, STATUS_MEMORY, "key index of %llu tokens does not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
     void *slab;
-    enum status status =
-        cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)bytes, &slab, error);
+    enum status status = cache->device->operations->allocate(cache->device, key_index_memory(&config),
+                                                             (size_t)bytes, &slab, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
@@ -303,6 +336,8 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence->chunks);
     free(sequence->quantized);
     free(sequence->key_index);
+    free(sequence->open_blocks);
+    free(sequence->open_chunks);
     free(sequence);
 }
 
@@ -363,9 +398,10 @@ struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer
     ASSERT(layer_index < cache->config.layer_count);
     size_t offset = layer_index * cache->config.kv_head_count * (size_t)sequence->column_capacity;
     bool has_key_index = sequence->key_index != NULL && layer_index >= cache->config.key_index_layer_first;
+    void **key_index = has_key_index ? kv_key_index_blocks(sequence, layer_index) : NULL;
     return (struct kv_view){.layout = &cache->layout,
                             .chunks = sequence->chunks + offset,
                             .quantized = sequence->quantized != NULL ? sequence->quantized + offset : NULL,
                             .chunk_stride = (size_t)sequence->column_capacity,
-                            .key_index = has_key_index ? sequence->key_index + offset : NULL};
+                            .key_index = key_index};
 }

@@ -22,7 +22,8 @@
  * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
  *
  * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: a sequence's table then has NULL where a chunk is
- * not in RAM, columns are key index alone, and invariant 3 holds for memory and disk together.
+ * not in RAM, columns are key index alone, and invariant 3 holds for memory and disk together.  With key_index_on_disk
+ * the slab has the blocks of KV_KEY_INDEX_PLACES layers, which the layers use in turns.
  *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
@@ -58,12 +59,16 @@ struct kv_cache_config {
     /* Beside every chunk of the layers from key_index_layer_first on lies a block of so many bytes (a multiple of
      * 64) for selection; 0: none. */
     size_t key_index_bytes, key_index_layer_first;
+    /* With host_bytes: the blocks of full chunks lie in their documents alone.  In memory are those of the layer that
+     * chooses and of the next one, and each layer's growing chunk (kv_key_index.c). */
+    bool key_index_on_disk;
     /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
      * everything.  buffer_bytes of it are the caller's own, for writing behind (0: there is no disk), and
      * scratch_bytes, for choosing; block_tokens: most rows of a sequence
      * that a step appends. */
     uint64_t host_bytes, buffer_bytes, scratch_bytes;
     size_t block_tokens;
+    uint64_t chosen_tokens; /* most rows that a KV head chooses, if it chooses; 0: all that there are */
     /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */
     size_t resident_layers;
     /* Full chunks are rounded to what 4 bits hold (kernels/codec) and lie so on disk; F16 only, and with host_bytes. */
@@ -73,6 +78,8 @@ struct kv_cache_config {
     enum kv_eviction eviction; /* with host_bytes */
     enum io_backend backend;
 };
+
+enum { KV_KEY_INDEX_PLACES = 2 };
 
 /* Chunks that the first token_count tokens of a head lie in. */
 static inline uint64_t kv_chunks_of(uint64_t token_count) {

@@ -50,11 +50,15 @@ struct kv_sequence {
     uint64_t length; /* tokens stored */
     uint64_t generation;
     uint64_t column_count, column_capacity;
-    uint64_t *columns;            /* owned; [column_capacity] */
-    void **chunks;                /* owned; [layer][kv head][column_capacity] */
-    void **quantized;             /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
-    void **key_index;             /* owned; the same for the blocks beside them; NULL: none */
-    struct sequence_pages *pages; /* the chunk owner's */
+    uint64_t *columns;     /* owned; [column_capacity] */
+    void **chunks;         /* owned; [layer][kv head][column_capacity] */
+    void **quantized;      /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
+    void **key_index;      /* owned; the same for the blocks beside them; NULL: none.  With key_index_on_disk
+                                   * [place][kv head][column_capacity], and: */
+    uint8_t *open_blocks;  /* owned; [layer][kv head][key_index_bytes]: of the chunk that grows */
+    uint64_t *open_chunks; /* owned; [layer]: which one that is */
+    size_t loaded[KV_KEY_INDEX_PLACES]; /* 1 + the layer whose blocks a place has, all of them; 0: of none */
+    struct sequence_pages *pages;       /* the chunk owner's */
 };
 
 /* Where the table of addresses has a chunk. */
@@ -64,8 +68,22 @@ static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t l
     return &sequence->chunks[lane * sequence->column_capacity + chunk];
 }
 
-/* Bytes of key index beside a column. */
+/* The place in memory of a layer's blocks of the key index; without key_index_on_disk each layer has its own. */
+static inline size_t kv_key_index_place(const struct kv_cache_config *config, size_t layer) {
+    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % KV_KEY_INDEX_PLACES : layer;
+}
+
+/* A layer's blocks of the key index: [kv head][column_capacity]. */
+static inline void **kv_key_index_blocks(const struct kv_sequence *sequence, size_t layer) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    return sequence->key_index +
+           kv_key_index_place(config, layer) * config->kv_head_count * sequence->column_capacity;
+}
+
+/* Bytes of key index in memory: beside a column; and of the tables of a sequence of so many chunks, with the blocks
+ * that grow. */
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
+uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
 
 /* A cache whose chunks are the owner's. */
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,

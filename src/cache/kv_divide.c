@@ -113,7 +113,7 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
                          config->host_bytes, bytes_min, fixed, bytes_min - fixed);
     TRY(divide(tier, error));
     free(tier->key_index_run);
-    tier->key_index_run = calloc(TIER_RUN_CHUNKS, max_size(config->key_index_bytes, 1));
+    tier->key_index_run = calloc(1, max_size(kv_budget_key_index_run_bytes(config), 1));
     if (tier->key_index_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }

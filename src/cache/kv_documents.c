@@ -136,9 +136,14 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     size_t heads = config->kv_head_count, bytes = config->key_index_bytes;
     if (sequence->key_index == NULL) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
-    if (strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) != 0 ||
-        layout->key_index_bytes != sequence->pages->backing.layout.key_index_bytes)
-        return build_key_index(sequence, chunk_count, error);
+    const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
+                      layout->key_index_bytes == sequence->pages->backing.layout.key_index_bytes;
+    if (config->key_index_on_disk && !same)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "key index on disk: found %s in the document, expected %s", layout->key_index_kind,
+                         sequence->pages->backing.layout.key_index_kind);
+    if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
+    if (!same) return build_key_index(sequence, chunk_count, error);
     const struct device_operations *operations = sequence->cache->device->operations;
     struct stream *stream = sequence->cache->tier->stream;
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
@@ -272,6 +277,8 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
 static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                               uint64_t chunk_count, struct error *error) {
     struct error why;
+    if (chunk_count > 0)
+        TRY(kv_sequence_load_key_index(sequence, sequence->cache->tier->stream, layer, error));
     for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
         size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
         enum status status = fetch_layer(sequence, fetches, layer, first, count, error);
@@ -338,6 +345,8 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
         for (size_t head = 0; head < config->kv_head_count; head++)
             if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
                 kv_tier_fail(tier, &error);
+    for (size_t layer = 0; layer < config->layer_count && partial; layer++)
+        if (tier_reopen_blocks(sequence, layer, chunk, &error) != STATUS_OK) kv_tier_fail(tier, &error);
     bool committed = sequence->pages->committed_tokens > token_count;
     if (!sequence->pages->writes || committed || is_written_behind(sequence, chunk))
         cut_sources(sequence, chunk);

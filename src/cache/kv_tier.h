@@ -43,6 +43,12 @@
  * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
  * in 4 bits, tails and pages without checksums of parts are read whole.
  *
+ * Key index on disk (LeoAM's lightweight abstracts).  With key_index_on_disk the blocks of full chunks are in the
+ * documents alone, each under its checksum.  A layer that chooses reads its blocks in the order of the file
+ * (kv_sequence_load_key_index); two layers' blocks are in memory at once, this one's and the next one's.  Full chunks
+ * are then written at once by every sequence, and invariant 6 ends at the next full chunk: there is no room for its
+ * block.
+ *
  * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
@@ -102,6 +108,16 @@ void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in 
  * slots are taken by what may not go. */
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) STATUS_CHECKED;
+/* With key_index_on_disk, around building the key index of a layer's rows [position_first, position_end): the blocks of
+ * the chunk that grows come to where the view shows them, and are kept.  On the stream.  Nothing in other caches. */
+void kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
+                                uint64_t position_first);
+void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
+                                uint64_t position_end);
+/* The layer's key index is in memory, all of it, until a layer but the next one is loaded or appended to.  stream: on
+ * which it is built.  Reads, checks and waits.  Nothing in other caches.  STATUS_DOCUMENT: damaged. */
+enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
+                                       size_t layer_index, struct error *error) STATUS_CHECKED;
 /* A layer's full chunks of the first token_count tokens go to the disk, behind the computation.  Without a document
  * to write to they stay.  Without slots to quantize them into (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
@@ -170,6 +186,7 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t hits, misses;              /* chunks that were fetched to be attended to */
     uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
     uint64_t wait_ns;                   /* in which nothing could be computed */
+    uint64_t key_index_read_bytes;      /* with key_index_on_disk */
     uint64_t host_bytes;                /* of slots that were ever used, key index, tables and buffers */
     uint64_t resident_read_pages;       /* of read_pages, those of layers that stay in RAM */
     size_t resident_layers;             /* so many do */

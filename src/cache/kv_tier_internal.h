@@ -5,6 +5,7 @@
  *   residency     which ones stay because they will be read again
  *   kv_read       pages on their way into slots
  *   kv_parts      which parts of them
+ *   kv_key_index  blocks of the key index, where they lie on disk
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_divide     the slots' memory
  *   kv_write      a sequence's chunks on their way to the disk
@@ -109,7 +110,7 @@ struct kv_tier {
     bool *lane_stays;                /* owned; [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* by which slots are divided, where pages are mixed */
     uint64_t host_bytes_max;         /* before slots were divided anew (kv_tier_statistics) */
-    uint8_t *key_index_run;          /* owned; [TIER_RUN_CHUNKS][key_index_bytes] */
+    uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -226,6 +227,13 @@ size_t tier_requests_of(const struct kv_tier *tier, uint8_t blocks);
 bool tier_lacks(const struct kv_tier *tier, const struct slot *slot, uint8_t blocks);
 /* Reads what it lacks. */
 void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, uint8_t blocks);
+
+/* ---- kv_key_index.c ---- */
+
+/* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
+ * key_index_on_disk. */
+enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk,
+                               struct error *error) STATUS_CHECKED;
 
 /* ---- kv_fetch.c ---- */
 

@@ -43,7 +43,7 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
     ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
     memset(tier->key_index_run, 0, count * bytes);
     void *const *blocks =
-        has ? sequence->key_index + (layer * config->kv_head_count + head) * sequence->column_capacity : NULL;
+        has ? kv_key_index_blocks(sequence, layer) + head * sequence->column_capacity : NULL;
     const struct device_operations *operations = sequence->cache->device->operations;
     for (size_t i = 0; has && i < count; i++)
         operations->copy(tier->stream, tier->key_index_run + i * bytes, blocks[first + i], bytes);
@@ -125,12 +125,28 @@ enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64
     return STATUS_OK;
 }
 
+/* Blocks of the key index that have no place in memory must be on disk: who did not write begins to. */
+static enum status write_somewhere(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                                   struct error *error) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct sequence_pages *pages = sequence->pages;
+    if (!sequence->cache->config.key_index_on_disk || pages->writes || chunk_end <= pages->written[layer])
+        return STATUS_OK;
+    tier->reclaim(tier, true);
+    if (pages->writes) return STATUS_OK;
+    if (pages->failed != STATUS_OK)
+        return error_set(error, STATUS_IO, "%s; and without the disk --kv-host does not hold the key index",
+                         pages->failure.message);
+    return error_set(error, STATUS_MEMORY, "key index on disk: the sequence has no folder to write it to");
+}
+
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) {
     struct error why;
     TRY(kv_tier_failure(sequence->cache, error));
     TRY(quantize_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
     sequence->pages->complete[layer_index] = token_count;
+    TRY(write_somewhere(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
     if (sequence->pages->writes &&
         tier_write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);

@@ -379,6 +379,7 @@ static void tiers_json(const struct run *run, json_t *root) {
     json_add_uint(io, "read_bytes", tier.read_bytes);
     json_add_uint(io, "read_ops", tier.read_pages);
     json_add_uint(io, "write_bytes", tier.write_bytes);
+    json_add_uint(io, "key_index_read_bytes", tier.key_index_read_bytes);
     json_add(io, "wait_seconds", json_real((double)tier.wait_ns * 1e-9));
     json_add(root, "kv", kv);
     json_add(root, "io", io);

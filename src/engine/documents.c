@@ -21,6 +21,7 @@ struct documents {
     bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable has the reason */
     bool is_told;         /* and somebody was told */
     bool fixes_fractions; /* only documents with these fractions are used */
+    bool takes_key_index; /* only documents with this key index: it stays where they have it */
     bool takes_rows;      /* and documents without pages in 4 bits, of rows_codec */
     char rows_codec[STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
@@ -131,6 +132,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
              layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
     memcpy(documents->rows_codec, backing->layout.codec, sizeof documents->rows_codec);
     documents->takes_rows = takes_rows(plan);
+    documents->takes_key_index = options->key_index_on_disk;
     if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
     if (plan->mixes_pages) { /* zero until they are chosen */
         backing->layout.fractions = plan->fractions;
@@ -211,6 +213,7 @@ static enum status find_longer(struct documents *documents, const struct store_l
     if (match->prefix_tokens == token_count) return STATUS_OK;
     TRY(store_find(documents->store, model, layout, tokens, token_count, &same, error));
     if (same.prefix_tokens > match->prefix_tokens) *match = same;
+    if (documents->takes_key_index) return STATUS_OK;
     TRY(store_find_pages(documents->store, model, layout, tokens, token_count, &other, error));
     if (other.prefix_tokens > match->prefix_tokens) *match = other;
     return STATUS_OK;

@@ -33,6 +33,7 @@ struct documents_options {
     const struct kv_layout *layout;
     struct select *select; /* NULL: no key index */
     uint64_t buffer_bytes;
+    bool key_index_on_disk; /* a document's key index cannot be built of its keys */
 };
 enum status documents_open(struct documents **documents, const struct documents_options *options,
                            struct error *error) STATUS_CHECKED;

@@ -47,7 +47,8 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                                                    .model = engine->model,
                                                    .layout = kv_cache_layout(engine->cache),
                                                    .select = engine->select,
-                                                   .buffer_bytes = engine->kv.buffer_bytes},
+                                                   .buffer_bytes = engine->kv.buffer_bytes,
+                                                   .key_index_on_disk = engine->kv.key_index_on_disk},
                        error));
     documents_build_with(engine->documents, engine_build_rows, engine);
     engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));

@@ -21,7 +21,8 @@ const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, s
 }
 
 /* Those that are not of the select axis. */
-static const char resident_name[] = "resident", quantized_name[] = "quantized";
+static const char resident_name[] = "resident", quantized_name[] = "quantized",
+                  key_index_name[] = "key_index", key_index_words[] = "fits, ram or disk";
 
 const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
     const char *name, *words;
@@ -30,8 +31,21 @@ const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
         used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ",
                                  name, words);
     if (used < buffer_bytes)
-        snprintf(buffer + used, buffer_bytes - used, "%s, %s", resident_name, quantized_name);
+        snprintf(buffer + used, buffer_bytes - used, "%s, %s, %s (%s)", resident_name, quantized_name,
+                 key_index_name, key_index_words);
     return buffer;
+}
+
+static enum status read_key_index(struct plan *plan, const char *word, struct error *error) {
+    static const char *const words[] = {
+        [PLAN_KEY_INDEX_FITS] = "fits", [PLAN_KEY_INDEX_RAM] = "ram", [PLAN_KEY_INDEX_DISK] = "disk"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i], word) == 0) {
+            plan->key_index = (enum plan_key_index)i;
+            return STATUS_OK;
+        }
+    return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", key_index_name, word,
+                     key_index_words);
 }
 
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
@@ -48,6 +62,7 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     number[number_length] = '\0';
     const char *words;
     *found = true;
+    if (strcmp(name, key_index_name) == 0) return read_key_index(plan, number, error);
     if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
@@ -117,6 +132,7 @@ static enum status read_preset(struct plan *plan, const struct preset *preset, s
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
     plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
+    plan->key_index = PLAN_KEY_INDEX_FITS;
     plan->resident_layers = SIZE_MAX;
     if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
     if (preset->disk_settings != NULL && plan->disk_directory != NULL)

@@ -44,9 +44,23 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
     return STATUS_OK;
 }
 
+/* Nodes above a chunk are built of several chunks' blocks, which must then be in memory. */
+static bool key_index_may_leave(const struct plan *plan) {
+    const struct select_options *select = &plan->select;
+    const bool is_searched = select->take == 0 || select->take == select->leaf;
+    return plan->disk_directory != NULL && select->method != NULL &&
+           (select->method != &select_tree || select->leaf == KV_CHUNK_TOKENS || !is_searched);
+}
+
 static enum status check_select(const struct plan *plan, struct error *error) {
     const struct select_method *method = plan->select.method;
     if (method == NULL) return STATUS_OK;
+    if (plan->key_index == PLAN_KEY_INDEX_DISK && plan->disk_directory == NULL)
+        return error_set(error, STATUS_USAGE,
+                         "--set key_index=disk: where the key index lies is a question with --kv-disk only");
+    if (plan->key_index == PLAN_KEY_INDEX_DISK && !key_index_may_leave(plan))
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "key_index=disk with select=tree: leaves of 64 tokens, or take=64, only");
     if (method->reads_keys && plan->k_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
                          method->name);
@@ -137,6 +151,17 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
 }
 
+/* Decides where the key index lies, once all else of the cache is known. */
+static void place_key_index(const struct plan *plan, struct kv_cache_config *cache) {
+    if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM)
+        return;
+    const uint64_t in_ram = kv_tier_bytes_min(cache);
+    cache->key_index_on_disk = true;
+    if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
+    cache->key_index_on_disk =
+        cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
+}
+
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
                               struct kv_cache_config *cache, struct error *error) {
     struct attention_options lists;
@@ -153,6 +178,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->buffer_bytes = buffer_bytes_of(plan);
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
     cache->scratch_bytes = attention_bytes(&lists);
+    cache->chosen_tokens = lists.kept_max;
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
         !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||
@@ -160,6 +186,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
         return error_set(error, STATUS_MEMORY,
                          "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)context, plan->sequence_capacity);
+    place_key_index(plan, cache);
     return STATUS_OK;
 }
 
@@ -176,6 +203,7 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
     struct plan counted = *plan;
     struct kv_cache_config cache;
     counted.host_bytes = *bytes = kv_bytes;
+    if (counted.key_index == PLAN_KEY_INDEX_FITS) counted.key_index = PLAN_KEY_INDEX_RAM;
     for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
         TRY(plan_cache_config(&counted, config, &cache, error));
         counted.host_bytes = *bytes = kv_tier_bytes_around(&cache, kv_bytes);

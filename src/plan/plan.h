@@ -38,6 +38,13 @@ enum plan_suffix {
     SUFFIX_CHEAPER,
 };
 
+/* Where the key index of full chunks lies, with KV on disk.  What is chosen is the same. */
+enum plan_key_index {
+    PLAN_KEY_INDEX_FITS, /* in RAM if host_bytes holds it there, else on disk */
+    PLAN_KEY_INDEX_RAM,
+    PLAN_KEY_INDEX_DISK,
+};
+
 struct plan {
     /* What a step reads, and in what form.  Set by plan_set_axes. */
     const char *preset;              /* a name of preset_table; NULL: plan_set_axes was not called */
@@ -58,6 +65,7 @@ struct plan {
     /* With KV on disk: this many first layers stay in RAM if host_bytes holds them. */
     size_t resident_layers;
     enum kv_eviction eviction; /* with KV on disk */
+    enum plan_key_index key_index;
     bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;

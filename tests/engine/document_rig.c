@@ -50,6 +50,7 @@ static void set_expected(struct document_rig *rig) {
     struct plan plain = rig->options;
     plain.host_bytes =
         plain.quantized_pages ? RIG_AMPLE_BYTES : 0; /* 4 bits are of chunks that have a page */
+    plain.key_index = PLAN_KEY_INDEX_FITS;
     if (!plain.quantized_pages) plain.disk_directory = NULL;
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
         struct rig_answer answer;
@@ -103,6 +104,11 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
         memset(rig->options.fractions.sixteenths, PAGE_FRACTION_WHOLE, rig->model->config.layer_count);
         rig->options.fractions.sixteenths[0] = PAGE_FRACTION_WHOLE / 2;
     }
+    if (pages == RIG_INDEX_APART) {
+        rig->options.key_index = PLAN_KEY_INDEX_DISK;
+        rig->options.select.leaf = KV_CHUNK_TOKENS;
+        rig->options.select.keep.tokens = 208; /* a leaf beside the window: one is chosen */
+    }
     assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
               error);
     set_expected(rig);
@@ -132,13 +138,13 @@ static enum status answer_run(struct document_rig *rig, struct engine *engine, s
     enum status status = engine_prefill(engine, sequence, &request, &logits, &answer->error);
     snprintf(answer->notice, sizeof answer->notice, "%s", sequence_notice(sequence));
     answer->reused = sequence_reused_tokens(sequence);
-    if (status == STATUS_DOCUMENT) answer->refusals++;
     if (status == STATUS_OK) memcpy(answer->logits[0], logits, sizeof answer->logits[0]);
     for (size_t step = 0; status == STATUS_OK && step < RIG_STEPS; step++) {
         const int32_t token = (int32_t)(step + 3);
         status = engine_step(engine, &sequence, &token, 1, &logits, &answer->error);
         if (status == STATUS_OK) memcpy(answer->logits[1 + step], logits, sizeof answer->logits[0]);
     }
+    if (status == STATUS_DOCUMENT) answer->refusals++;
     return status;
 }
 

@@ -27,9 +27,10 @@ enum rig_prompt {
 };
 
 enum rig_pages {
-    RIG_ROWS,
-    RIG_MIXED
-}; /* in f16; half of the first layer's in 4 bits and all of the others' */
+    RIG_ROWS,        /* in f16 */
+    RIG_MIXED,       /* half of the first layer's in 4 bits and all of the others' */
+    RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 64 tokens */
+};
 
 struct document_rig {
     struct device *device;

@@ -24,6 +24,8 @@ enum {
     SEED = 20261121,
     FILES = 7,
     PAYLOAD_FLIPS = 5000,
+    KEY_INDEX_FLIPS = 500,
+    BLOCK_BYTES = 64, /* the least that a block of the key index has */
     CATALOG_FLIPS = 500,
     HEADER_BYTES = 28 /* to the change counter */,
     ROW_STRIDE = 16
@@ -173,6 +175,30 @@ static void payload_flips(void **state) {
     flip_payload(RIG_MIXED, cases_max - cases_max / 2);
 }
 
+/* Where the key index is on disk its damage is found when a layer chooses, and not before. */
+static void key_index_flips(void **state) {
+    (void)state;
+    uint64_t cases = 0, most = KEY_INDEX_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
+    set_scene(&select_tree, RIG_INDEX_APART);
+    const struct kept_file *file = kept("2.metadata");
+    for (; cases < most; cases++) {
+        char what[120];
+        uint64_t offset;
+        do offset = random_offset(file); /* in a block that was written */
+        while (is_empty(file->bytes + offset / BLOCK_BYTES * BLOCK_BYTES, BLOCK_BYTES));
+        unsigned bit = (unsigned)random_below(&random_cases, 8);
+        snprintf(what, sizeof what, "seed %llu: %s, byte %llu, bit %u", (unsigned long long)test_seed(SEED),
+                 file->name, (unsigned long long)offset, bit);
+        restore();
+        flip(file->name, offset, bit);
+        assert_prompt(RIG_LONGER, true, what);
+    }
+    printf("%llu flips in the key index on disk: %llu computed anew\n", (unsigned long long)cases,
+           (unsigned long long)anew_count);
+    assert_true(anew_count == cases && refused_count == 0);
+    clear_scene();
+}
+
 static void catalog_flips(void **state) {
     (void)state;
     uint64_t cases = 0, cases_max = CATALOG_FLIPS * (rig_fuzz() > 0 ? rig_fuzz() : 1);
@@ -269,10 +295,9 @@ static void bits_of_the_rows(void **state) {
 
 /* ---- files ---- */
 
-static void truncations(void **state) {
-    (void)state;
+static void cut_files(enum rig_pages pages) {
     uint64_t cases = 0;
-    set_scene(&select_tree, RIG_ROWS);
+    set_scene(&select_tree, pages);
     for (size_t f = 0; f < 2; f++) {
         const struct kept_file *file = kept(payload[f]);
         for (size_t edge = 0; edge <= file->size; edge += 4096)
@@ -297,19 +322,26 @@ static void truncations(void **state) {
     clear_scene();
 }
 
+static void truncations(void **state) {
+    (void)state;
+    cut_files(RIG_ROWS);
+    cut_files(RIG_INDEX_APART);
+}
+
 static void count_damaged(void *context, const struct document_info *info) {
     *(size_t *)context += info->damaged != NULL;
 }
 
 struct cut {
-    size_t reads, at; /* the read that finds the pages cut */
+    const char *file;
+    size_t reads, at; /* the read that finds it cut */
 };
 
-static struct io_fault cut_pages(void *context, enum io_call call, const char *path, uint64_t offset,
-                                 size_t bytes) {
+static struct io_fault cut_file(void *context, enum io_call call, const char *path, uint64_t offset,
+                                size_t bytes) {
     struct cut *cut = context;
     (void)offset, (void)bytes;
-    if (call == IO_CALL_READ && strstr(path, payload[0]) != NULL && cut->reads++ == cut->at)
+    if (call == IO_CALL_READ && strstr(path, cut->file) != NULL && cut->reads++ == cut->at)
         assert_int_equal(truncate(path, 512), 0);
     return (struct io_fault){0, SIZE_MAX};
 }
@@ -325,15 +357,14 @@ static size_t damaged_count(void) {
     return damaged;
 }
 
-/* Pages cut while they are being read are damage as any other: flagged, and the prompt computed anew. */
-static void truncation_amid_an_answer(void **state) {
-    (void)state;
+/* A file cut while it is being read is damage as any other: flagged, and the prompt computed anew. */
+static void cut_amid_an_answer(const char *file, const struct select_method *method, enum rig_pages pages) {
     static struct rig_answer answer;
-    struct cut cut = {0};
+    struct cut cut = {.file = file};
     size_t late = 0;
-    set_scene(&select_all, RIG_ROWS);
+    set_scene(method, pages);
     for (cut.at = 0; cut.at <= cut.reads; cut.at++) {
-        const struct io_faults faults = {&cut, cut_pages};
+        const struct io_faults faults = {&cut, cut_file};
         const struct engine_options options = {.io_faults = &faults};
         restore();
         cut.reads = 0;
@@ -346,9 +377,15 @@ static void truncation_amid_an_answer(void **state) {
         if (damaged_count() != 1) fail_msg("read %zu: not flagged: %s", cut.at, answer.error.message);
         late += answer.refusals;
     }
-    printf("%zu reads, %zu of them while computing\n", cut.at, late);
+    printf("%s: %zu reads, %zu of them while computing\n", file, cut.at, late);
     assert_true(cut.at > 1 && late > 0);
     clear_scene();
+}
+
+static void truncation_amid_an_answer(void **state) {
+    (void)state;
+    cut_amid_an_answer(payload[0], &select_all, RIG_ROWS);
+    cut_amid_an_answer(payload[1], &select_tree, RIG_INDEX_APART);
 }
 
 /* Pages of the same document swapped, and pages of the other document, which are as valid. */
@@ -439,6 +476,7 @@ static void other_models_and_types(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payload_flips),
+        cmocka_unit_test(key_index_flips),
         cmocka_unit_test(catalog_flips),
         cmocka_unit_test(bits_of_the_rows),
         cmocka_unit_test(truncations),

@@ -116,6 +116,12 @@ static void every_call_fails_with_pages_in_both_forms(void **state) {
     assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
 }
 
+static void every_call_fails_with_the_key_index_on_disk(void **state) {
+    (void)state;
+    struct counts counts = every_call(&(struct scenario){.method = &select_tree, .pages = RIG_INDEX_APART});
+    assert_true(counts.hits > 40 && counts.refused > 0 && counts.answers > counts.refused);
+}
+
 /* If RAM holds the KV, a disk that cannot be written does not prevent the answer, except before any work. */
 static void what_cannot_be_written_stays_in_ram(void **state) {
     (void)state;
@@ -131,6 +137,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails),
         cmocka_unit_test(every_call_fails_with_pages_in_both_forms),
+        cmocka_unit_test(every_call_fails_with_the_key_index_on_disk),
         cmocka_unit_test(what_cannot_be_written_stays_in_ram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
