@@ -156,6 +156,8 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                        .prefetched = after.prefetched - before.prefetched,
                                        .prefetch_hits = after.prefetch_hits - before.prefetch_hits,
                                        .wait_ns = after.wait_ns - before.wait_ns,
+                                       .key_index_read_bytes =
+                                           after.key_index_read_bytes - before.key_index_read_bytes,
                                        .host_bytes = after.host_bytes};
 }
 
