@@ -44,12 +44,13 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
     return STATUS_OK;
 }
 
-/* Nodes above a chunk are built of several chunks' blocks, which must then be in memory. */
+/* Nodes above a chunk, and codes by a codebook, are built of several chunks' blocks, which must then be in memory. */
 static bool key_index_may_leave(const struct plan *plan) {
     const struct select_options *select = &plan->select;
     const bool is_searched = select->take == 0 || select->take == select->leaf;
-    return plan->disk_directory != NULL && select->method != NULL &&
-           (select->method != &select_tree || select->leaf == KV_CHUNK_TOKENS || !is_searched);
+    if (plan->disk_directory == NULL || select->method == NULL || select->method == &select_product)
+        return false;
+    return select->method != &select_tree || select->leaf == KV_CHUNK_TOKENS || !is_searched;
 }
 
 static enum status check_select(const struct plan *plan, struct error *error) {
@@ -60,7 +61,9 @@ static enum status check_select(const struct plan *plan, struct error *error) {
                          "--set key_index=disk: where the key index lies is a question with --kv-disk only");
     if (plan->key_index == PLAN_KEY_INDEX_DISK && !key_index_may_leave(plan))
         return error_set(error, STATUS_UNSUPPORTED,
-                         "key_index=disk with select=tree: leaves of 64 tokens, or take=64, only");
+                         "key_index=disk with select=%s: its key index is built of that of other chunks%s",
+                         method->name,
+                         method == &select_tree ? "; leaf=64 and take=64 have it of each alone" : "");
     if (method->reads_keys && plan->k_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
                          method->name);

@@ -345,7 +345,7 @@ static void a_sixty_fourth_of_a_million_tokens(void **state) {
     }
 }
 
-/* Where RAM holds it, it is there; trees that are searched have it there always. */
+/* Where RAM holds it, it is there; what is built of several chunks has it there always. */
 static void what_fits_stays(void **state) {
     (void)state;
     struct scratch scratch;
@@ -369,6 +369,8 @@ static void what_fits_stays(void **state) {
     options.select.leaf = 16;
     options.host_bytes = AMPLE_BYTES;
     options.key_index = PLAN_KEY_INDEX_DISK;
+    assert_int_equal(engine_create(&engine, rig.model, &options, NULL, &rig.error), STATUS_UNSUPPORTED);
+    options.select.method = &select_product;
     assert_int_equal(engine_create(&engine, rig.model, &options, NULL, &rig.error), STATUS_UNSUPPORTED);
     scratch_destroy(&scratch);
 }
