@@ -30,7 +30,8 @@ struct fields { /* config.json, with what all readers need */
 
 static enum status field_uint(const struct fields *fields, const char *name, bool required, uint64_t max,
                               uint64_t *value) {
-    return import_uint(fields->import, fields->source, fields->object, name, required, 1, max, value);
+    const struct import_field field = {fields->source, fields->object, name, required};
+    return import_uint(fields->import, field, 1, max, value);
 }
 
 static enum status field_refuse(const struct fields *fields, const char *name, const char *why) {
@@ -119,7 +120,8 @@ static enum status read_opt(const struct fields *fields) {
 
 static enum status rope_number(const struct fields *fields, const json_t *rope, const char *name,
                                bool required, double *value) {
-    return import_number(fields->import, fields->source, rope, name, required, 1e-6, 1e18, value);
+    const struct import_field field = {fields->source, rope, name, required};
+    return import_number(fields->import, field, 1e-6, 1e18, value);
 }
 
 static enum status read_yarn(const struct fields *fields, const json_t *rope) {
@@ -159,8 +161,8 @@ static enum status read_scaling(const struct fields *fields, const json_t *rope)
     config->rope_scaling = linear ? ROPE_SCALING_LINEAR : yarn ? ROPE_SCALING_YARN : ROPE_SCALING_LLAMA3;
     TRY(rope_number(fields, rope, "factor", true, &config->rope_factor));
     config->original_context = config->context;
-    TRY(import_uint(fields->import, fields->source, rope, "original_max_position_embeddings", false, 1,
-                    CONTEXT_MAX, &config->original_context));
+    const struct import_field context = {fields->source, rope, "original_max_position_embeddings", false};
+    TRY(import_uint(fields->import, context, 1, CONTEXT_MAX, &config->original_context));
     if (yarn) return read_yarn(fields, rope);
     if (linear) return STATUS_OK;
     TRY(rope_number(fields, rope, "low_freq_factor", true, &config->low_factor));
@@ -202,11 +204,11 @@ static enum status read_window(const struct fields *fields) {
     bool qwen = config->family != FAMILY_LLAMA, uses = !qwen;
     uint64_t window = 0, full_layers = qwen ? 28 : 0, sliding = 0;
     TRY(import_bool(fields->import, fields->source, fields->object, "use_sliding_window", &uses));
-    TRY(import_uint(fields->import, fields->source, fields->object, "sliding_window", false, 0, CONTEXT_MAX,
-                    &window));
+    const struct import_field size = {fields->source, fields->object, "sliding_window", false},
+                              full = {fields->source, fields->object, "max_window_layers", false};
+    TRY(import_uint(fields->import, size, 0, CONTEXT_MAX, &window));
     if (!uses || window == 0) return STATUS_OK;
-    TRY(import_uint(fields->import, fields->source, fields->object, "max_window_layers", false, 0, LAYERS_MAX,
-                    &full_layers));
+    TRY(import_uint(fields->import, full, 0, LAYERS_MAX, &full_layers));
     bool *slides = arena_array(&fields->import->arena, config->layers, sizeof *slides);
     if (slides == NULL) return error_set(fields->import->error, STATUS_MEMORY, "out of memory");
     const json_t *types = import_member(fields->object, "layer_types");
@@ -236,8 +238,8 @@ enum status import_read_config(struct import *import) {
     TRY(field_must_say(&fields, "hidden_act", "silu"));
     TRY(field_must_be(&fields, "mlp_bias", false, false));
     import->config.norm_epsilon = 1e-6;
-    TRY(import_number(import, fields.source, fields.object, "rms_norm_eps", false, 1e-30, 1,
-                      &import->config.norm_epsilon));
+    const struct import_field epsilon = {fields.source, fields.object, "rms_norm_eps", false};
+    TRY(import_number(import, epsilon, 1e-30, 1, &import->config.norm_epsilon));
     TRY(read_rope(&fields));
     return read_window(&fields);
 }

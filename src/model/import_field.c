@@ -19,35 +19,36 @@ json_t *import_member(const json_t *object, const char *field) {
     return json_is_null(member) ? NULL : member;
 }
 
-enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
-                        const char *field, bool required, uint64_t min, uint64_t max, uint64_t *value) {
-    const json_t *member = import_member(object, field);
+enum status import_uint(const struct import *import, struct import_field field, uint64_t min, uint64_t max,
+                        uint64_t *value) {
+    const json_t *member = import_member(field.object, field.name);
     if (member == NULL) {
-        if (!required) return STATUS_OK;
-        return import_refuse(import, source->file, field, "not found, expected a whole number");
+        if (!field.required) return STATUS_OK;
+        return import_refuse(import, field.source->file, field.name, "not found, expected a whole number");
     }
     if (!json_is_integer(member))
-        return import_refuse(import, source->file, field, "found no whole number, expected one");
+        return import_refuse(import, field.source->file, field.name, "found no whole number, expected one");
     json_int_t number = json_integer_value(member);
     if (number < 0 || (uint64_t)number < min || (uint64_t)number > max)
-        return import_refuse(import, source->file, field, "found %lld, expected %llu to %llu",
+        return import_refuse(import, field.source->file, field.name, "found %lld, expected %llu to %llu",
                              (long long)number, (unsigned long long)min, (unsigned long long)max);
     *value = (uint64_t)number;
     return STATUS_OK;
 }
 
-enum status import_number(const struct import *import, const struct import_source *source,
-                          const json_t *object, const char *field, bool required, double min, double max,
+enum status import_number(const struct import *import, struct import_field field, double min, double max,
                           double *value) {
-    const json_t *member = import_member(object, field);
+    const json_t *member = import_member(field.object, field.name);
     if (member == NULL) {
-        if (!required) return STATUS_OK;
-        return import_refuse(import, source->file, field, "not found, expected a number");
+        if (!field.required) return STATUS_OK;
+        return import_refuse(import, field.source->file, field.name, "not found, expected a number");
     }
-    if (!json_is_number(member)) return import_refuse(import, source->file, field, "expected a number");
+    if (!json_is_number(member))
+        return import_refuse(import, field.source->file, field.name, "expected a number");
     double number = json_number_value(member);
     if (!(number >= min && number <= max))
-        return import_refuse(import, source->file, field, "found %g, expected %g to %g", number, min, max);
+        return import_refuse(import, field.source->file, field.name, "found %g, expected %g to %g", number,
+                             min, max);
     *value = number;
     return STATUS_OK;
 }

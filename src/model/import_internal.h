@@ -61,12 +61,16 @@ struct import {
 
 __attribute__((format(printf, 4, 5))) enum status import_refuse(const struct import *import, const char *file,
                                                                 const char *field, const char *format, ...);
-/* An absent field leaves *value unchanged, unless it is required. */
-enum status import_uint(const struct import *import, const struct import_source *source, const json_t *object,
-                        const char *field, bool required, uint64_t min, uint64_t max, uint64_t *value)
-    STATUS_CHECKED;
-enum status import_number(const struct import *import, const struct import_source *source,
-                          const json_t *object, const char *field, bool required, double min, double max,
+/* A member of an object of that source. */
+struct import_field {
+    const struct import_source *source;
+    const json_t *object;
+    const char *name;
+    bool required; /* an absent field leaves *value unchanged, unless it is required */
+};
+enum status import_uint(const struct import *import, struct import_field field, uint64_t min, uint64_t max,
+                        uint64_t *value) STATUS_CHECKED;
+enum status import_number(const struct import *import, struct import_field field, double min, double max,
                           double *value) STATUS_CHECKED;
 enum status import_bool(const struct import *import, const struct import_source *source, const json_t *object,
                         const char *field, bool *value) STATUS_CHECKED;

@@ -267,49 +267,63 @@ static uint64_t source_row(const struct import *import, const struct mapping *ma
     return head * dimension + within % 2 * (dimension / 2) + within / 2;
 }
 
-struct row_buffers {
-    void *source;  /* one row, aligned */
-    float *values; /* [columns] */
-    void *target;
+/* Converts the rows of a tensor from the folder's type to the file's, one at a time. */
+struct row_writer {
+    struct import *import;
+    const struct safetensors_tensor *tensor;
+    enum tensor_type from, to;
+    uint64_t columns, from_bytes, to_bytes; /* of a row */
+    void *source;                           /* owned: one row, aligned */
+    float *values;                          /* owned: [columns] */
+    void *target;                           /* owned: one row */
 };
 
-static enum status write_row(struct import *import, const struct safetensors_tensor *tensor,
-                             enum tensor_type from, enum tensor_type to, uint64_t columns,
-                             const uint8_t *data, uint64_t from_bytes, uint64_t to_bytes,
-                             const struct row_buffers *buffers) {
-    if (from == to) return gguf_writer_write(import->writer, data, from_bytes, import->error);
-    memcpy(buffers->source, data, from_bytes); /* a safetensors file promises no alignment */
-    import->convert.dequantize[from](buffers->source, buffers->values, columns);
-    const float limit = to == TENSOR_F16 ? 65504.0f : INFINITY;
-    for (uint64_t i = 0; i < columns; i++)
-        if (!(fabsf(buffers->values[i]) <= limit) || isinf(buffers->values[i]))
-            return refuse(import, tensor->name, "value: found %g, which %s cannot hold",
-                          (double)buffers->values[i], tensor_type_info(to)->name);
-    import->convert.quantize[to](buffers->values, buffers->target, columns);
-    return gguf_writer_write(import->writer, buffers->target, to_bytes, import->error);
+static enum status row_writer_init(struct row_writer *w) {
+    bool fits = tensor_row_bytes(w->from, w->columns, &w->from_bytes) &&
+                tensor_row_bytes(w->to, w->columns, &w->to_bytes);
+    ASSERT(fits);
+    w->source = malloc(w->from_bytes);
+    w->values = reallocarray(NULL, w->columns, sizeof(float));
+    w->target = malloc(w->to_bytes);
+    if (w->source == NULL || w->values == NULL || w->target == NULL)
+        return error_set(w->import->error, STATUS_MEMORY, "out of memory for a row of %s", w->tensor->name);
+    return STATUS_OK;
+}
+
+static void row_writer_deinit(struct row_writer *w) {
+    free(w->source);
+    free(w->values);
+    free(w->target);
+}
+
+static enum status write_row(const struct row_writer *w, const uint8_t *data) {
+    struct import *import = w->import;
+    if (w->from == w->to) return gguf_writer_write(import->writer, data, w->from_bytes, import->error);
+    memcpy(w->source, data, w->from_bytes); /* a safetensors file promises no alignment */
+    import->convert.dequantize[w->from](w->source, w->values, w->columns);
+    const float limit = w->to == TENSOR_F16 ? 65504.0f : INFINITY;
+    for (uint64_t i = 0; i < w->columns; i++)
+        if (!(fabsf(w->values[i]) <= limit) || isinf(w->values[i]))
+            return refuse(import, w->tensor->name, "value: found %g, which %s cannot hold",
+                          (double)w->values[i], tensor_type_info(w->to)->name);
+    import->convert.quantize[w->to](w->values, w->target, w->columns);
+    return gguf_writer_write(import->writer, w->target, w->to_bytes, import->error);
 }
 
 static enum status write_rows(struct import *import, const struct mapping *mapping,
                               const struct safetensors_tensor *tensor, enum tensor_type from,
                               enum tensor_type to) {
-    uint64_t rows = size_of(&import->config, mapping->rows),
-             columns = size_of(&import->config, mapping->columns);
-    uint64_t from_bytes, to_bytes;
-    bool fits = tensor_row_bytes(from, columns, &from_bytes) && tensor_row_bytes(to, columns, &to_bytes);
-    ASSERT(fits);
-    struct row_buffers buffers = {malloc(from_bytes), reallocarray(NULL, columns, sizeof(float)),
-                                  malloc(to_bytes)};
-    enum status status = STATUS_OK;
-    if (buffers.source == NULL || buffers.values == NULL || buffers.target == NULL)
-        status = error_set(import->error, STATUS_MEMORY, "out of memory for a row of %s", tensor->name);
+    const uint64_t rows = size_of(&import->config, mapping->rows);
+    struct row_writer writer = {.import = import,
+                                .tensor = tensor,
+                                .from = from,
+                                .to = to,
+                                .columns = size_of(&import->config, mapping->columns)};
+    enum status status = row_writer_init(&writer);
     for (uint64_t row = 0; row < rows && status == STATUS_OK; row++)
-        status = write_row(import, tensor, from, to, columns,
-                           tensor->data + source_row(import, mapping, row) * from_bytes, from_bytes, to_bytes,
-                           &buffers);
-    free(buffers.source);
-    free(buffers.values);
-    free(buffers.target);
-    import->report->output_bytes += rows * to_bytes;
+        status = write_row(&writer, tensor->data + source_row(import, mapping, row) * writer.from_bytes);
+    row_writer_deinit(&writer);
+    import->report->output_bytes += rows * writer.to_bytes;
     return status;
 }
 
