@@ -135,8 +135,12 @@ static enum status read_preset(void *context, const struct eval_place *place, si
         engine_attention(on_disk ? evaluation->tiers.engines[preset] : evaluation->session.engine);
     const struct select_statistics began = attention_statistics(attention);
     if (on_disk) {
-        TRY(eval_tiers_decode(evaluation, preset, place->length - run->reader.stretch, place->tokens,
-                              (size_t)run->reader.stretch, each, run, work, error));
+        const struct eval_tier_steps steps = {.prefix_tokens = place->length - run->reader.stretch,
+                                              .tokens = place->tokens,
+                                              .count = (size_t)run->reader.stretch,
+                                              .each = each,
+                                              .context = run};
+        TRY(eval_tiers_decode(evaluation, preset, &steps, work, error));
     } else {
         TRY(eval_reader_stretch(&run->reader, place, true, each, run, error));
     }

@@ -111,22 +111,22 @@ static void add_work(struct eval_tier_work *work, const struct kv_tier_statistic
     work->prefetched_used += after->prefetch_hits - before->prefetch_hits;
 }
 
-enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,
-                              const int32_t *tokens, size_t count, engine_each_logits *each, void *context,
-                              struct eval_tier_work *work, struct error *error) {
-    TRY(eval_tiers_fill(evaluation, preset, token_count, error));
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset,
+                              const struct eval_tier_steps *steps, struct eval_tier_work *work,
+                              struct error *error) {
+    TRY(eval_tiers_fill(evaluation, preset, steps->prefix_tokens, error));
     struct engine *engine = evaluation->tiers.engines[preset];
     struct kv_tier_statistics before = {0}, after;
-    const size_t uncounted = count / 4;
+    const size_t count = steps->count, uncounted = count / 4;
     double seconds = 0;
     for (size_t i = 0; i < count; i++) {
         const float *logits;
         if (interrupt_requested()) return error_set(error, STATUS_INTERRUPTED, "interrupted");
         if (i == uncounted) before = engine_tier_statistics(engine);
         double began = clock_seconds();
-        TRY(engine_step(engine, &evaluation->tiers.sequences[preset], &tokens[i], 1, &logits, error));
+        TRY(engine_step(engine, &evaluation->tiers.sequences[preset], &steps->tokens[i], 1, &logits, error));
         if (i >= uncounted) seconds += clock_seconds() - began;
-        TRY(each(context, i, logits, error));
+        TRY(steps->each(steps->context, i, logits, error));
     }
     after = engine_tier_statistics(engine);
     add_work(work, &before, &after, count - uncounted);

@@ -48,11 +48,18 @@ struct eval_tier_work {
     uint64_t tokens, read_bytes, hits, misses, prefetched, prefetched_used;
     double seconds;
 };
-/* Fills the preset's sequence with token_count tokens and decodes the next ones, step by step; `each` gets their
- * logits.  work: of the steps behind the first quarter, which finds RAM empty; added to. */
-enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, uint64_t token_count,
-                              const int32_t *tokens, size_t count, engine_each_logits *each, void *context,
-                              struct eval_tier_work *work, struct error *error) STATUS_CHECKED;
+struct eval_tier_steps {
+    uint64_t prefix_tokens; /* of the evaluation's sequence, before the first step */
+    const int32_t *tokens;  /* [count] */
+    size_t count;
+    engine_each_logits *each; /* gets the logits of every step */
+    void *context;
+};
+/* Fills the preset's sequence with the prefix and decodes the tokens one by one.  work: of the steps behind the first
+ * quarter, which finds RAM empty; added to. */
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset,
+                              const struct eval_tier_steps *steps, struct eval_tier_work *work,
+                              struct error *error) STATUS_CHECKED;
 void eval_tiers_close(struct evaluation *evaluation);  /* the engines */
 void eval_tiers_deinit(struct evaluation *evaluation); /* all of it; safe on zeros */
 /* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */

@@ -190,22 +190,21 @@ void ruler_draft_deinit(struct ruler_draft *draft) {
 }
 
 enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
-                             enum ruler_task task, uint64_t length, uint64_t index, uint64_t attempt,
-                             bool pairs, struct error *error) {
+                             struct ruler_key key, uint64_t attempt, bool pairs, struct error *error) {
     ruler_draft_deinit(draft);
-    uint64_t series = mix(mix(options->seed, (uint64_t)task), length);
+    uint64_t series = mix(mix(options->seed, (uint64_t)key.task), key.length);
     *draft = (struct ruler_draft){.options = options,
-                                  .task = task,
-                                  .is_needle = tasks[task].is_needle,
-                                  .length = length,
+                                  .task = key.task,
+                                  .is_needle = tasks[key.task].is_needle,
+                                  .length = key.length,
                                   .pairs = pairs};
     struct random first;
     random_init(&first, series);
     const double golden = 0.6180339887498949;
-    draft->depth = fmod(random_double(&first) + (double)index * golden, 1);
-    random_init(&draft->random, mix(mix(series, index), attempt));
-    return tasks[task].draw(draft) ? STATUS_OK
-                                   : error_set(error, STATUS_MEMORY, "out of memory for a sample");
+    draft->depth = fmod(random_double(&first) + (double)key.index * golden, 1);
+    random_init(&draft->random, mix(mix(series, key.index), attempt));
+    return tasks[key.task].draw(draft) ? STATUS_OK
+                                       : error_set(error, STATUS_MEMORY, "out of memory for a sample");
 }
 
 /* One attempt, in the trial; *exhausted: the task's word lists are too short for this length. */
@@ -221,24 +220,25 @@ static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exh
                      error);
 }
 
-static enum status make(struct trial *trial, const struct ruler_options *options, enum ruler_task task,
-                        uint64_t length, uint64_t index, size_t *budget, struct error *error) {
+static enum status make(struct trial *trial, const struct ruler_options *options, struct ruler_key key,
+                        size_t *budget, struct error *error) {
     enum { ATTEMPTS_MAX = 100 };
     bool exhausted = false, pairs = false;
     for (uint64_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
-        TRY(ruler_draft_draw(&trial->draft, options, task, length, index, attempt, pairs, error));
+        TRY(ruler_draft_draw(&trial->draft, options, key, attempt, pairs, error));
         TRY(attempt_sample(trial, budget, &exhausted, error));
-        if (exhausted && task == RULER_CWE && !pairs) {
+        if (exhausted && key.task == RULER_CWE && !pairs) {
             pairs = true;
             continue;
         }
         if (exhausted)
             return error_set(error, STATUS_USAGE,
-                             "%s: the word lists are too short for a length of %llu tokens", tasks[task].name,
-                             (unsigned long long)length);
+                             "%s: the word lists are too short for a length of %llu tokens",
+                             tasks[key.task].name, (unsigned long long)key.length);
         if (is_unambiguous(trial)) return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn", tasks[task].name);
+    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn",
+                     tasks[key.task].name);
 }
 
 enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *page, struct token_list *tokens,
@@ -260,7 +260,7 @@ enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_
     *sample = (struct ruler_sample){.depth = -1};
     struct trial trial = {0};
     size_t budget = 0;
-    enum status status = make(&trial, options, task, length, index, &budget, error);
+    enum status status = make(&trial, options, (struct ruler_key){task, length, index}, &budget, error);
     if (status == STATUS_OK) status = ruler_sample_take(sample, &trial.page, &trial.tokens, budget, error);
     trial_deinit(&trial);
     return status;

@@ -122,10 +122,15 @@ void ruler_vt_question(const struct ruler_draft *draft, struct ruler_page *page)
 
 /* ---- what ruler.c and ruler_shared.c share ---- */
 
-/* Draws the fixed parts of a sample of the task.  The draft is zeroed or an earlier one. */
+/* Which sample: it follows from these and the options. */
+struct ruler_key {
+    enum ruler_task task;
+    uint64_t length, index;
+};
+/* Draws the fixed parts of a sample.  The draft is zeroed or an earlier one. */
 enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
-                             enum ruler_task task, uint64_t length, uint64_t index, uint64_t attempt,
-                             bool pairs, struct error *error) STATUS_CHECKED;
+                             struct ruler_key key, uint64_t attempt, bool pairs, struct error *error)
+    STATUS_CHECKED;
 void ruler_draft_deinit(struct ruler_draft *draft);
 /* The tokens of the page's prompt. */
 enum status ruler_page_tokens(const struct ruler_page *page, const struct tokenizer *tokenizer,

@@ -119,8 +119,9 @@ static enum status write_pages(void *context, size_t unit_count, size_t *token_c
 
 static enum status draw_all(struct shared *shared, uint64_t index, uint64_t attempt, struct error *error) {
     for (size_t i = 0; i < shared->task_count; i++)
-        TRY(ruler_draft_draw(&shared->drafts[i], shared->options, shared->tasks[i], shared->length, index,
-                             attempt, false, error));
+        TRY(ruler_draft_draw(&shared->drafts[i], shared->options,
+                             (struct ruler_key){shared->tasks[i], shared->length, index}, attempt, false,
+                             error));
     hide_all(shared);
     write_intro(shared);
     for (size_t i = 0; i < shared->hidden_count; i++)
