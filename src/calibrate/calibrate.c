@@ -215,9 +215,7 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
     for (size_t i = 0; i < o->bits_count; i++) {
         struct hash_learn_options how = {.training = hash_training_published(o->bits[i]),
                                          .train_windows = training_windows,
-                                         .keep = o->keep,
-                                         .sinks = o->sinks,
-                                         .recent = o->recent,
+                                         .keep = {o->keep, o->sinks, o->recent},
                                          .progress = learning,
                                          .progress_context = run};
         struct random random;

@@ -195,8 +195,8 @@ struct caught_run {
     struct hash_head *head;
     const uint16_t *weights;
     struct hash_layout layout;
-    double keep;
-    size_t sinks, recent, chunk_count;
+    struct hash_keep keep;
+    size_t chunk_count;
     uint8_t *blocks;     /* [window_count][chunk_count][layout.bytes] */
     const void **chunks; /* [window_count][chunk_count] */
     uint8_t *scratch;    /* [threads][scratch_bytes] */
@@ -267,9 +267,9 @@ static double mass_of(const struct caught_run *run, const float *q, const float 
     double mass = 0;
     for (size_t head = 0; head < h->group; head++) {
         double all = weigh(h, q + head * h->dimension, keys, position, weights), held = 0;
-        for (size_t i = 0; i < run->sinks; i++) held += (double)weights[i];
-        for (size_t i = position + 1 - run->recent; i <= position; i++) held += (double)weights[i];
-        for (size_t i = 0; i < k; i++) held += (double)weights[run->sinks + found[i]];
+        for (size_t i = 0; i < run->keep.sinks; i++) held += (double)weights[i];
+        for (size_t i = position + 1 - run->keep.recent; i <= position; i++) held += (double)weights[i];
+        for (size_t i = 0; i < k; i++) held += (double)weights[run->keep.sinks + found[i]];
         mass += held / all;
     }
     return mass / (double)h->group;
@@ -278,9 +278,9 @@ static double mass_of(const struct caught_run *run, const float *q, const float 
 static struct hash_caught query_caught(struct caught_run *run, size_t window, size_t query, size_t thread) {
     const struct hash_head *h = run->head;
     size_t position = samples_position(h->samples, h->window_first + window, query), size = h->window_size;
-    if (position < run->sinks + run->recent + 1) return (struct hash_caught){1, 1};
-    size_t end = position + 1 - run->recent, count = end - run->sinks;
-    size_t k = max_size((size_t)ceil(run->keep * (double)count), 1);
+    if (position < run->keep.sinks + run->keep.recent + 1) return (struct hash_caught){1, 1};
+    size_t end = position + 1 - run->keep.recent, count = end - run->keep.sinks;
+    size_t k = max_size((size_t)ceil(run->keep.fraction * (double)count), 1);
     uint8_t codes[64 * HASH_CODE_BYTES_MAX], *scratch = run->scratch + thread * run->scratch_bytes;
     float *true_scores = run->scores + thread * size, *found = run->found + thread * size;
     uint32_t *true_indices = run->true_indices + thread * size, *indices = run->indices + thread * size;
@@ -291,7 +291,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     for (size_t d = 0; d < h->dimension; d++) sum[d] = 0;
     for (size_t i = 0; i < h->group * h->dimension; i++) sum[i % h->dimension] += q[i];
     for (size_t i = 0; i < count; i++)
-        true_scores[i] = dot(sum, keys + (run->sinks + i) * h->dimension, h->dimension);
+        true_scores[i] = dot(sum, keys + (run->keep.sinks + i) * h->dimension, h->dimension);
     h->kernels->hash.encode(&(struct hash_encode_args){.weights = run->weights,
                                                        .dimension = h->dimension,
                                                        .bits = run->layout.bits,
@@ -301,7 +301,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
                                                        .codes = codes});
     h->kernels->hash.score(&(struct hash_score_args){.layout = &run->layout,
                                                      .blocks = run->chunks + window * run->chunk_count,
-                                                     .token_begin = run->sinks,
+                                                     .token_begin = run->keep.sinks,
                                                      .token_end = end,
                                                      .codes = codes,
                                                      .group = h->group,
@@ -369,13 +369,11 @@ static bool caught_allocate(struct caught_run *run) {
     return true;
 }
 
-enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
-                             size_t sinks, size_t recent, struct hash_caught *caught, struct error *error) {
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits,
+                             struct hash_keep keep, struct hash_caught *caught, struct error *error) {
     struct caught_run run = {.head = head,
                              .weights = weights,
                              .keep = keep,
-                             .sinks = sinks,
-                             .recent = recent,
                              .chunk_count = (head->window_size + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS};
     hash_layout_init(&run.layout, bits);
     ASSERT(head->group <= 64 && head->dimension <= head->window_size);

@@ -48,6 +48,12 @@ void hash_head_unshape(const struct hash_head *head, float *weights_across, size
  * sqrt(dimension), which changes no sign of x W but how far the relaxed codes are from it. */
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs);
 
+/* What a selection keeps: a fraction of the tokens between sinks and recent ones, and these. */
+struct hash_keep {
+    double fraction;
+    size_t sinks, recent;
+};
+
 /* What selection by hash codes catches among the tokens between `sinks` and the query's `recent` tokens.  Means over
  * the sampled queries of the loaded windows. */
 struct hash_caught {
@@ -60,8 +66,8 @@ struct hash_caught {
 };
 enum { HASH_MASS_DIVISOR = 4 };
 /* weights: [dimension][bits]. */
-enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, double keep,
-                             size_t sinks, size_t recent, struct hash_caught *caught, struct error *error)
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits,
+                             struct hash_keep keep, struct hash_caught *caught, struct error *error)
     STATUS_CHECKED;
 
 /* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  The baseline of learning. */

@@ -27,7 +27,7 @@ struct learning {
 static enum status caught_by(struct learning *l, const uint16_t *weights, struct hash_caught *caught,
                              struct error *error) {
     const struct hash_learn_options *o = l->options;
-    return hash_head_caught(l->head, weights, o->training.bits, o->keep, o->sinks, o->recent, caught, error);
+    return hash_head_caught(l->head, weights, o->training.bits, o->keep, caught, error);
 }
 
 /* The windows for choosing: the last ones of the training windows. */

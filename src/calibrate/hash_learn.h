@@ -30,8 +30,7 @@ struct hash_learn_options {
     struct hash_training training; /* bits, epochs and steps are used; the rest is the published recipe's */
     /* Windows [0, train_windows) are for learning; the last quarter of them is for choosing the weights. */
     size_t train_windows;
-    double keep;
-    size_t sinks, recent;
+    struct hash_keep keep;                        /* what weights are judged by */
     bool (*progress)(void *context, double done); /* 0 to 1, of this head; return true to stop */
     void *progress_context;
 };

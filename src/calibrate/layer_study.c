@@ -89,13 +89,18 @@ void layer_study_destroy(struct layer_study *study) {
     free(study);
 }
 
-static void attend(struct layer_study *s, size_t layer, size_t window, size_t first, size_t count,
-                   const float *keys, const float *values, bool stream, float *out) {
+/* Queries of a window of the samples, in one layer. */
+struct query_range {
+    size_t layer, window, first, count;
+};
+
+static void attend(struct layer_study *s, struct query_range queries, const float *keys, const float *values,
+                   bool stream, float *out) {
     attended_run(s->pool, &(struct attended_args){.samples = s->samples,
-                                                  .layer = layer,
-                                                  .window = window,
-                                                  .query_first = first,
-                                                  .query_count = count,
+                                                  .layer = queries.layer,
+                                                  .window = queries.window,
+                                                  .query_first = queries.first,
+                                                  .query_count = queries.count,
                                                   .keys = keys,
                                                   .values = values,
                                                   .stream = stream,
@@ -176,8 +181,9 @@ static enum status study_heads(struct layer_study *s, size_t layer, size_t windo
         size_t count = samples->options.probe_queries;
         status = attended_load(samples, layer, window, s->keys, s->values, error);
         if (status != STATUS_OK) break;
-        attend(s, layer, window, first, count, s->keys, s->values, false, s->full);
-        attend(s, layer, window, first, count, s->keys, s->values, true, s->other);
+        const struct query_range queries = {layer, window, first, count};
+        attend(s, queries, s->keys, s->values, false, s->full);
+        attend(s, queries, s->keys, s->values, true, s->other);
         for (size_t query = 0; query < count; query++) whole += add_query(s, query, g, g + heads * heads);
     }
     if (status == STATUS_OK) solve(s, g, whole, importance, alone);
@@ -234,12 +240,13 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
     for (size_t window = window_first; window < samples->options.window_count; window++) {
         status = attended_load(samples, layer, window, s->keys, s->values, error);
         if (status != STATUS_OK) break;
-        attend(s, layer, window, 0, count, s->keys, s->values, false, s->full);
+        const struct query_range queries = {layer, window, 0, count};
+        attend(s, queries, s->keys, s->values, false, s->full);
         for (enum study_rounding r = STUDY_K8; r < STUDY_ROUNDINGS; r++) {
             bool of_keys = r == STUDY_K8 || r == STUDY_K4;
             round_all(s, r);
-            attend(s, layer, window, 0, count, of_keys ? s->rounded : s->keys,
-                   of_keys ? s->values : s->rounded, false, s->other);
+            attend(s, queries, of_keys ? s->rounded : s->keys, of_keys ? s->values : s->rounded, false,
+                   s->other);
             sums[r] += errors(s, count, work);
         }
     }

@@ -261,7 +261,8 @@ static void test_caught(void **state) {
     assert_true(head->dimension <= 256 && head->group <= 4);
     assert_ok(hash_random_weights(&random, head->dimension, BITS, weights, &error), error);
     assert_ok(hash_head_load(head, 0, 1, 0, 1, &error), error);
-    assert_ok(hash_head_caught(head, weights, BITS, keep, SINKS, RECENT, &caught, &error), error);
+    assert_ok(hash_head_caught(head, weights, BITS, (struct hash_keep){keep, SINKS, RECENT}, &caught, &error),
+              error);
     for (size_t i = 0; i < s.query_count; i++) {
         struct hash_caught one = plain_caught(head, weights, i);
         expected.recall += one.recall / (double)s.query_count;

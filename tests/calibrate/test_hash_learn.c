@@ -149,17 +149,14 @@ static void learn_once(size_t bits, uint64_t seed, double *of_random, double *of
     assert_non_null(weights);
     struct hash_learn_options how = {.training = hash_training_published(bits),
                                      .train_windows = TRAIN_WINDOWS,
-                                     .keep = 0.1,
-                                     .sinks = 4,
-                                     .recent = 64};
+                                     .keep = {.fraction = 0.1, .sinks = 4, .recent = 64}};
     how.training.epochs = 6, how.training.steps = 10;
     assert_ok(hash_learn(rig->head, 0, 0, &how, &rig->random, weights, &learned, &error), error);
     /* Recall is that of the weights handed out, in windows that nothing was learned from or chosen by. */
     assert_ok(hash_head_load(rig->head, 0, 0, TRAIN_WINDOWS, WINDOWS - TRAIN_WINDOWS, &error), error);
-    assert_ok(hash_head_caught(rig->head, weights, bits, how.keep, how.sinks, how.recent, &caught, &error),
-              error);
+    assert_ok(hash_head_caught(rig->head, weights, bits, how.keep, &caught, &error), error);
     assert_true(fabs(caught.recall - learned.learned) < 1e-12);
-    assert_true(learned.random > 2 * how.keep && learned.learned < 1);
+    assert_true(learned.random > 2 * how.keep.fraction && learned.learned < 1);
     *of_random += learned.random;
     *of_learned += caught.recall;
     free(weights);
