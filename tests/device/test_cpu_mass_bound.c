@@ -439,9 +439,10 @@ static void never_more_than_was_caught(void **state) {
     double loosest = 0, tightest = INFINITY;
     for (size_t round = 0; round < ROUNDS; round++)
         for (size_t shape = 0; shape < SHAPES; shape++)
-            check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
+            if (test_takes(seed, round * SHAPES + shape))
+                check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
     printf("exact - bound: %.3g to %.3g\n", tightest, loosest);
-    assert_true(loosest > 0.9); /* some bounds must say little */
+    assert_met(loosest > 0.9); /* some bounds must say little */
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 

@@ -206,7 +206,7 @@ static void test_interrupted_prompts_go_on(void **state) {
         rig_close(&rig);
     }
     printf("%zu interruptions, %zu inside of a segment\n", stops, inside);
-    assert_true(stops > ROUNDS / 2 && inside > 10);
+    assert_met(stops > ROUNDS / 2 && inside > 10);
 }
 
 int main(void) {
