@@ -1,8 +1,8 @@
 /* seed: what a randomised test draws from: a fixed number, so that a test says the same on every run, or the one that
  * LOAM_TEST_SEED gives.  `./do fuzz` gives every such test many.  A test that uses it says SEEDED in its loam_test.
  *
- * With LOAM_TEST_DIVISOR=N a long test runs one of N of its rounds for each seed, another one for another seed, and skips
- * what draws nothing: many seeds then cost hours, not days. */
+ * With LOAM_TEST_DIVISOR=N a long test runs one of N of its rounds for each seed, another one for another seed, and
+ * skips what draws nothing: many seeds then cost hours, not days. */
 #ifndef LOAM_TESTS_SEED_H
 #define LOAM_TESTS_SEED_H
 
