@@ -1,9 +1,9 @@
-/* Damage: every bit of a document's rows, thousands of flips in pages and key index and in the
- * catalog's file, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign, another
- * model, other versions.  The outcome is always the same: refused with a reason, or right to the last byte
- * (store_sample compares), and the document beside it unharmed.
+/* Damage to a document: every bit of its rows, thousands of flips in pages, key index and the catalog's file,
+ * truncation at every 4 KiB and one byte before and after, pages swapped, stale and foreign, another model, other
+ * versions.  The outcome is one of two: rejected with a reason, or right to the last byte (store_sample compares).
+ * The second document of the folder is unharmed.
  *
- * LOAM_TEST_SEED repeats a run (an odd one has pages of two sizes), LOAM_TEST_FUZZ=N does N times as many random
+ * LOAM_TEST_SEED repeats a run (an odd one has pages of two sizes), LOAM_TEST_FUZZ=N runs N times as many random
  * cases. */
 #include "testing.h"
 
@@ -260,7 +260,7 @@ static void test_payload_flips(void **state) {
     clear_scene(&scene);
 }
 
-/* Opens the store as it is now.  Returns whether the document can still be used. */
+/* Opens the store in its present state.  Returns whether the document can still be used. */
 static bool outcome(struct scene *scene, bool beside_lives, const char *what) {
     struct store *store;
     struct error error = {.message = ""};

@@ -1,7 +1,6 @@
-/* Mass bounds, over random and adversarial keys with a printed seed: never more
- * than the exact share, which is computed here in double from the stored keys; all that can be said where the keys of
- * a unit are the same; the same bits on any number of threads, in parts and head by head; and choices and outputs that
- * know nothing of it. */
+/* Mass bounds, over random and adversarial keys with a printed seed: never above the exact mass, computed here in
+ * double from the stored keys; exact where all keys of a unit are the same; the same bits on any number of threads, in
+ * parts and head by head.  Choices and outputs do not depend on them. */
 #include "testing.h"
 
 #include <math.h>
@@ -23,7 +22,7 @@ enum { DEVICES = 4, ROWS_MAX = 2, KV_HEADS_MAX = 3, GROUP_MAX = 7, CHUNKS_MAX = 
 
 enum key_shape { /* what the keys of a case are like */
                  NORMAL,
-                 SAME,    /* those of a unit are the same: its bound is what they give */
+                 SAME,    /* all keys of a unit are the same: the bound is exact */
                  EQUAL,   /* all are */
                  SPIKES,  /* a desert with a few large keys */
                  CHANNEL, /* one channel is large and far from zero */

@@ -1,7 +1,7 @@
-/* Estimates of what was left out, over random keys with a printed seed, beside the exact share, which is computed here
- * in double from the stored keys: the share itself where all keys are sampled; on average what the rest comes to, and
- * as far from it as the standard error says, over many drawings; the same bits on any number of threads, in parts of a
- * build and head by head; and nothing where everything is listed. */
+/* Estimates of the attention left out, over random keys with a printed seed, against the exact fraction, computed here
+ * in double from the stored keys.  Where all keys are sampled the estimate is exact.  Over many drawings its mean is
+ * the exact sum, and it is off by as much as the standard error says.  It has the same bits on any number of threads,
+ * in parts of a build and head by head, and is 0 where everything is listed. */
 #include "testing.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* Damage as answers see it: thousands of flipped bits in pages, key index and catalog, bits of every column of the
- * catalog's rows of the document, truncation at every 4 KiB and one byte beside it, pages swapped, stale and foreign,
- * another model and other types.  A prompt is then answered with the bits of a fresh one, after it was computed anew
- * for a reason that is named, or refused with the catalog's name.
+/* Damage as answers show it: thousands of flipped bits in pages, key index and catalog, bits of every column of the
+ * document's rows, truncation at every 4 KiB and one byte before and after, pages swapped, stale and foreign, another
+ * model and other types.  The prompt is answered with the bits of a fresh one, computed anew with the reason named, or
+ * rejected with the catalog's name.
  *
- * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=N does N times as many random cases. */
+ * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=N runs N times as many random cases. */
 #include "testing.h"
 
 #include <dirent.h>

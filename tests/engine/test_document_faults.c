@@ -1,6 +1,7 @@
-/* Every call to the system that saving, reopening, extending and copying documents make fails, once and for ever: page
- * files and catalog alike, while prompts are read and answered.  An answer has the bits of a fresh one, or is refused
- * with a reason that names a file; afterwards the document saved before is whole, and so is whatever else is found.
+/* Every system call of saving, reopening, extending and copying documents fails, once and from then on, for page files
+ * and catalog, while prompts are read and answered.  An answer has the bits of a fresh one, or is rejected with a
+ * reason that names a file.  Afterwards the document that was saved before is whole, and so is every other one that is
+ * found.
  *
  * LOAM_TEST_SEED repeats a run, LOAM_TEST_FUZZ=1 takes every call instead of every STRIDEth. */
 #include "testing.h"

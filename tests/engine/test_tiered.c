@@ -142,7 +142,7 @@ static struct mass_bounds mass_bounds_of(struct engine *engine) {
     return attention_statistics(engine_attention(engine)).mass_bound;
 }
 
-/* Heads come in another order, so their sum is another one. */
+/* Heads are in another order, so their sums differ. */
 static void assert_same_mass_bounds(struct mass_bounds found, struct mass_bounds expected) {
     assert_int_equal(found.count, expected.count);
     assert_true(found.min == expected.min);
@@ -161,8 +161,8 @@ static struct rig_shape shape_of_round(size_t round, struct random *random) {
                               .thread_count = round / 2 % 4 == 0 ? 2 : 1};
 }
 
-/* At least the first one is long, so that its KV exceeds the minimum; on the reference kernels, which
- * take ten times as long, not so long. */
+/* At least the first one is long, so that its KV exceeds the minimum.  The reference kernels take ten times as long,
+ * so there it is shorter. */
 static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *shape, bool all_long,
                            struct random *random) {
     const size_t length_max = shape->mask == 0 ? PROMPT / 3 : PROMPT,

@@ -328,7 +328,7 @@ static void matvec_run(const struct matvec_kernels *kernels, const struct matrix
     guarded_destroy(&input);
 }
 
-/* Bit for bit, whatever the number of inputs: the order of kernels/span.h. */
+/* Bit for bit, for any number of inputs: the order of kernels/span.h. */
 static void matvec_is_equal(struct fixture *fixture, const struct matvec_kernels *kernels,
                             const struct test_case *test) {
     uint64_t row_bytes;
