@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/inputs.h"
 #include "cache/kv_cache_internal.h"
 
 /* Bytes of a column; false when they do not fit. */
@@ -324,6 +325,7 @@ static void columns_shrink(struct kv_sequence *sequence, uint64_t column_count) 
 void kv_sequence_destroy(struct kv_sequence *sequence) {
     if (sequence == NULL) return;
     if (sequence->cache->owner != NULL) sequence->cache->owner->remove(sequence);
+    inputs_close(sequence->inputs);
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
@@ -386,6 +388,8 @@ uint64_t kv_sequence_generation(const struct kv_sequence *sequence) { return seq
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
     ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
     if (token_count <= sequence->length) sequence->generation = ++sequence->cache->generations;
+    if (token_count <= sequence->length && sequence->inputs != NULL)
+        inputs_truncate(sequence->inputs, token_count);
     if (token_count < sequence->length) {
         if (sequence->cache->owner != NULL) sequence->cache->owner->truncate(sequence, token_count);
         columns_shrink(sequence, kv_chunks_of(token_count));

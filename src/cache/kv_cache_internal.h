@@ -59,6 +59,7 @@ struct kv_sequence {
     uint64_t *open_chunks; /* owned; [layer]: which one that is */
     size_t loaded[KV_KEY_INDEX_PLACES]; /* 1 + the layer whose blocks a place has, all of them; 0: of none */
     struct sequence_pages *pages;       /* the chunk owner's */
+    struct inputs *inputs;              /* owned; NULL: none are kept */
 };
 
 /* Where the table of addresses has a chunk. */

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/inputs.h"
 #include "cache/kv_tier_internal.h"
 #include "cache/residency.h"
 
@@ -311,8 +312,19 @@ enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t tok
     return status;
 }
 
+void kv_sequence_set_inputs(struct kv_sequence *sequence, struct inputs *inputs) {
+    ASSERT(sequence->inputs == NULL);
+    sequence->inputs = inputs;
+}
+
+struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence) {
+    return sequence->inputs;
+}
+
 void kv_sequence_close_documents(struct kv_sequence *sequence) {
     struct kv_tier *tier = sequence->cache->tier;
+    inputs_close(sequence->inputs);
+    sequence->inputs = NULL;
     tier_drain_all(tier);
     tier->failed = STATUS_OK;
     forget_chunks(sequence, 0);

@@ -162,6 +162,11 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
  * empty (kv_sequence_close_documents), if what is copied could not be read. */
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) STATUS_CHECKED;
+/* What its K and V are computed from (cache/inputs.h), taken over: committed, cut back and closed with the sequence's
+ * documents.  NULL: nothing is kept. */
+struct inputs;
+void kv_sequence_set_inputs(struct kv_sequence *sequence, struct inputs *inputs);
+struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence);
 /* An empty sequence again, without documents. */
 void kv_sequence_close_documents(struct kv_sequence *sequence);
 /* A new document that the sequence's KV will be saved in (kv_sequence_commit). */

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/inputs.h"
 #include "cache/kv_tier_internal.h"
 
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing) {
@@ -224,7 +225,10 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
     TRY(kv_tier_failure(sequence->cache, error));
     if (!sequence->pages->saved || sequence->length <= sequence->pages->committed_tokens) return STATUS_OK;
     struct error why;
-    if (commit(sequence, tokens, &why) != STATUS_OK) tier_stop_writing(sequence, &why);
+    if (commit(sequence, tokens, &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
+    else if (sequence->inputs != NULL)
+        inputs_commit(sequence->inputs, tokens, sequence->length);
     return STATUS_OK;
 }
 
@@ -234,5 +238,6 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
         tier_stop_writing(sequence, &why);
     if (sequence->pages->backing.store == NULL) return STATUS_OK; /* kv_sequence_keep_in_ram */
     if (sequence->pages->failed != STATUS_OK && error != NULL) *error = sequence->pages->failure;
-    return sequence->pages->failed;
+    if (sequence->pages->failed != STATUS_OK || sequence->inputs == NULL) return sequence->pages->failed;
+    return inputs_flush(sequence->inputs, error);
 }

@@ -1,0 +1,445 @@
+#include "cache/inputs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "kernels/attention/kv_layout.h"
+
+enum { BLOCK = 32, BLOCK_BYTES = BLOCK + sizeof(float), PAGE_BYTES_MAX = 256 << 10, GROUP = 16, DEPTH = 256 };
+
+struct inputs {
+    struct inputs_shape shape;
+    struct store_layout layout;
+    struct document *document; /* owned */
+    size_t slices;             /* pages of a chunk */
+    bool keeps;
+    struct error failure;      /* why it does not any more; empty: nothing failed */
+    uint64_t valid_tokens;     /* of the document, that are the sequence's: UINT64_MAX while it keeps */
+    uint64_t committed_tokens; /* asked for */
+    uint64_t *rows;            /* owned; [kept layers]: that have come */
+    uint8_t *growing;          /* owned; [kept layer][slice][64 rows]: the chunk that is not full */
+    /* Reading. */
+    struct io_queue *queue;  /* owned; NULL: it is never read */
+    uint8_t *pages;          /* owned; [read_chunks * slices] pages */
+    struct page_read *reads; /* owned; as many, in the order of the disk */
+    bool *arrived;           /* owned; of each, whether it is in memory */
+    size_t read_capacity, read_count, read_chunks, submitted;
+};
+
+static size_t kept_layers(const struct inputs_shape *shape) { return shape->layer_count - 1; }
+
+static size_t bytes_of(enum inputs_form form, size_t columns) {
+    return form == INPUTS_Q8 ? columns / BLOCK * BLOCK_BYTES : columns * sizeof(float);
+}
+
+size_t inputs_row_bytes(const struct inputs_shape *shape) {
+    return bytes_of(shape->form, shape->hidden_size);
+}
+
+/* Whole blocks of columns in each, as few slices as make pages small enough. */
+static size_t slices_of(const struct inputs_shape *shape) {
+    const size_t unit = shape->hidden_size % BLOCK == 0 ? BLOCK : 1, units = shape->hidden_size / unit;
+    size_t slices = 1;
+    while (slices < units &&
+           (units % slices != 0 ||
+            KV_CHUNK_TOKENS * bytes_of(shape->form, shape->hidden_size / slices) > PAGE_BYTES_MAX))
+        slices++;
+    return slices;
+}
+
+static const char codec_prefix[] = "inputs.";
+
+static struct store_layout layout_of(const struct inputs_shape *shape) {
+    struct store_layout layout = {.layer_count = (uint32_t)kept_layers(shape),
+                                  .kv_head_count = (uint32_t)slices_of(shape),
+                                  .key_index_kind = "none"};
+    layout.chunk_bytes = (uint32_t)(KV_CHUNK_TOKENS * inputs_row_bytes(shape) / layout.kv_head_count);
+    snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix,
+             shape->form == INPUTS_Q8 ? "q8" : "f32", shape->hidden_size);
+    return layout;
+}
+
+bool inputs_is_layout(const char *layout) {
+    const char *codec = strncmp(layout, "codec=", 6) == 0 ? layout + 6 : layout;
+    return strncmp(codec, codec_prefix, sizeof codec_prefix - 1) == 0;
+}
+
+/* ---- rows ---- */
+
+/* As kernels/quantize_32.h rounds, of which the largest magnitude is kept instead of the scale: from it the scale comes
+ * out the same.  A block with a value that is not finite comes back as NaN. */
+static void encode_block(const float *x, uint8_t *kept) {
+    float largest = 0;
+    bool finite = true;
+    for (size_t i = 0; i < BLOCK; i++) {
+        const float magnitude = fabsf(x[i]);
+        finite = finite && isfinite(magnitude);
+        if (magnitude > largest) largest = magnitude;
+    }
+    if (!finite) largest = NAN;
+    if (largest < 1e-30f) largest = 0;
+    const float inverse = largest > 0 ? 127 / largest : 0;
+    memcpy(kept, &largest, sizeof largest);
+    for (size_t i = 0; i < BLOCK; i++)
+        kept[sizeof largest + i] = (uint8_t)(int8_t)(largest > 0 ? lrintf(x[i] * inverse) : 0);
+}
+
+/* Codes of 127 are the largest magnitude itself: 127 steps of a scale may miss it by a bit. */
+static void decode_block(const uint8_t *kept, float *x) {
+    float largest;
+    memcpy(&largest, kept, sizeof largest);
+    const float scale = largest / 127;
+    for (size_t i = 0; i < BLOCK; i++) {
+        const int code = (int8_t)kept[sizeof largest + i];
+        x[i] = code == 127 ? largest : code == -127 ? -largest : (float)code * scale;
+        if (isnan(largest)) x[i] = largest;
+    }
+}
+
+void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept) {
+    if (form == INPUTS_F32) {
+        memcpy(kept, row, columns * sizeof *row);
+        return;
+    }
+    ASSERT(columns % BLOCK == 0);
+    for (size_t i = 0; i < columns; i += BLOCK) encode_block(row + i, kept + i / BLOCK * BLOCK_BYTES);
+}
+
+void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, float *row) {
+    if (form == INPUTS_F32) {
+        memcpy(row, kept, columns * sizeof *row);
+        return;
+    }
+    for (size_t i = 0; i < columns; i += BLOCK) decode_block(kept + i / BLOCK * BLOCK_BYTES, row + i);
+}
+
+/* ---- life ---- */
+
+uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks) {
+    const struct store_layout layout = layout_of(shape);
+    const uint64_t growing = (uint64_t)kept_layers(shape) * layout.kv_head_count * layout.chunk_bytes;
+    const uint64_t reads = (uint64_t)read_chunks * layout.kv_head_count;
+    return sizeof(struct inputs) + growing + kept_layers(shape) * sizeof(uint64_t) +
+           reads * (store_page_bytes(&layout) + sizeof(struct page_read) + sizeof(bool)) +
+           document_memory_bytes(&layout, token_capacity);
+}
+
+static enum status make(struct inputs **result, const struct inputs_options *options, struct error *error) {
+    struct inputs *inputs = calloc(1, sizeof *inputs);
+    *result = inputs;
+    if (inputs == NULL) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
+    ASSERT(options->shape.layer_count > 1);
+    inputs->shape = options->shape;
+    inputs->layout = layout_of(&options->shape);
+    inputs->slices = inputs->layout.kv_head_count;
+    inputs->valid_tokens = UINT64_MAX;
+    const size_t layers = kept_layers(&inputs->shape), reads = options->read_chunks * inputs->slices;
+    inputs->rows = calloc(layers, sizeof *inputs->rows);
+    inputs->growing = calloc(layers * inputs->slices, inputs->layout.chunk_bytes);
+    inputs->read_capacity = options->read_chunks;
+    bool made = inputs->rows != NULL && inputs->growing != NULL;
+    if (made && reads > 0) {
+        inputs->pages = aligned_alloc(IO_ALIGNMENT, reads * store_page_bytes(&inputs->layout));
+        inputs->reads = calloc(reads, sizeof *inputs->reads);
+        inputs->arrived = calloc(reads, sizeof *inputs->arrived);
+        made = inputs->pages != NULL && inputs->reads != NULL && inputs->arrived != NULL;
+    }
+    if (!made) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
+    if (reads == 0) return STATUS_OK;
+    return io_queue_create(&inputs->queue,
+                           &(struct io_queue_options){.backend = options->backend, .depth = DEPTH}, error);
+}
+
+static enum status finish(struct inputs **result, enum status status) {
+    if (status == STATUS_OK) return status;
+    inputs_close(*result);
+    *result = NULL;
+    return status;
+}
+
+static enum status create(struct inputs *inputs, const struct inputs_options *options, struct error *error) {
+    inputs->keeps = true;
+    return document_create(&inputs->document, options->store,
+                           &(struct document_description){.model = &options->model,
+                                                          .layout = &inputs->layout,
+                                                          .name = options->name,
+                                                          .token_capacity = options->token_capacity},
+                           error);
+}
+
+enum status inputs_create(struct inputs **result, const struct inputs_options *options, struct error *error) {
+    enum status status = make(result, options, error);
+    if (status == STATUS_OK) status = create(*result, options, error);
+    return finish(result, status);
+}
+
+void inputs_close(struct inputs *inputs) {
+    if (inputs == NULL) return;
+    inputs_read_end(inputs);
+    io_queue_destroy(inputs->queue);
+    document_close(inputs->document);
+    free(inputs->rows);
+    free(inputs->growing);
+    free(inputs->pages);
+    free(inputs->reads);
+    free(inputs->arrived);
+    free(inputs);
+}
+
+const struct inputs_shape *inputs_get_shape(const struct inputs *inputs) { return &inputs->shape; }
+
+static uint8_t *growing_slice(const struct inputs *inputs, size_t kept_layer, size_t slice) {
+    return inputs->growing + (kept_layer * inputs->slices + slice) * inputs->layout.chunk_bytes;
+}
+
+/* The rows behind the last full chunk, as the document's tail has them. */
+static enum status read_tail(struct inputs *inputs, struct error *error) {
+    const uint64_t tokens = document_token_count(inputs->document), chunk = tokens / KV_CHUNK_TOKENS;
+    for (size_t layer = 0; layer < kept_layers(&inputs->shape); layer++) inputs->rows[layer] = tokens;
+    inputs->committed_tokens = tokens;
+    for (size_t i = 0; i < kept_layers(&inputs->shape) * inputs->slices; i++) {
+        if (tokens % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+        const struct page_read read = {.layer = (uint32_t)(i / inputs->slices),
+                                       .kv_head = (uint32_t)(i % inputs->slices),
+                                       .chunk = chunk,
+                                       .memory = inputs->pages};
+        struct io_completion done = {0};
+        size_t next = 0;
+        enum status ignored = document_read_pages(inputs->document, inputs->queue, &read, 1, &next, 0);
+        ASSERT(ignored == STATUS_OK && next == 1);
+        while (io_queue_wait(inputs->queue, &done, 1, 1) == 0) continue;
+        if (done.status != STATUS_OK) return document_read_failed(inputs->document, &done, error);
+        TRY(document_check_page(inputs->document, &read, error));
+        memcpy(growing_slice(inputs, read.layer, read.kv_head), inputs->pages,
+               inputs->layout.chunk_bytes / KV_CHUNK_BLOCKS *
+                   ((tokens % KV_CHUNK_TOKENS + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
+    }
+    return STATUS_OK;
+}
+
+static enum status open_found(struct inputs *inputs, const struct inputs_options *options,
+                              const struct store_match *match, uint64_t reused, bool writable,
+                              struct error *error) {
+    const bool goes_on =
+        writable && match->prefix_tokens == match->token_count && match->token_count == reused;
+    enum status status = document_open(&inputs->document, options->store, match->document, &options->model,
+                                       &inputs->layout, goes_on ? DOCUMENT_APPEND : DOCUMENT_READ,
+                                       goes_on ? options->token_capacity : 0, error);
+    if (goes_on &&
+        (status == STATUS_FULL || status == STATUS_IO)) /* somebody else writes it, or there is no room */
+        status = document_open(&inputs->document, options->store, match->document, &options->model,
+                               &inputs->layout, DOCUMENT_READ, 0, error);
+    else
+        inputs->keeps = goes_on;
+    TRY(status);
+    if (document_token_count(inputs->document) != match->token_count)
+        inputs->keeps = false; /* it has grown */
+    inputs->valid_tokens = match->prefix_tokens;
+    if (!inputs->keeps) return STATUS_OK;
+    inputs->valid_tokens = UINT64_MAX;
+    return read_tail(inputs, error);
+}
+
+enum status inputs_open(struct inputs **result, const struct inputs_options *options, const int32_t *tokens,
+                        uint64_t reused, bool writable, struct error *error) {
+    const struct store_layout layout = layout_of(&options->shape);
+    struct store_match match;
+    *result = NULL;
+    ASSERT(options->read_chunks > 0);
+    TRY(store_find(options->store, &options->model, &layout, tokens, reused, &match, error));
+    if (match.document == 0) return STATUS_OK;
+    enum status status = make(result, options, error);
+    if (status == STATUS_OK) status = open_found(*result, options, &match, reused, writable, error);
+    return finish(result, status);
+}
+
+/* ---- keeping ---- */
+
+bool inputs_keeps(const struct inputs *inputs) { return inputs->keeps; }
+
+/* why NULL: nothing failed. */
+static void stop(struct inputs *inputs, uint64_t valid_tokens, const struct error *why) {
+    if (!inputs->keeps) return;
+    inputs->keeps = false;
+    inputs->valid_tokens = valid_tokens;
+    if (why != NULL) inputs->failure = *why;
+}
+
+static enum status write_chunk(struct inputs *inputs, size_t kept_layer, uint64_t chunk,
+                               struct error *error) {
+    for (size_t slice = 0; slice < inputs->slices; slice++) {
+        const void *page = growing_slice(inputs, kept_layer, slice);
+        enum status status;
+        while ((status = document_write_pages(inputs->document, kept_layer, slice, chunk, 1, &page, error)) ==
+               STATUS_FULL)
+            TRY(document_wait_buffer(inputs->document, error));
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status write_tails(struct inputs *inputs, uint64_t token_count, struct error *error) {
+    for (size_t i = 0; i < kept_layers(&inputs->shape) * inputs->slices; i++) {
+        const size_t layer = i / inputs->slices, slice = i % inputs->slices;
+        enum status status;
+        while ((status = document_write_tail(inputs->document, layer, slice, token_count,
+                                             growing_slice(inputs, layer, slice), error)) == STATUS_FULL)
+            TRY(document_wait_buffer(inputs->document, error));
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+void inputs_append(struct inputs *inputs, size_t layer, uint64_t position, size_t count, const float *rows) {
+    if (layer == 0 || !inputs->keeps) return;
+    uint64_t *have = &inputs->rows[layer - 1];
+    const size_t columns = inputs->shape.hidden_size / inputs->slices;
+    const size_t bytes = bytes_of(inputs->shape.form, columns);
+    if (position != *have) { /* a gap */
+        stop(inputs, inputs->committed_tokens, NULL);
+        return;
+    }
+    for (size_t i = 0; i < count && inputs->keeps; i++) {
+        struct error error;
+        const float *row = rows + i * inputs->shape.hidden_size;
+        for (size_t slice = 0; slice < inputs->slices; slice++)
+            inputs_encode(inputs->shape.form, row + slice * columns, columns,
+                          growing_slice(inputs, layer - 1, slice) + *have % KV_CHUNK_TOKENS * bytes);
+        if (++*have % KV_CHUNK_TOKENS == 0 &&
+            write_chunk(inputs, layer - 1, *have / KV_CHUNK_TOKENS - 1, &error) != STATUS_OK)
+            stop(inputs, inputs->committed_tokens, &error);
+    }
+}
+
+/* Rows of a chunk that is not full may go; a page that is written is not written again. */
+void inputs_truncate(struct inputs *inputs, uint64_t token_count) {
+    for (size_t layer = 0; layer < kept_layers(&inputs->shape) && inputs->keeps; layer++) {
+        if (inputs->rows[layer] <= token_count) continue;
+        if (token_count < inputs->rows[layer] / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS ||
+            token_count < inputs->committed_tokens) {
+            stop(inputs, token_count, NULL);
+            break;
+        }
+        inputs->rows[layer] = token_count;
+    }
+    if (!inputs->keeps && inputs->valid_tokens > token_count) inputs->valid_tokens = token_count;
+}
+
+static enum status commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count,
+                          struct error *error) {
+    if (token_count % KV_CHUNK_TOKENS != 0) TRY(write_tails(inputs, token_count, error));
+    return document_commit(inputs->document, tokens, token_count, error);
+}
+
+void inputs_commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count) {
+    struct error error;
+    if (!inputs->keeps || token_count <= inputs->committed_tokens) return;
+    for (size_t layer = 0; layer < kept_layers(&inputs->shape); layer++)
+        if (inputs->rows[layer] != token_count) {
+            stop(inputs, inputs->committed_tokens, NULL);
+            return;
+        }
+    if (commit(inputs, tokens, token_count, &error) != STATUS_OK)
+        stop(inputs, inputs->committed_tokens, &error);
+    else
+        inputs->committed_tokens = token_count;
+}
+
+enum status inputs_flush(struct inputs *inputs, struct error *error) {
+    if (inputs->failure.message[0] != '\0') {
+        if (error != NULL) *error = inputs->failure;
+        return inputs->failure.status;
+    }
+    return inputs->committed_tokens > 0 && inputs->keeps ? document_flush(inputs->document, error)
+                                                         : STATUS_OK;
+}
+
+/* ---- reading ---- */
+
+uint64_t inputs_chunks(const struct inputs *inputs, size_t layer) {
+    if (inputs->read_capacity == 0) return 0;
+    uint64_t tokens = document_token_count(inputs->document);
+    (void)layer;
+    if (inputs->valid_tokens < tokens) tokens = inputs->valid_tokens;
+    return tokens / KV_CHUNK_TOKENS;
+}
+
+const int32_t *inputs_tokens(const struct inputs *inputs) { return document_tokens(inputs->document); }
+
+static void take_completions(struct inputs *inputs, const struct io_completion *done, size_t count) {
+    const size_t page = store_page_bytes(&inputs->layout);
+    for (size_t i = 0; i < count; i++) {
+        const size_t first = (size_t)done[i].request.tag, pages = (done[i].request.bytes + page - 1) / page;
+        for (size_t j = 0; j < pages; j++) inputs->arrived[first + j] = true;
+    }
+}
+
+/* Hands the queue what it takes, and waits for at least `wait` of what it has. */
+static enum status go_on(struct inputs *inputs, size_t wait, struct error *error) {
+    struct io_completion done[GROUP];
+    enum status status = STATUS_OK;
+    if (inputs->submitted < inputs->read_count)
+        status = document_read_pages(inputs->document, inputs->queue, inputs->reads, inputs->read_count,
+                                     &inputs->submitted, 0);
+    ASSERT(status == STATUS_OK || status == STATUS_FULL);
+    io_queue_flush(inputs->queue);
+    const size_t count = io_queue_wait(inputs->queue, done, GROUP, wait);
+    take_completions(inputs, done, count);
+    for (size_t i = 0; i < count; i++)
+        if (done[i].status != STATUS_OK) return document_read_failed(inputs->document, &done[i], error);
+    return STATUS_OK;
+}
+
+enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
+                              struct error *error) {
+    const size_t page = store_page_bytes(&inputs->layout);
+    ASSERT(inputs->read_count == 0 && layer > 0 && chunk_count <= inputs->read_capacity);
+    ASSERT(chunk_first + chunk_count <= inputs_chunks(inputs, layer));
+    for (size_t group = 0; group < chunk_count; group += GROUP)
+        for (size_t slice = 0; slice < inputs->slices; slice++)
+            for (size_t i = group; i < chunk_count && i < group + GROUP; i++, inputs->read_count++) {
+                inputs->arrived[inputs->read_count] = false;
+                inputs->reads[inputs->read_count] =
+                    (struct page_read){.layer = (uint32_t)(layer - 1),
+                                       .kv_head = (uint32_t)slice,
+                                       .chunk = chunk_first + i,
+                                       .memory = inputs->pages + inputs->read_count * page};
+            }
+    inputs->read_chunks = chunk_count;
+    inputs->submitted = 0;
+    return go_on(inputs, 0, error);
+}
+
+enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error) {
+    const size_t group = index / GROUP * GROUP, width = min_size(inputs->read_chunks - group, GROUP);
+    const size_t columns = inputs->shape.hidden_size / inputs->slices;
+    const size_t bytes = bytes_of(inputs->shape.form, columns);
+    ASSERT(index < inputs->read_chunks);
+    for (size_t slice = 0; slice < inputs->slices; slice++) {
+        const size_t read = group * inputs->slices + slice * width + index % GROUP;
+        while (!inputs->arrived[read]) TRY(go_on(inputs, 1, error));
+        TRY(document_check_page(inputs->document, &inputs->reads[read], error));
+        const uint8_t *kept = inputs->reads[read].memory;
+        for (size_t row = 0; row < KV_CHUNK_TOKENS; row++)
+            inputs_decode(inputs->shape.form, kept + row * bytes, columns,
+                          rows + row * inputs->shape.hidden_size + slice * columns);
+    }
+    return STATUS_OK;
+}
+
+void inputs_read_end(struct inputs *inputs) {
+    struct io_completion lost[GROUP];
+    while (inputs->queue != NULL && io_queue_in_flight(inputs->queue) > 0)
+        (void)io_queue_wait(inputs->queue, lost, GROUP, 1);
+    inputs->read_count = inputs->read_chunks = inputs->submitted = 0;
+}
+
+void inputs_refuse(struct inputs *inputs) {
+    inputs_read_end(inputs);
+    inputs->keeps = false;
+    inputs->valid_tokens = 0;
+}

@@ -1,0 +1,93 @@
+/* inputs: what went into the K and V of a sequence, kept with its document, so that K and V can be computed again
+ * instead of read (KVPR).
+ *
+ * A layer's input is the row that its W_K and W_V multiply: the state after the layer's norm.  The first layer's
+ * follow from the token ids and are not kept.  The inputs of the other layers are a document of their own in the same
+ * store, of the same tokens and fingerprint, with a layout of its own: pages of 64 tokens, cut into slices of columns
+ * where a page would be larger than 256 KiB.  So they are verified, committed, limited and removed like KV, and a loam
+ * that does not know them leaves them alone.
+ *
+ *   f32   the rows as they are
+ *   q8    32 columns in 8 bits and their largest magnitude, 36 bytes: what the kernels round a row to before they
+ *         multiply it with quantized weights.  A row that comes back is rounded to the same bits, so K and V have them
+ *         too; where a kernel multiplies other numbers (the reference kernels, weights that are not quantized) rows are
+ *         f32 (engine/inputs.h asks).
+ *
+ * A write that fails, a sequence that is cut back behind what was written, or a gap ends the keeping, not the sequence:
+ * what was committed stays.  Thread: the engine's.
+ */
+#ifndef LOAM_CACHE_INPUTS_H
+#define LOAM_CACHE_INPUTS_H
+
+#include "cache/store/store.h"
+
+struct inputs;
+
+enum inputs_form { INPUTS_F32, INPUTS_Q8 };
+
+struct inputs_shape {
+    size_t layer_count; /* of the model; at least 2 */
+    size_t hidden_size; /* of INPUTS_Q8 a multiple of 32 */
+    enum inputs_form form;
+};
+
+size_t inputs_row_bytes(const struct inputs_shape *shape); /* of a token and layer */
+/* A row as it is kept, and back.  The columns of q8 are a multiple of 32. */
+void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept);
+void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, float *row);
+
+struct inputs_options {
+    struct store *store;      /* borrowed */
+    struct store_model model; /* whose KV it is */
+    struct inputs_shape shape;
+    const char *name; /* borrowed; of the document, for people */
+    uint64_t token_capacity;
+    size_t read_chunks; /* that are read at once, at most; 0: it is never read */
+    enum io_backend backend;
+};
+
+/* Whether that is the layout, as the catalog has it, of a document of inputs. */
+bool inputs_is_layout(const char *layout);
+/* Memory that an open one takes, its document's tables included. */
+uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks);
+/* A new document. */
+enum status inputs_create(struct inputs **inputs, const struct inputs_options *options, struct error *error)
+    STATUS_CHECKED;
+/* The saved inputs of the longest prefix of the tokens, of which `reused` have KV; *inputs NULL: there are none.  They
+ * go on being kept if they end where that KV ends and writable is set; else they are only read. */
+enum status inputs_open(struct inputs **inputs, const struct inputs_options *options, const int32_t *tokens,
+                        uint64_t reused, bool writable, struct error *error) STATUS_CHECKED;
+void inputs_close(struct inputs *inputs); /* NULL is allowed */
+const struct inputs_shape *inputs_get_shape(const struct inputs *inputs);
+
+/* ---- keeping ---- */
+
+bool inputs_keeps(const struct inputs *inputs); /* rows are still wanted */
+/* Rows [position, position + count) of a layer, [count][hidden_size]; the first layer's are ignored. */
+void inputs_append(struct inputs *inputs, size_t layer, uint64_t position, size_t count, const float *rows);
+/* The sequence has only so many tokens now. */
+void inputs_truncate(struct inputs *inputs, uint64_t token_count);
+/* The first token_count tokens become durable, behind the computation. */
+void inputs_commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count);
+/* Waits for it.  The reason why keeping ended, if a write failed. */
+enum status inputs_flush(struct inputs *inputs, struct error *error) STATUS_CHECKED;
+
+/* ---- reading ---- */
+
+/* Chunks from the first on whose inputs can be had in that layer. */
+uint64_t inputs_chunks(const struct inputs *inputs, size_t layer);
+/* The tokens of those chunks. */
+const int32_t *inputs_tokens(const struct inputs *inputs);
+/* Begins to read chunks of a layer (not of the first), at most read_chunks; the reading before has been ended. */
+enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
+                              struct error *error) STATUS_CHECKED;
+/* The 64 rows of the index-th of them, waited for and verified: [64][hidden_size].  STATUS_DOCUMENT: they are not what
+ * was committed, which is flagged. */
+enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error)
+    STATUS_CHECKED;
+/* Waits for what is being read, and forgets it. */
+void inputs_read_end(struct inputs *inputs);
+/* They could not be read: there are none from now on. */
+void inputs_refuse(struct inputs *inputs);
+
+#endif
