@@ -442,6 +442,22 @@ struct select_statistics attention_statistics(const struct attention *attention)
     return attention->choice.statistics;
 }
 
+void attention_set_link(struct attention *attention, double bytes_per_second) {
+    if (attention->tiered != NULL && attention->tiered->rebuild != NULL)
+        rebuild_set_link(attention->tiered->rebuild, bytes_per_second);
+}
+
+void attention_force_rebuild(struct attention *attention, size_t chunks) {
+    if (attention->tiered != NULL && attention->tiered->rebuild != NULL)
+        rebuild_force(attention->tiered->rebuild, chunks);
+}
+
+struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention) {
+    const struct tiered *tiered = attention->tiered;
+    if (tiered == NULL || tiered->rebuild == NULL) return (struct rebuild_statistics){0};
+    return rebuild_statistics(tiered->rebuild);
+}
+
 void attention_reset_statistics(struct attention *attention) {
     attention->choice.statistics = (struct select_statistics){0};
 }

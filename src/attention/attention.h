@@ -27,8 +27,11 @@ struct attention_options {
     bool dials;                                  /* the same for what each head picks (dial.h) */
     size_t sequence_capacity;                    /* sequences of a step */
     uint64_t context_size;                       /* tokens of one */
-    uint64_t kept_max;      /* that a row chooses; 0: none does (select_options_kept_max) */
-    bool prefetches;        /* the next layer's choice; a selection that scans: all of its chunks */
+    uint64_t kept_max;     /* that a row chooses; 0: none does (select_options_kept_max) */
+    bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
+    size_t rebuild_chunks; /* of a head, that are computed again at once (attention/rebuild.h); 0: none are */
+    size_t hidden_size,
+        kv_chunk_bytes;     /* with rebuild_chunks: of a row of a layer's inputs; of a head's chunk */
     struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };
@@ -59,13 +62,27 @@ struct attention_rows {
     size_t item_count;
 };
 
-/* What attention asks of the model's arithmetic.  (Here go keys and values from a layer's input, for rows that are
- * computed again instead of read.) */
+/* Rows of a layer whose K and V are computed again. */
+enum { REBUILD_ROWS_MAX = 256 };
+struct rebuild_rows {
+    size_t layer_index;
+    uint64_t position_first;
+    size_t row_count;      /* at most REBUILD_ROWS_MAX */
+    const float *inputs;   /* [row_count][hidden_size]: what W_K and W_V multiply */
+    const int32_t *tokens; /* [row_count], of the first layer, instead of inputs */
+    /* Set: [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
+    const float *k, *v;
+    size_t k_stride, v_stride;
+};
+
+/* What attention asks of the model's arithmetic. */
 struct layer_math {
     /* Speculation: the queries of the layer that follows, by what this one was given.  *next is the operation that it
      * is expected to be, of the same rows, with its items' views, valid until it is asked again.  Asked where rows
      * choose.  false: there is none. */
     bool (*queries)(void *context, size_t layer_index, struct attend_operation *next);
+    /* K and V of rows of this layer, with the bits that they had in their own step.  NULL: it cannot say. */
+    void (*rebuild)(void *context, struct rebuild_rows *rows);
     void *context;
 };
 
@@ -92,6 +109,19 @@ void attention_end_step(struct attention *attention);
 /* ---- what it did ---- */
 
 struct select_statistics attention_statistics(const struct attention *attention);
+struct rebuild_statistics {
+    uint64_t layers;                            /* that lacked chunks in RAM whose inputs are kept */
+    uint64_t missing_chunks;                    /* of those layers, each of all heads */
+    uint64_t chunks;                            /* of them computed again */
+    uint64_t refusals;                          /* inputs that could not be read */
+    double bytes_per_second, seconds_per_token; /* measured; 0: not yet */
+    double input_bytes, kv_bytes;               /* of a token and layer; 0: nothing was asked */
+};
+/* The rate at which KV is read, measured before the first step; nothing where nothing is computed again. */
+void attention_set_link(struct attention *attention, double bytes_per_second);
+/* For tests: so many chunks of a layer are computed again, whatever the rates say. */
+void attention_force_rebuild(struct attention *attention, size_t chunks);
+struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention);
 void attention_reset_statistics(struct attention *attention);
 
 /* What was chosen, for measuring: called after each row of each layer that chose, all KV in memory (the dense layers

@@ -169,3 +169,15 @@ void fetch_add_everything(struct fetch *fetch, const struct attention_layer *lay
                             item->position_first + item->row_count);
         }
 }
+
+void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks,
+                      size_t count) {
+    ASSERT(layer->operation.item_count == 1);
+    fetch->layer_index = layer->index;
+    for (size_t head = 0; head < layer->operation.kv_head_count; head++) {
+        struct kv_fetch *request = add(fetch, layer->sequences[0], 0, head);
+        request->chunks = chunks;
+        request->chunk_count = count;
+        request->scan = true;
+    }
+}

@@ -61,5 +61,8 @@ void fetch_release(struct fetch *fetch, size_t end);
 
 /* Plans every chunk that the layer's items see, head by head. */
 void fetch_add_everything(struct fetch *fetch, const struct attention_layer *layer);
+/* The same chunks of every head of the layer's one item, borrowed. */
+void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks,
+                      size_t count);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "platform/clock.h"
 
 enum { ROWS_MIN = 8 }; /* that choose together: heads enough for the disk to be busy */
 
@@ -20,7 +21,7 @@ static struct fetch_options lists_of(const struct attention_options *options) {
 
 uint64_t tiered_bytes(const struct attention_options *options) {
     const struct fetch_options lists = lists_of(options);
-    return 3 * fetch_bytes(&lists); /* the layer's, the next one's, what is held */
+    return 3 * fetch_bytes(&lists) + rebuild_bytes(options); /* the layer's, the next one's, what is held */
 }
 
 enum status tiered_create(struct tiered **result, struct device *device,
@@ -36,6 +37,8 @@ enum status tiered_create(struct tiered **result, struct device *device,
                               .prefetches = options->prefetches};
     enum status status = fetch_init(&tiered->now, &lists, error);
     if (status == STATUS_OK) status = prefetch_init(&tiered->prefetch, device, options, &lists, error);
+    if (status == STATUS_OK && options->rebuild_chunks > 0)
+        status = rebuild_create(&tiered->rebuild, device, options, error);
     if (status == STATUS_OK)
         *result = tiered;
     else
@@ -47,6 +50,7 @@ void tiered_destroy(struct tiered *tiered) {
     if (tiered == NULL) return;
     fetch_deinit(&tiered->now);
     prefetch_deinit(&tiered->prefetch);
+    rebuild_destroy(tiered->rebuild);
     free(tiered);
 }
 
@@ -131,6 +135,7 @@ static void take_heads(struct heads_operation *heads, const struct attend_operat
 struct scan {
     struct select *select; /* NULL: to everything */
     struct choice *choice;
+    struct rebuild *rebuild; /* NULL: all of it is read */
 };
 
 static enum status scan_heads(const struct tiered *tiered, struct stream *stream, const struct scan *scan,
@@ -139,6 +144,8 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     const size_t head_first = job->request.kv_head, head_count = job_end - tiered->now.done;
     struct heads_operation heads;
     take_heads(&heads, &layer->operation, &layer->operation.items[job->index], head_first, head_count);
+    if (scan->rebuild != NULL)
+        heads.item.view = rebuild_view(scan->rebuild, &heads.item.view, head_first, head_count);
     if (scan->select == NULL) {
         tiered->device->operations->attend(stream, &heads.operation);
         return STATUS_OK;
@@ -161,16 +168,68 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     return STATUS_OK;
 }
 
+/* Some chunks are computed again while the others are read.  *rebuilt false: their inputs failed, and nothing is being
+ * read. */
+static enum status rebuild_some(struct tiered *tiered, struct stream *stream,
+                                const struct attention_layer *layer, bool *rebuilt, struct error *error) {
+    size_t count;
+    const uint32_t *others = rebuild_others(tiered->rebuild, &count);
+    struct error why;
+    fetch_add_chunks(&tiered->now, layer, others, count);
+    enum status status = rebuild_begin(tiered->rebuild, &why);
+    fetch_begin(&tiered->now, SIZE_MAX);
+    if (status == STATUS_OK) status = rebuild_run(tiered->rebuild, stream, layer, &why);
+    *rebuilt = status == STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
+    rebuild_refuse(tiered->rebuild);
+    fetch_drop(&tiered->now);
+    if (status == STATUS_DOCUMENT || status == STATUS_IO) return STATUS_OK;
+    if (error != NULL) *error = why;
+    return status;
+}
+
+/* The items' chunks are asked for, or computed. */
+static enum status plan_items(struct tiered *tiered, struct stream *stream, struct scan *scan,
+                              const struct attention_layer *layer, bool prefetches, struct error *error) {
+    struct fetch *now = &tiered->now;
+    struct attention_layer next = *layer;
+    next.index++;
+    fetch_drop(now);
+    if (prefetch_take_over(&tiered->prefetch, now, layer)) {
+        /* they are on their way */
+    } else if (scan->select == NULL && tiered->rebuild != NULL && rebuild_plan(tiered->rebuild, layer)) {
+        bool rebuilt;
+        TRY(rebuild_some(tiered, stream, layer, &rebuilt, error));
+        if (rebuilt) scan->rebuild = tiered->rebuild;
+    }
+    if (now->count == 0) fetch_add_everything(now, layer);
+    if (prefetches && !rebuild_expects(tiered->rebuild, &next)) prefetch_everything(&tiered->prefetch, layer);
+    return STATUS_OK;
+}
+
+static uint64_t missed_bytes(const struct tiered *tiered) {
+    uint64_t chunks = 0;
+    for (size_t i = 0; i < tiered->now.count; i++) chunks += tiered->now.jobs[i].request.missed;
+    return chunks * kv_cache_layout(tiered->cache)->chunk_bytes;
+}
+
 static enum status scan_items(struct tiered *tiered, struct stream *stream, const struct scan *scan,
                               const struct attention_layer *layer, bool prefetches, struct error *error) {
     struct fetch *now = &tiered->now;
-    fetch_drop(now);
-    if (!prefetch_take_over(&tiered->prefetch, now, layer)) fetch_add_everything(now, layer);
-    if (prefetches) prefetch_everything(&tiered->prefetch, layer);
+    struct scan own = *scan;
+    struct rebuild_layer layer_done = {.begin_ns = clock_ns()};
+    TRY(plan_items(tiered, stream, &own, layer, prefetches, error));
     for (size_t end; now->done < now->count; fetch_release(now, end)) {
+        const uint64_t began = clock_ns();
         TRY(next_heads(tiered, &end, error));
-        TRY(scan_heads(tiered, stream, scan, layer, end, error));
+        layer_done.wait_ns += clock_ns() - began;
+        TRY(scan_heads(tiered, stream, &own, layer, end, error));
     }
+    if (tiered->rebuild == NULL || scan->select != NULL) return STATUS_OK;
+    layer_done.end_ns = clock_ns();
+    layer_done.is_rebuilt = own.rebuild != NULL;
+    layer_done.kv_bytes = missed_bytes(tiered);
+    rebuild_note(tiered->rebuild, &layer_done);
     return STATUS_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "attention/attention.h"
 #include "attention/fetch.h"
 #include "attention/prefetch.h"
+#include "attention/rebuild.h"
 
 struct tiered {
     struct device *device;  /* borrowed */
@@ -23,6 +24,7 @@ struct tiered {
     bool prefetches;
     struct fetch now; /* the layer's */
     struct prefetch prefetch;
+    struct rebuild *rebuild; /* owned; NULL: everything is read */
 };
 
 /* Rows or items that are attended to together, at most. */

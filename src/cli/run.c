@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
+#include "cli/rebuilt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
@@ -305,6 +306,7 @@ static void print_timings(const struct run *run) {
     }
     print_full_context(run);
     fractions_print(run->session.engine, run->answers[0].sequence);
+    rebuilt_print(run->session.engine);
 }
 
 static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
@@ -413,6 +415,8 @@ static json_t *run_json(const struct run *run) {
     tiers_json(run, root);
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
     if (fractions != NULL) json_add(root, "compression", fractions);
+    json_t *rebuilt = rebuilt_json(session->engine);
+    if (rebuilt != NULL) json_add(root, "rebuild", rebuilt);
     json_add(root, "selection", selection_json(session->engine, run->plan.select.receipt));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
     json_add(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));

@@ -8,12 +8,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "cache/inputs.h"
 #include "cache/store/store.h"
 #include "cli/command.h"
 #include "cli/fractions.h"
 #include "cli/json_file.h"
 #include "cli/kv_disk.h"
 #include "cli/output.h"
+#include "cli/rebuilt.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
 
@@ -160,8 +162,17 @@ enum status ls_command(const struct options *options, struct error *error) {
 
 /* ---- show ---- */
 
+struct shown_document {
+    struct kept_inputs inputs; /* that go with it */
+    json_t *object;
+};
+
+static const char *holds(const struct document_info *info) {
+    return inputs_is_layout(info->layout) ? "inputs of layers" : "KV";
+}
+
 static void show_text(void *context, const struct document_info *info) {
-    (void)context;
+    const struct shown_document *document = context;
     char text[4 * STORE_TEXT_MAX], size[32], time[TIME_BYTES], hex[2 * STORE_FINGERPRINT_BYTES + 1];
     char fractions[FRACTIONS_TEXT_BYTES];
     output_text("document     %" PRIu64 "\n", info->id);
@@ -176,25 +187,39 @@ static void show_text(void *context, const struct document_info *info) {
     output_text("last used    %s\n", time_text(info->used, time));
     output_text("model        %s\n", shown(info->model, text, sizeof text));
     output_text("layout       %s\n", shown(info->layout, text, sizeof text));
+    output_text("holds        %s\n", holds(info));
+    if (document->inputs.document != 0)
+        output_text("inputs       document %" PRIu64 ", of %" PRIu64 " of its tokens\n",
+                    document->inputs.document, document->inputs.token_count);
     if (info->fractions != NULL)
         output_text("in 4 bits    %s of the pages\n", fractions_text(info->fractions, fractions));
     output_text("fingerprint  %s\n", fingerprint_text(info, hex));
 }
 
 static void show_json(void *context, const struct document_info *info) {
-    *(json_t **)context = info_json(info);
+    struct shown_document *document = context;
+    document->object = info_json(info);
+    json_add(document->object, "holds", json_string(inputs_is_layout(info->layout) ? "inputs" : "kv"));
+    if (document->inputs.document == 0) return;
+    json_add_uint(document->object, "inputs", document->inputs.document);
+    json_add_uint(document->object, "inputs_tokens", document->inputs.token_count);
 }
 
 enum status show_command(const struct options *options, struct error *error) {
     struct store *store = NULL;
     uint64_t id;
-    json_t *object = NULL;
+    struct shown_document document = {.object = NULL};
     bool json = option_flag(options, OPTION_JSON);
     TRY(read_id(options->positionals[0], &id, error));
     TRY(open_store(&store, options, STORE_LOOK, error));
-    enum status status = store_show(store, id, json ? show_json : show_text, &object, error);
-    if (status == STATUS_OK) status = json ? json_print(object, JSON_INDENT(1), error) : output_flush(error);
-    json_decref(object);
+    struct error unused; /* of a damaged document nothing else can be said */
+    enum status found = kept_inputs_find(store, id, &document.inputs, &unused);
+    enum status status = found == STATUS_MEMORY ? found : STATUS_OK;
+    if (status != STATUS_OK) *error = unused;
+    if (status == STATUS_OK) status = store_show(store, id, json ? show_json : show_text, &document, error);
+    if (status == STATUS_OK)
+        status = json ? json_print(document.object, JSON_INDENT(1), error) : output_flush(error);
+    json_decref(document.object);
     store_close(store);
     return status;
 }

@@ -150,6 +150,8 @@ enum status documents_open(struct documents **result, const struct documents_opt
     return STATUS_OK;
 }
 
+const struct kv_backing *documents_backing(const struct documents *documents) { return &documents->backing; }
+
 const char *documents_warning(const struct documents *documents) { return store_warning(documents->store); }
 
 void documents_close(struct documents *documents) {

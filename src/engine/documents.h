@@ -54,6 +54,8 @@ void documents_choose_with(struct documents *documents, documents_choose *choose
 /* How fast pages are read (store_measure), for documents of so many tokens.  STATUS_IO: the folder is read only. */
 enum status documents_measure(struct documents *documents, uint64_t token_capacity, struct store_rates *rates,
                               struct error *error) STATUS_CHECKED;
+/* Its store, and whose KV is in it. */
+const struct kv_backing *documents_backing(const struct documents *documents);
 /* A line for the user (store_warning), or NULL. */
 const char *documents_warning(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */

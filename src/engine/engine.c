@@ -30,6 +30,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
     return forward_create(&engine->forward, engine->model,
                           &(struct forward_options){.attention = engine->attention,
+                                                    .rebuilds = plan->rebuilds,
                                                     .trace = trace,
                                                     .row_capacity = rows,
                                                     .block_capacity = block,
@@ -88,6 +89,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     TRY(engine_replace_select(engine, &plan->select, error));
     TRY(open_documents(engine, plan, options, error));
     TRY(engine_choose_persistent(engine, plan, error));
+    TRY(engine_choose_inputs(engine, plan, error));
     return set_trace(engine, options->trace, error);
 }
 

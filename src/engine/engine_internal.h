@@ -4,11 +4,13 @@
  *   sequence     tokens and KV of one sequence      step         batches, decode steps
  *   selection    what is selected, key indexes      fill         KV that is not computed
  *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
+ *   inputs       what K and V are computed from
  *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
  */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
 
+#include "cache/inputs.h"
 #include "engine/documents.h"
 #include "engine/engine.h"
 #include "engine/recording.h"
@@ -43,6 +45,9 @@ struct engine {
     struct documents *documents;         /* owned; NULL: nothing is saved */
     bool traced;                         /* the device's pool writes to our trace */
     uint64_t wanted_tokens;              /* struct plan.wanted_tokens */
+    bool rebuilds;                       /* layers' inputs are kept (inputs.c), in this form: */
+    struct inputs_shape inputs_shape;
+    size_t rebuild_chunks;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
@@ -74,6 +79,12 @@ double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv);
 /* persistent.c.  Before the first sequence. */
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
+
+/* inputs.c: in which form inputs are kept; and those of a sequence that has just been attached to documents. */
+enum status engine_choose_inputs(struct engine *engine, const struct plan *plan, struct error *error)
+    STATUS_CHECKED;
+enum status engine_attach_inputs(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                                 struct error *error) STATUS_CHECKED;
 
 /* step.c.  Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
 enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,

@@ -32,6 +32,7 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
                                             .token_capacity = engine->context_size};
     TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
     sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->saved.reused);
+    TRY(engine_attach_inputs(engine, sequence, request->tokens, error));
     return build_tail_key_index(engine, sequence, error);
 }
 

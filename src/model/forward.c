@@ -36,6 +36,11 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->next.normed = place(&layout, rows, hidden);
     forward->next.q = place(&layout, rows, config->head_count * config->k_dimension);
     forward->narrow.normed = place(&layout, wanted, hidden);
+    const size_t rebuilt = forward->rebuilds ? REBUILD_ROWS_MAX : 0;
+    forward->inputs.normed = place(&layout, rebuilt, hidden);
+    forward->inputs.k = place(&layout, rebuilt, config->kv_head_count * config->k_dimension);
+    forward->inputs.v = place(&layout, rebuilt, config->kv_head_count * config->v_dimension);
+    forward->inputs.angles = place(&layout, rebuilt, config->rope_dimension);
     return layout.used;
 }
 
@@ -68,6 +73,11 @@ static enum status forward_init(struct forward *forward, struct error *error) {
         forward->narrow.kv == NULL || forward->next.items == NULL || forward->narrow.positions == NULL ||
         forward->narrow.rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
+    if (!forward->rebuilds) return STATUS_OK;
+    forward->inputs.host = calloc(rows * config->hidden_size, sizeof *forward->inputs.host);
+    forward->inputs.positions = calloc(REBUILD_ROWS_MAX, sizeof *forward->inputs.positions);
+    if (forward->inputs.host == NULL || forward->inputs.positions == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the inputs of %zu rows", rows);
     return STATUS_OK;
 }
 
@@ -89,6 +99,7 @@ enum status forward_create(struct forward **forward, struct model *model,
     made->model = model;
     made->attention = options->attention;
     made->trace = options->trace;
+    made->rebuilds = options->rebuilds;
     made->row_capacity = row_capacity;
     made->block_capacity = block_capacity;
     made->logit_row_capacity = logit_row_capacity;
@@ -118,6 +129,8 @@ void forward_destroy(struct forward *forward) {
     free(forward->next.items);
     free(forward->narrow.positions);
     free(forward->narrow.rows);
+    free(forward->inputs.host);
+    free(forward->inputs.positions);
     free(forward->watch.layer.copy);
     free(forward->watch.attention.copy);
     free(forward);

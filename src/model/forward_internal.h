@@ -25,6 +25,14 @@ struct next_rows {
     struct attend_item *items; /* owned */
 };
 
+/* Inputs of layers, kept or computed from again: REBUILD_ROWS_MAX rows but for `host`. */
+struct input_rows {
+    float *host;   /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
+    float *normed; /* a row: [hidden_size], of the first layer */
+    float *k, *v, *angles; /* [kv_head_count][k_dimension or v_dimension]; [rope_dimension] */
+    uint64_t *positions;   /* owned */
+};
+
 struct logit_rows {
     float *host;    /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
     float *written; /* host, or owned MEMORY_DEVICE if operations cannot write host memory */
@@ -65,6 +73,8 @@ struct forward {
     struct attend_item *items; /* owned, [block_capacity]: the block's, with this layer's views */
     struct narrow_rows narrow;
     struct next_rows next;
+    struct input_rows inputs;
+    bool rebuilds;
     struct logit_rows logits;
     struct forward_watch watch;
 };
@@ -95,6 +105,18 @@ void layer_norm(struct layer_pass *pass, const float *weight, const float *bias)
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */
 bool layer_attention(struct layer_pass *pass);
+
+/* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
+void layer_rebuild(void *pass, struct rebuild_rows *rows);
+void layer_keep_inputs(const struct layer_pass *pass);
+
+/* What project, head_norm and rotate do, on any rows. */
+void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
+                   float *q);
+void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                     const float *weight);
+void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                  const float *angles);
 
 /* One layer of each family, on the residual stream. */
 void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3 */

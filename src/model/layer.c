@@ -23,8 +23,8 @@ void layer_norm(struct layer_pass *pass, const float *weight, const float *bias)
 }
 
 /* The norm per head of qwen3, in place. */
-static void head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                      const float *weight) {
+void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                     const float *weight) {
     const struct model *model = pass->forward->model;
     size_t dimension = model->config.k_dimension;
     if (weight == NULL) return;
@@ -41,7 +41,8 @@ static void head_norm(const struct layer_pass *pass, float *x, size_t row_count,
                                                              .y_stride = heads * dimension});
 }
 
-static void rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads) {
+void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                  const float *angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
@@ -53,26 +54,26 @@ static void rotate(const struct layer_pass *pass, float *x, size_t row_count, si
                                                              .head_stride = config->k_dimension,
                                                              .pair_count = config->rope_dimension / 2,
                                                              .order = config->rope_order,
-                                                             .cosine_sine = pass->angles});
+                                                             .cosine_sine = angles});
 }
 
-/* q (when with_q), k and v of all rows, in one operation: they share the input. */
-static void project(struct layer_pass *pass, bool with_q) {
+/* k, v and, unless it is NULL, q of rows of a layer's input, in one operation: they share it. */
+void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
+                   float *q) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
     struct matmul_operation operation = {
-        .x = pass->normed,
+        .x = x,
         .x_stride = config->hidden_size,
-        .row_count = pass->row_count,
-        .weight_count = 2,
+        .row_count = row_count,
+        .weight_count = q != NULL ? 3 : 2,
         .weights = {&weights->k, &weights->v, &weights->q},
         .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
-        .y = {forward->k, forward->v, forward->q},
+        .y = {k, v, q},
         .y_stride = {config->kv_head_count * config->k_dimension, config->kv_head_count * config->v_dimension,
                      config->head_count * config->k_dimension},
     };
-    if (with_q) operation.weight_count = 3;
     forward->model->device->operations->matmul(forward->stream, &operation);
 }
 
@@ -153,8 +154,8 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
                                                     .biases = {weights->q_bias},
                                                     .y = {forward->next.q},
                                                     .y_stride = {config->head_count * config->k_dimension}});
-    head_norm(pass, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
-    rotate(pass, forward->next.q, pass->row_count, config->head_count);
+    layer_head_norm(pass, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
+    layer_rotate(pass, forward->next.q, pass->row_count, config->head_count, pass->angles);
     for (size_t i = 0; i < pass->batch->item_count; i++) {
         forward->next.items[i] = forward->items[i];
         forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
@@ -182,7 +183,9 @@ static void attend(struct layer_pass *pass) {
     struct attention_layer layer = {.index = pass->layer_index,
                                     .sequences = pass->batch->sequences,
                                     .rules = pass->batch->rules,
-                                    .math = {.queries = expected_queries, .context = pass}};
+                                    .math = {.queries = expected_queries,
+                                             .rebuild = forward->rebuilds ? layer_rebuild : NULL,
+                                             .context = pass}};
     if (pass->narrow) {
         layer.sequences = forward->narrow.kv + pass->narrow_first;
         layer.operation = operation_of(pass, forward->q, narrow_items(pass), pass->row_count);
@@ -212,17 +215,19 @@ static void replay_keys_and_values(const struct layer_pass *pass) {
 bool layer_attention(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
-    project(pass, !pass->narrow);
-    head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
-    rotate(pass, forward->k, pass->row_count, config->kv_head_count);
+    layer_project(pass, pass->normed, pass->row_count, forward->k, forward->v,
+                  pass->narrow ? NULL : forward->q);
+    if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
+    layer_head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
+    layer_rotate(pass, forward->k, pass->row_count, config->kv_head_count, pass->angles);
     if (forward->replay != NULL) replay_keys_and_values(pass);
     attention_append(forward->attention, forward->stream, &pass->rows);
     if (pass->narrow) {
         if (pass->batch->logit_row_count == 0) return false;
         narrow(pass);
     }
-    head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
-    rotate(pass, forward->q, pass->row_count, config->head_count);
+    layer_head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
+    layer_rotate(pass, forward->q, pass->row_count, config->head_count, pass->angles);
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");

@@ -88,6 +88,8 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
 struct forward;
 struct forward_options {
     struct attention *attention; /* borrowed; used by every layer */
+    /* Sequences may keep the inputs of their layers, and K and V are computed from them (attention/rebuild.h). */
+    bool rebuilds;
     struct trace *trace; /* borrowed; records steps, layers and their phases (platform/trace.h); NULL: none */
     /* A batch has up to row_capacity rows; up to block_capacity of them go through a layer at a time. */
     size_t row_capacity, block_capacity, logit_row_capacity;

@@ -51,7 +51,7 @@ static enum status read_key_index(struct plan *plan, const char *word, struct er
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
 static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
                                struct error *error) {
-    char name[24], number[64];
+    char name[16], number[24];
     uint64_t value;
     size_t name_length = strcspn(text, "="), number_length = length - name_length - 1;
     *found = false;
@@ -81,8 +81,6 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
-    if (select_setting_is_flag(name) && value > 1)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected 0 or 1", name, number);
     if (quantized && value > PAGE_FRACTION_WHOLE)
         return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
                          number, PAGE_FRACTION_WHOLE);
@@ -179,6 +177,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         return error_set(error, STATUS_USAGE,
                          "--set place=persistent: heads that are hard to reuse are a question with "
                          "reuse=similarity only");
+    plan->rebuilds = is_word(plan->methods[AXIS_REBUILD], "recompute") && on_disk;
     const bool lru = is_word(plan->methods[AXIS_REUSE], "lru"),
                lfu = is_word(plan->methods[AXIS_REUSE], "lfu");
     plan->eviction = lru ? KV_EVICT_LRU : lfu ? KV_EVICT_LFU : KV_EVICT_FREQUENCY_ADMITTED;

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/size.h"
+#include "cache/inputs.h"
 #include "model/model_size.h"
 #include "platform/memory.h"
 
@@ -87,6 +88,24 @@ static enum status check_select(const struct plan *plan, struct error *error) {
     return STATUS_OK;
 }
 
+static enum status check_rebuild(const struct plan *plan, const struct model_config *config,
+                                 struct error *error) {
+    if (!plan->rebuilds) return STATUS_OK;
+    if (plan->select.method != NULL && plan->select.method != &select_all)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "rebuild=recompute with select=%s: rows that are chosen lie in chunks that would be "
+                         "computed whole; select=all only",
+                         plan->select.method->name);
+    if (plan->quantized_pages)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "rebuild=recompute with 4-bit pages: what is computed again is not rounded; "
+                         "codec=f16 or q8 only");
+    if (config->layer_count < 2)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "rebuild=recompute: a model of one layer keeps no inputs");
+    return STATUS_OK;
+}
+
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
     TRY(check_sizes(plan, config, error));
     if ((plan->k_type == KV_Q8 && config->k_dimension % KV_SCALE_GROUP != 0) ||
@@ -103,6 +122,7 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
         return error_set(error, STATUS_USAGE,
                          "a fraction of the pages in 4 bits is of at most %d layers, not %zu",
                          PAGE_FRACTIONS_LAYERS_MAX, config->layer_count);
+    TRY(check_rebuild(plan, config, error));
     return check_select(plan, error);
 }
 
@@ -120,6 +140,17 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
     return plan->context_size != 0 ? plan->context_size : config->context_length;
 }
 
+/* A quarter of the RAM for workspace and inputs together, whole chunks of all heads; at least one. */
+static size_t rebuild_chunks_of(const struct plan *plan, const struct model_config *config,
+                                size_t kv_chunk_bytes) {
+    const uint64_t context = kv_chunks_of(plan_context_size(plan, config)),
+                   chunk = config->kv_head_count * kv_chunk_bytes +
+                           KV_CHUNK_TOKENS * config->hidden_size * sizeof(float);
+    uint64_t chunks = plan->host_bytes / 4 / chunk;
+    if (chunks > context) chunks = context;
+    return chunks > 0 ? (size_t)chunks : 1;
+}
+
 enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
                                    struct attention_options *attention, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
@@ -132,6 +163,13 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches};
+    if (plan->rebuilds) {
+        const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+        attention->kv_chunk_bytes = (size_t)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS /
+                                             (config->layer_count * config->kv_head_count));
+        attention->rebuild_chunks = rebuild_chunks_of(plan, config, attention->kv_chunk_bytes);
+        attention->hidden_size = config->hidden_size;
+    }
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,
                                    error);
@@ -182,6 +220,11 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
     cache->scratch_bytes = attention_bytes(&lists);
     cache->chosen_tokens = lists.kept_max;
+    if (plan->rebuilds) {
+        const struct inputs_shape shape = {.layer_count = config->layer_count,
+                                           .hidden_size = config->hidden_size};
+        cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild_chunks);
+    }
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
         !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||
@@ -196,8 +239,14 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
 enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,
                                 struct error *error) {
     struct kv_cache_config cache;
-    TRY(plan_cache_config(plan, config, &cache, error));
+    struct plan counted = *plan;
+    TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
+    while (plan->rebuilds && counted.host_bytes < *bytes) { /* the workspace is a share of the whole */
+        counted.host_bytes = *bytes;
+        TRY(plan_cache_config(&counted, config, &cache, error));
+        *bytes = kv_tier_bytes_min(&cache);
+    }
     return STATUS_OK;
 }
 

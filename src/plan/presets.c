@@ -10,7 +10,7 @@ const struct axis_info axis_table[AXIS_COUNT] = {
     [AXIS_PLACE] = {"place", "even|persistent", "hot"},
     [AXIS_MOVE] = {"move", "direct", "staged"},
     [AXIS_CODEC] = {"codec", "f16|q8|q4|dynamic", ""},
-    [AXIS_REBUILD] = {"rebuild", "none", "recompute"},
+    [AXIS_REBUILD] = {"rebuild", "none|recompute", ""},
     [AXIS_SCHEDULE] = {"schedule", "row", "column"},
 };
 
@@ -80,8 +80,11 @@ const struct preset preset_table[] = {
      .keep = "10%",
      .settings = "sinks=32,recent_fraction=0.5",
      .disk_settings = "reuse=lfu"},
+    {.name = "kvpr",
+     .summary = "everything, exactly, part of it computed again instead of read (KVPR)",
+     .methods = {"all", "none", "none", "even", "direct", "f16", "recompute", "row"},
+     .keep = "100%"},
     /* Not built yet. */
-    {.name = "kvpr", .summary = "part of K and V computed again (KVPR)"},
     {.name = "auto", .summary = "chosen by measurement"},
 };
 const size_t preset_count = sizeof preset_table / sizeof preset_table[0];

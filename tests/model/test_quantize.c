@@ -1,4 +1,4 @@
-/* quantize: each tensor gets its type, and its values stay near. */
+/* quantize: each tensor gets the type that it should, and its values are near what they were. */
 #include "testing.h"
 
 #include <math.h>

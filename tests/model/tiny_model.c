@@ -11,7 +11,7 @@
 #include "model/rope_scaling.h"
 #include "model/tiny_model.h"
 
-enum { TENSORS_MAX = 64 };
+enum { TENSORS_MAX = 128 };
 
 struct declared {
     char name[64];

@@ -1,0 +1,64 @@
+/* rebuild: part of a layer's K and V computed again from its inputs while the rest is read (KVPR).
+ *
+ * Of the chunks that a layer attends to and RAM does not hold, a run of neighbours is computed again, as long as
+ * attention/split.h says by the rates measured so far.  A layer goes
+ *
+ *   plan     which chunks; none: the layer goes its usual way (tiered.c)
+ *   begin    the reading of their inputs (cache/inputs.h), before K and V of all others are asked for
+ *   run      tile by tile as they arrive: K and V of all heads into a workspace, by the model's own operations
+ *            (layer_math), while the others are on their way
+ *   view     what a head attends to: the workspace's chunks in place of those that were not read
+ *
+ * While a layer is rebuilt nothing is prefetched for it, which costs what else a layer computes.  So it is rebuilt only
+ * where that takes less than reading all of it beside that computation.
+ *
+ * So attention sees one context, in ranges that follow from lengths alone.  The rows have the bits of the stored ones:
+ * the operations and their order are those of the step that stored them, whose sums do not depend on how many rows go
+ * together (docs/decisions/0026; not with AMX and NEON).  Inputs that cannot be read, or are not what was written, are
+ * not asked for again, and the layer reads its KV.  One sequence at a time.  Thread: the engine's.
+ */
+#ifndef LOAM_ATTENTION_REBUILD_H
+#define LOAM_ATTENTION_REBUILD_H
+
+#include "attention/attention.h"
+#include "cache/inputs.h"
+
+struct rebuild;
+
+uint64_t rebuild_bytes(const struct attention_options *options);
+enum status rebuild_create(struct rebuild **rebuild, struct device *device,
+                           const struct attention_options *options, struct error *error) STATUS_CHECKED;
+void rebuild_destroy(struct rebuild *rebuild); /* NULL is allowed */
+
+/* Whether chunks of the layer (of its one item, whose view need not be up to date) are computed again. */
+bool rebuild_plan(struct rebuild *rebuild, const struct attention_layer *layer);
+/* Whether it would be so for this layer, whose operation is another one's: then nothing is prefetched for it.  NULL:
+ * no. */
+bool rebuild_expects(struct rebuild *rebuild, const struct attention_layer *layer);
+/* The chunks that are read, of every head: [*count], valid until the next plan. */
+const uint32_t *rebuild_others(const struct rebuild *rebuild, size_t *count);
+enum status rebuild_begin(struct rebuild *rebuild, struct error *error) STATUS_CHECKED;
+enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
+                        struct error *error) STATUS_CHECKED;
+/* The inputs failed: this sequence's are not used any more. */
+void rebuild_refuse(struct rebuild *rebuild);
+/* The view of heads [head_first, head_first + head_count), whose other chunks are in memory; heads count from 0. */
+struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
+                            size_t head_count);
+/* A layer has attended, by whatever way: what it did between two clock_ns. */
+struct rebuild_layer {
+    uint64_t begin_ns, end_ns;
+    uint64_t wait_ns;  /* of them, for reads that came behind the rebuilding */
+    uint64_t kv_bytes; /* that were read for it */
+    bool is_rebuilt;   /* in part, after rebuild_plan */
+};
+void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer);
+/* The link's rate, where it has been measured while nothing else was under way. */
+void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
+
+/* For tests: so many chunks of a run, whatever the rates say; 0: as they say. */
+void rebuild_force(struct rebuild *rebuild, size_t chunks);
+
+struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild);
+
+#endif

@@ -1,0 +1,141 @@
+/* inputs: the inputs of layers that a sequence keeps beside its document (cache/inputs.h), and their form. */
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "engine/engine_internal.h"
+
+enum { TRIAL_ROWS = 64, TRIAL_SEED = 20 };
+
+/* Buffers of a trial, in one piece of each memory. */
+struct trial {
+    size_t columns, outputs; /* of x, and of y: the larger of W_K's and W_V's rows */
+    float *host;             /* MEMORY_HOST: x, then y of either form */
+    float *memory;           /* MEMORY_DEVICE: x, y */
+};
+
+static size_t trial_floats(const struct trial *trial, size_t outputs) {
+    return TRIAL_ROWS * (trial->columns + outputs * trial->outputs);
+}
+
+/* y of the rows in host memory. */
+static enum status multiply(struct engine *engine, const struct trial *trial, const struct matrix *weight,
+                            size_t row_count, float *y, struct error *error) {
+    const struct device_operations *operations = engine->model->device->operations;
+    float *x = trial->memory, *result = x + TRIAL_ROWS * trial->columns;
+    operations->copy(engine->stream, x, trial->host, row_count * trial->columns * sizeof *x);
+    operations->matmul(engine->stream, &(struct matmul_operation){.x = x,
+                                                                  .x_stride = trial->columns,
+                                                                  .row_count = row_count,
+                                                                  .weight_count = 1,
+                                                                  .weights = {weight},
+                                                                  .y = {result},
+                                                                  .y_stride = {weight->rows}});
+    operations->copy(engine->stream, y, result, row_count * weight->rows * sizeof *y);
+    return operations->stream_synchronize(engine->stream, error);
+}
+
+/* Whether rows that were kept in 8 bits give this weight's product the same bits, one row and many. */
+static enum status keeps_bits(struct engine *engine, const struct trial *trial, const struct matrix *weight,
+                              bool *same, struct error *error) {
+    uint8_t kept[36]; /* of 32 columns */
+    float *rows = trial->host, *exact = rows + TRIAL_ROWS * trial->columns,
+          *rounded = exact + TRIAL_ROWS * trial->outputs;
+    *same = true;
+    for (size_t count = 1; count <= TRIAL_ROWS && *same; count += TRIAL_ROWS - 1) {
+        struct random random;
+        random_init(&random, TRIAL_SEED + count);
+        for (size_t i = 0; i < count * trial->columns; i++) rows[i] = (float)random_normal(&random);
+        TRY(multiply(engine, trial, weight, count, exact, error));
+        for (size_t i = 0; i < count * trial->columns; i += 32) {
+            inputs_encode(INPUTS_Q8, rows + i, 32, kept);
+            inputs_decode(INPUTS_Q8, kept, 32, rows + i);
+        }
+        TRY(multiply(engine, trial, weight, count, rounded, error));
+        *same = memcmp(exact, rounded, count * weight->rows * sizeof *exact) == 0;
+    }
+    return STATUS_OK;
+}
+
+/* Every type of weight that K and V are computed with is tried once. */
+static enum status try_types(struct engine *engine, const struct trial *trial, bool *same,
+                             struct error *error) {
+    const struct model *model = engine->model;
+    uint64_t tried = 0;
+    *same = true;
+    for (size_t layer = 1; layer < model->config.layer_count; layer++) {
+        const struct matrix *weights[] = {&model->layers[layer].k, &model->layers[layer].v};
+        for (size_t i = 0; i < 2 && *same; i++) {
+            const uint64_t bit = UINT64_C(1) << weights[i]->type;
+            if ((tried & bit) == 0) TRY(keeps_bits(engine, trial, weights[i], same, error));
+            tried |= bit;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status engine_choose_inputs(struct engine *engine, const struct plan *plan, struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    struct device *device = engine->model->device;
+    const size_t k = config->kv_head_count * config->k_dimension,
+                 v = config->kv_head_count * config->v_dimension;
+    struct trial trial = {.columns = config->hidden_size, .outputs = max_size(k, v)};
+    struct attention_options options;
+    bool same = false;
+    void *host = NULL, *memory = NULL;
+    engine->rebuilds = plan->rebuilds && engine->documents != NULL;
+    if (!engine->rebuilds) return STATUS_OK;
+    TRY(plan_attention_options(plan, config, &options, error));
+    engine->rebuild_chunks = options.rebuild_chunks;
+    engine->inputs_shape =
+        (struct inputs_shape){.layer_count = config->layer_count, .hidden_size = config->hidden_size};
+    if (config->hidden_size % 32 != 0) return STATUS_OK;
+    const size_t host_bytes = trial_floats(&trial, 2) * sizeof(float),
+                 bytes = trial_floats(&trial, 1) * sizeof(float);
+    enum status status = device->operations->allocate(device, MEMORY_HOST, host_bytes, &host, error);
+    if (status == STATUS_OK)
+        status = device->operations->allocate(device, MEMORY_DEVICE, bytes, &memory, error);
+    trial.host = host;
+    trial.memory = memory;
+    if (status == STATUS_OK) status = try_types(engine, &trial, &same, error);
+    if (host != NULL) device->operations->release(device, MEMORY_HOST, host, host_bytes);
+    if (memory != NULL) device->operations->release(device, MEMORY_DEVICE, memory, bytes);
+    if (same) engine->inputs_shape.form = INPUTS_Q8;
+    struct store_rates rates;
+    const double page = (double)kv_cache_layout(engine->cache)->chunk_bytes;
+    if (status == STATUS_OK &&
+        documents_measure(engine->documents, engine->context_size, &rates, NULL) == STATUS_OK)
+        attention_set_link(engine->attention, page / rates.page_seconds);
+    return status;
+}
+
+/* Inputs that cannot be kept cost speed and are no error, but for memory. */
+enum status engine_attach_inputs(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                                 struct error *error) {
+    struct documents_outcome *saved = &sequence->saved;
+    const bool is_saved = kv_sequence_is_saved(sequence->kv);
+    struct inputs *inputs = NULL;
+    struct error why;
+    if (!engine->rebuilds || (!is_saved && saved->reused == 0)) return STATUS_OK;
+    const struct kv_backing *backing = documents_backing(engine->documents);
+    const struct inputs_options options = {.store = backing->store,
+                                           .model = backing->model,
+                                           .shape = engine->inputs_shape,
+                                           .name = backing->name,
+                                           .token_capacity = engine->context_size,
+                                           .read_chunks = engine->rebuild_chunks};
+    enum status status = saved->reused > 0
+                             ? inputs_open(&inputs, &options, tokens, saved->reused, is_saved, &why)
+                             : inputs_create(&inputs, &options, &why);
+    if (status == STATUS_OK) {
+        kv_sequence_set_inputs(sequence->kv, inputs);
+        return STATUS_OK;
+    }
+    if (status == STATUS_MEMORY) {
+        if (error != NULL) *error = why;
+        return status;
+    }
+    if (saved->notice.message[0] == '\0')
+        (void)error_set(&saved->notice, status, "no inputs are kept: %s", why.message);
+    return STATUS_OK;
+}

@@ -1,0 +1,85 @@
+/* K and V of rows of a layer from its inputs, after the step that they were rows of; and the inputs of a step's rows,
+ * kept for that.  The operations are those of layer.c, in its order. */
+#include "cache/inputs.h"
+#include "model/forward_internal.h"
+
+/* The first layer's inputs: the embedded tokens, normalized. */
+static const float *first_inputs(const struct layer_pass *pass, const struct rebuild_rows *rows) {
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    const struct layer_weights *weights = &model->layers[0];
+    const bool has_bias = weights->attention_norm_bias != NULL;
+    float *normed = forward->inputs.normed;
+    model->device->operations->embed(
+        forward->stream,
+        &(struct embed_operation){.table = &model->token_embedding,
+                                  .tokens = rows->tokens,
+                                  .position_table = config->has_rope ? NULL : &model->position_embedding,
+                                  .positions = forward->inputs.positions,
+                                  .position_offset = config->position_offset,
+                                  .row_count = rows->row_count,
+                                  .y = normed});
+    model->device->operations->norm(forward->stream,
+                                    &(struct norm_operation){.kind = has_bias ? NORM_LAYER : NORM_RMS,
+                                                             .x = normed,
+                                                             .x_stride = config->hidden_size,
+                                                             .row_count = rows->row_count,
+                                                             .segment_count = 1,
+                                                             .segment_size = config->hidden_size,
+                                                             .w = weights->attention_norm,
+                                                             .b = weights->attention_norm_bias,
+                                                             .epsilon = config->norm_epsilon,
+                                                             .y = normed,
+                                                             .y_stride = config->hidden_size});
+    return normed;
+}
+
+void layer_rebuild(void *context, struct rebuild_rows *rows) {
+    const struct layer_pass *pass = context;
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    float *k = forward->inputs.k, *v = forward->inputs.v;
+    for (size_t i = 0; i < rows->row_count; i++) forward->inputs.positions[i] = rows->position_first + i;
+    const float *x = rows->inputs != NULL ? rows->inputs : first_inputs(pass, rows);
+    if (config->has_rope)
+        model->device->operations->rope_angles(
+            forward->stream, &(struct rope_angles_operation){.positions = forward->inputs.positions,
+                                                             .row_count = rows->row_count,
+                                                             .frequency = model->rope_frequency,
+                                                             .pair_count = config->rope_dimension / 2,
+                                                             .factor = config->rope_attention_factor,
+                                                             .cosine_sine = forward->inputs.angles});
+    layer_project(pass, x, rows->row_count, k, v, NULL);
+    layer_head_norm(pass, k, rows->row_count, config->kv_head_count, pass->weights->k_norm);
+    layer_rotate(pass, k, rows->row_count, config->kv_head_count, forward->inputs.angles);
+    rows->k = k;
+    rows->v = v;
+    rows->k_stride = config->kv_head_count * config->k_dimension;
+    rows->v_stride = config->kv_head_count * config->v_dimension;
+}
+
+void layer_keep_inputs(const struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct device_operations *operations = forward->model->device->operations;
+    const size_t hidden = forward->model->config.hidden_size;
+    const struct forward_batch *batch = pass->batch;
+    bool keeps = false;
+    for (size_t i = 0; i < batch->item_count; i++) {
+        const struct inputs *inputs = kv_sequence_inputs(batch->sequences[i]);
+        keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
+    }
+    if (!keeps || pass->layer_index == 0) return;
+    operations->copy(forward->stream, forward->inputs.host, pass->normed,
+                     pass->row_count * hidden * sizeof(float));
+    /* A device that fails says so again at the end of the step, of which nothing is kept then. */
+    if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
+    for (size_t i = 0; i < batch->item_count; i++) {
+        struct inputs *inputs = kv_sequence_inputs(batch->sequences[i]);
+        const struct attend_item *item = &batch->items[i];
+        if (inputs != NULL)
+            inputs_append(inputs, pass->layer_index, item->position_first, item->row_count,
+                          forward->inputs.host + item->row_first * hidden);
+    }
+}

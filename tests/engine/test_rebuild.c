@@ -1,0 +1,274 @@
+/* K and V computed again from the layers' inputs (attention/rebuild.h): the same logits, bit for bit, as with all KV in
+ * memory, for every family, weight type and level of instructions but AMX and NEON; saved and opened again; and without
+ * the inputs where they are damaged, missing or end early. */
+#include "testing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../platform/scratch.h"
+#include "base/checked.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+
+enum { PROMPT = 420, MORE = 40, STEPS = 3, CONTEXT = 480, BLOCK = 96, WIDTH_MAX = 512 };
+
+struct rig {
+    struct device *device;
+    struct model *model;
+    struct scratch scratch;
+    struct error error;
+    size_t width;
+    int32_t tokens[PROMPT + MORE + STEPS];
+};
+
+static void rig_open(struct rig *rig, const struct tiny_model *tiny, cpu_mask mask) {
+    const struct device_options device = {.thread_count = 1, .mask = mask};
+    struct random random;
+    memset(rig, 0, sizeof *rig);
+    tiny_model_load(tiny, "rebuild", &device, &rig->device, &rig->model);
+    rig->width = tiny->vocabulary_size;
+    assert_true(rig->width <= WIDTH_MAX);
+    random_init(&random, 8);
+    tiny_model_tokens(tiny, &random, rig->tokens, PROMPT + MORE + STEPS);
+    scratch_create(&rig->scratch, SCRATCH_MEMORY);
+}
+
+static void rig_close(struct rig *rig) {
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+    scratch_destroy(&rig->scratch);
+}
+
+static struct plan plan_of(const struct rig *rig, enum kv_type type) {
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = 1,
+                        .batch_size = BLOCK,
+                        .segment_size = 2 * BLOCK,
+                        .k_type = type,
+                        .v_type = type,
+                        .disk_directory = rig->scratch.path,
+                        .document_name = "rebuild",
+                        .rebuilds = true};
+    return plan;
+}
+
+struct answer {
+    float logits[1 + STEPS][WIDTH_MAX];
+    uint64_t reused;
+    char notice[256];
+    struct rebuild_statistics rebuilt;
+};
+
+/* A prompt of `count` tokens and the steps behind it; forced 0: no KV on disk. */
+static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced, struct answer *answer) {
+    struct plan plan = plan_of(rig, type);
+    struct engine *engine;
+    struct sequence *sequence;
+    const float *logits;
+    memset(answer, 0, sizeof *answer);
+    if (forced == 0) {
+        plan.disk_directory = NULL;
+        plan.rebuilds = false;
+    } else {
+        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+    }
+    assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    attention_force_rebuild(engine_attention(engine), forced);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = count};
+    assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig->error), rig->error);
+    memcpy(answer->logits[0], logits, rig->width * sizeof *logits);
+    for (size_t step = 0; step < STEPS; step++) {
+        assert_ok(engine_step(engine, &sequence, &rig->tokens[count + step], 1, &logits, &rig->error),
+                  rig->error);
+        memcpy(answer->logits[1 + step], logits, rig->width * sizeof *logits);
+    }
+    answer->reused = sequence_reused_tokens(sequence);
+    snprintf(answer->notice, sizeof answer->notice, "%s", sequence_notice(sequence));
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    answer->rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
+static void assert_same(const struct rig *rig, const struct answer *got, const struct answer *want,
+                        const char *what) {
+    for (size_t i = 0; i <= STEPS; i++)
+        for (size_t j = 0; j < rig->width; j++)
+            if (memcmp(&got->logits[i][j], &want->logits[i][j], sizeof(float)) != 0)
+                fail_msg("%s: logit %zu of row %zu is %.9g, not %.9g", what, j, i, (double)got->logits[i][j],
+                         (double)want->logits[i][j]);
+}
+
+/* As it is made, opened again, and continued. */
+static void check(const struct tiny_model *tiny, cpu_mask mask, enum kv_type type) {
+    struct rig rig;
+    struct answer want, longer, got;
+    char what[96];
+    rig_open(&rig, tiny, mask);
+    snprintf(what, sizeof what, "%s, %s, mask %x, KV %d", tiny->family, tensor_type_info(tiny->type)->name,
+             (unsigned)mask, (int)type);
+    ask(&rig, type, PROMPT, 0, &want);
+    ask(&rig, type, PROMPT + MORE, 0, &longer);
+    assert_int_equal(want.rebuilt.layers, 0);
+    for (size_t round = 0; round < 2; round++) {
+        ask(&rig, type, PROMPT, 3, &got);
+        assert_string_equal(got.notice, "");
+        assert_int_equal(got.reused, round == 0 ? 0 : PROMPT - 1);
+        assert_true(got.rebuilt.chunks > 0 && got.rebuilt.refusals == 0);
+        assert_true(got.rebuilt.chunks < got.rebuilt.missing_chunks); /* others were read */
+        assert_same(&rig, &got, &want, what);
+    }
+    for (size_t round = 0; round < 2; round++) {
+        ask(&rig, type, PROMPT + MORE, 5, &got);
+        assert_int_equal(got.reused, round == 0 ? PROMPT : PROMPT + MORE - 1);
+        assert_true(got.rebuilt.chunks > 0 && got.rebuilt.refusals == 0);
+        assert_same(&rig, &got, &longer, what);
+    }
+    rig_close(&rig);
+}
+
+static size_t masks_known(cpu_mask masks[3]) {
+    const cpu_mask have = cpu_features();
+    size_t count = 0;
+    masks[count++] = 0;
+    if (have & CPU_AVX2) masks[count++] = CPU_AVX2;
+    if (have & CPU_AVX512) masks[count++] = have & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8);
+    return count;
+}
+
+static struct tiny_model tiny_of(const char *family, enum tensor_type type) {
+    struct tiny_model tiny = tiny_model_default(family);
+    tiny.type = type;
+    tiny.layer_count = 6; /* more than the least budget holds */
+    tiny.hidden_size = 256, tiny.ffn_size = 256;
+    tiny.head_count = 4, tiny.head_dimension = 64;
+    return tiny;
+}
+
+/* With grouped queries and without; in every form of KV that has rows. */
+static void every_family(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t m = 0; m < mask_count; m++)
+        for (size_t f = 0; f < 4; f++) {
+            struct tiny_model tiny = tiny_of(families[f], m % 2 == 0 ? TENSOR_F32 : TENSOR_Q8_0);
+            tiny.kv_head_count = f == 3 ? 4 : 2;
+            check(&tiny, masks[m], KV_F16);
+            if (m + 1 < mask_count) continue;
+            tiny.type = TENSOR_Q4_0;
+            check(&tiny, masks[m], KV_Q8);
+            tiny.kv_head_count = 4;
+            if (f < 3) check(&tiny, masks[m], KV_F16);
+        }
+}
+
+static void every_weight_type(void **state) {
+    (void)state;
+    static const enum tensor_type types[] = {TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_1, TENSOR_Q5_0,
+                                             TENSOR_Q2_K, TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_IQ4_XS};
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t m = 1; m < mask_count; m++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            struct tiny_model tiny = tiny_of("llama", types[t]);
+            check(&tiny, masks[m], KV_F16);
+        }
+}
+
+/* Changes a byte in the middle of the pages of the document whose layout is that of inputs: the larger id. */
+static void damage_inputs(const struct rig *rig, unsigned document) {
+    char path[256];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/%u.pages", rig->scratch.path, document);
+    const int file = open(path, O_RDWR);
+    assert_true(file >= 0);
+    const off_t end = lseek(file, 0, SEEK_END);
+    for (off_t at = 0; at < end; at += 4096) { /* every page */
+        assert_int_equal(pread(file, &byte, 1, at + 8), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(file, &byte, 1, at + 8), 1);
+    }
+    close(file);
+}
+
+/* Then K and V are read, and the answer is the same; the damaged inputs are not asked for a second time. */
+static void damaged_inputs_are_not_used(void **state) {
+    (void)state;
+    struct rig rig;
+    struct answer want, got;
+    const struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
+    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    ask(&rig, KV_F16, PROMPT, 0, &want);
+    ask(&rig, KV_F16, PROMPT, 3, &got);
+    damage_inputs(&rig, 2);
+    ask(&rig, KV_F16, PROMPT - 20, 3, &got); /* it only reads: the tail is not needed */
+    assert_int_equal(got.reused, PROMPT - 21);
+    assert_int_equal(got.rebuilt.refusals, 1);
+    ask(&rig, KV_F16, PROMPT, 3, &got);
+    assert_int_equal(got.reused, PROMPT - 1);
+    assert_int_equal(got.rebuilt.refusals, 0);
+    assert_int_equal(got.rebuilt.chunks, 0);
+    assert_same(&rig, &got, &want, "after damage");
+    rig_close(&rig);
+}
+
+/* A document that was made without inputs is used without. */
+static void old_documents_have_none(void **state) {
+    (void)state;
+    struct rig rig;
+    struct answer want, got;
+    const struct tiny_model tiny = tiny_of("opt", TENSOR_F32);
+    struct plan plan;
+    struct engine *engine;
+    struct sequence *sequence;
+    rig_open(&rig, &tiny, 0);
+    ask(&rig, KV_F16, PROMPT, 0, &want);
+    plan = plan_of(&rig, KV_F16);
+    plan.rebuilds = false;
+    assert_ok(plan_host_bytes_min(&plan, &rig.model->config, &plan.host_bytes, &rig.error), rig.error);
+    assert_ok(engine_create(&engine, rig.model, &plan, NULL, &rig.error), rig.error);
+    assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+    const struct prefill_request request = {.tokens = rig.tokens, .token_count = PROMPT};
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
+    assert_ok(sequence_flush(sequence, &rig.error), rig.error);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    ask(&rig, KV_F16, PROMPT, 3, &got);
+    assert_int_equal(got.reused, PROMPT - 1);
+    assert_int_equal(got.rebuilt.chunks, 0);
+    assert_same(&rig, &got, &want, "without inputs");
+    rig_close(&rig);
+}
+
+/* Grouped queries: two KV heads of 64 in halves are 512 bytes, 256 inputs in 8 bits 288, in floats 1,024. */
+static void says_why_not(void **state) {
+    (void)state;
+    struct rig rig;
+    struct answer got;
+    struct tiny_model tiny = tiny_of("llama", TENSOR_F32);
+    tiny.kv_head_count = 2;
+    rig_open(&rig, &tiny, 0);
+    ask(&rig, KV_F16, PROMPT, SIZE_MAX, &got);
+    assert_true(got.rebuilt.input_bytes == 1024 && got.rebuilt.kv_bytes == 512);
+    rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(every_weight_type),
+        cmocka_unit_test(damaged_inputs_are_not_used),
+        cmocka_unit_test(old_documents_have_none),
+        cmocka_unit_test(says_why_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
