@@ -127,7 +127,7 @@ case "${1:-help}" in
 ./do lint    style, includes, warnings of a second compiler
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
 ./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has;
-             every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N)
+             every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

@@ -15,6 +15,7 @@ a line to FILE.  The column `state` says which keys a row was measured on and wh
     recorded  `loam bench --replay`: keys and queries of `loam trace record`, tiled to the model's shape and depth
     random    `loam bench --fill-random`: independent normal rows; of both every step is counted, from empty RAM on
     memory    the same as random, with all KV in RAM (give presets what they choose on disk: leoam:20%:leaf=64)
+    recorded-memory  the same as recorded, with all KV in RAM
 
 DIR is on the disk to be measured; what is put there is removed.
 """
@@ -36,6 +37,7 @@ STATES = {
     "recorded": "recorded rows, from empty RAM",
     "random": "random rows, from empty RAM",
     "memory": "all KV in RAM, random rows",
+    "recorded-memory": "all KV in RAM, recorded rows",
     "ram": "all KV in RAM",
     "disk": "history on disk, random rows",
 }
@@ -122,8 +124,8 @@ def made_rows(arguments, number, rows):
     for preset, steps in presets(arguments):
         line = ["bench", "-m", arguments.model, "-p", "0", "-n", str(steps), "-d", str(arguments.depth), "-r", "1",
                 "--no-warmup", "-o", "jsonl", *flags(preset)]
-        line += ["--kv-disk", store(arguments), "--kv-host", arguments.kv_host] if rows != "memory" else []
-        line += ["--replay", arguments.recording] if rows == "recorded" else ["--fill-random"]
+        line += ["--kv-disk", store(arguments), "--kv-host", arguments.kv_host] if "memory" not in rows else []
+        line += ["--replay", arguments.recording] if "recorded" in rows else ["--fill-random"]
         for row in loam(arguments, *line):
             yield {"state": STATES[rows], "preset": preset, "round": number, **bench_row(arguments, row, steps)}
 
@@ -171,7 +173,7 @@ def measure(arguments):
             writer.writeheader()
         for row in (decode if arguments.command == "decode" else prefill)(arguments):
             whole = {**fixed, **row}
-            if whole["state"] in (STATES["ram"], STATES["memory"]):
+            if whole["state"] in (STATES["ram"], STATES["memory"], STATES["recorded-memory"]):
                 whole["kv_host"] = ""
             writer.writerow(whole)
             out.flush()
@@ -215,7 +217,7 @@ def main():
         one.add_argument("--threads", type=int, default=2)
         one.add_argument("--verbose", action="store_true", help="print the commands")
         if name == "decode":
-            one.add_argument("--rows", default="text", help="of text,recorded,random,memory")
+            one.add_argument("--rows", default="text", help="of text,recorded,random,memory,recorded-memory")
             one.add_argument("--text", help="for --rows text")
             one.add_argument("--recording", help="for --rows recorded")
             one.add_argument("--steps", type=int, default=64)

@@ -140,6 +140,8 @@ struct select_options {
 struct select_options select_options_default(void);
 /* Sets the number NAME ("sinks", "bits" ...).  false: no such name. */
 bool select_option_set(struct select_options *options, const char *name, uint64_t value);
+/* Such a name takes 0 or 1. */
+bool select_setting_is_flag(const char *name);
 /* The same for numbers with a fraction, "eta" and "power".  false: no such name, or not within bounds; *bounds: what it
  * takes, NULL: no such name. */
 bool select_option_set_real(struct select_options *options, const char *name, double value,

@@ -107,6 +107,11 @@ static const struct setting *setting_find(const char *name) {
     return NULL;
 }
 
+bool select_setting_is_flag(const char *name) {
+    const struct setting *setting = setting_find(name);
+    return setting != NULL && setting->is_flag;
+}
+
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
     const struct setting *setting = setting_find(name);
     if (setting == NULL || setting->words != NULL) return false;

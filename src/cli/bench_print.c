@@ -223,6 +223,15 @@ static void add_floor(json_t *row, const struct bench_model *model, const struct
 }
 
 /* What is read, and how the time of attention is divided (seconds of all repetitions). */
+/* What a receipt says, and what of the steps' time it took to estimate it. */
+static json_t *left_out_json(const struct bench_test *test) {
+    json_t *receipt = receipt_json(&test->select.receipt);
+    double ns = 0;
+    for (size_t i = 0; i < test->sample_count; i++) ns += (double)test->samples_ns[i];
+    json_add_number(receipt, "time_fraction", (double)test->select.receipt.time_ns / ns);
+    return receipt;
+}
+
 static void add_selection(json_t *row, const struct bench_test *test) {
     const struct select_statistics *s = &test->select;
     char keep[32];
@@ -237,7 +246,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "select_evaluated", s->evaluated);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
     json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
-    if (test->plan->select.receipt) json_add(row, "select_left_out", receipt_json(&s->receipt));
+    if (test->plan->select.receipt) json_add(row, "select_left_out", left_out_json(test));
     json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
@@ -304,6 +313,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "version", json_string(version_number));
     json_add(row, "kernels", json_string(model->kernels));
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
+    json_add_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
     add_tier(row, test);
     if (p->has_floor) add_floor(row, model, test);
     return row;

@@ -51,7 +51,7 @@ static enum status read_key_index(struct plan *plan, const char *word, struct er
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
 static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
                                struct error *error) {
-    char name[16], number[24];
+    char name[24], number[64];
     uint64_t value;
     size_t name_length = strcspn(text, "="), number_length = length - name_length - 1;
     *found = false;
@@ -81,6 +81,8 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
+    if (select_setting_is_flag(name) && value > 1)
+        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected 0 or 1", name, number);
     if (quantized && value > PAGE_FRACTION_WHOLE)
         return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
                          number, PAGE_FRACTION_WHOLE);

@@ -380,7 +380,8 @@ static void damage_pages(const struct scratch *folder, uint64_t id) {
     close(file);
 }
 
-/* Damage costs time: the same answers come, a note says why, and sequences that were not asked are empty. */
+/* Damage costs time only: the answers are the same, a note gives the reason, and sequences that were not asked are
+ * empty. */
 static void damage_costs_time(void **state) {
     (void)state;
     struct scratch folder;

@@ -18,7 +18,7 @@ struct sample sample_random(struct random *random);
 /* The same shape and model, other contents. */
 struct sample sample_other(const struct sample *sample, uint64_t seed);
 
-/* Pages of two sizes from now on, a random share of each layer's. */
+/* Pages of two sizes from now on, a random fraction of each layer. */
 void sample_share(struct sample *sample, struct random *random);
 
 int32_t sample_token(const struct sample *sample, uint64_t position);

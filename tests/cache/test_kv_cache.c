@@ -147,7 +147,7 @@ static void random_operations(void **state) {
         }
         check_all(cache, models, column_bytes);
     }
-    assert_true(full_count > 20); /* the slab was full often enough to mean something */
+    assert_met(full_count > 20); /* the slab was full often enough to mean something */
     for (size_t i = 0; i < SEQUENCES; i++) {
         kv_sequence_destroy(models[i].sequence);
         free(models[i].rows);

@@ -148,7 +148,7 @@ static void check_fetch(struct setting *setting, const struct model_sequence *mo
     }
 }
 
-/* Whatever was stored of the heads that stay is in memory, whatever happened since. */
+/* Everything stored of the resident heads is in memory, after any calls. */
 static void check_residents(const struct setting *setting, const struct model_sequence *model) {
     const size_t count = kv_tier_statistics(setting->cache).resident_heads;
     const uint64_t stored = kv_chunks_of(model->length);
@@ -326,7 +326,7 @@ static void test_against_a_model(void **state) {
         setting_close(&setting);
         scratch_destroy(&scratch);
     }
-    assert_true(misses > 0); /* or nothing was tested */
+    assert_met(misses > 0); /* or nothing was tested */
     device_destroy(device);
 }
 
@@ -509,7 +509,7 @@ static void test_too_small_a_budget_is_refused(void **state) {
     device_destroy(device);
 }
 
-/* Heads wanted in RAM whole: as many of the first ones as the budget holds, and nothing of them ever goes. */
+/* Resident heads: the budget holds as many of the first ones as it can, and their chunks are never evicted. */
 static void residents_never_go(void **state) {
     (void)state;
     struct device *device = make_device();
@@ -545,11 +545,11 @@ static void residents_never_go(void **state) {
         setting_close(&setting);
         scratch_destroy(&scratch);
     }
-    assert_true(misses > 0); /* or there was no need for anything to go */
+    assert_met(misses > 0); /* or there was no need for anything to go */
     device_destroy(device);
 }
 
-/* Room for an eighth of the KV in f16, beside key index, tables and buffers, is enough for a context of 8K and more. */
+/* An eighth of the KV in f16, plus key index, tables and buffers, is enough RAM for contexts of 8K and more. */
 static void an_eighth_is_enough(void **state) {
     (void)state;
     static const struct { size_t layers, heads; } shapes[] = {{6, 2}, {16, 8}, {32, 8}};

@@ -234,7 +234,7 @@ static void test_fractions_are_even(void **state) {
         }
 }
 
-/* Segments of [layer][head][16] pages, one behind the other, whatever their sizes. */
+/* Segments of [layer][head][16] pages follow each other, for any page sizes. */
 static void test_places_follow_each_other(void **state) {
     (void)state;
     struct random random;
@@ -304,8 +304,8 @@ static int64_t catalog_version(void) {
     return version;
 }
 
-/* A document keeps its fractions, whatever a search would choose today.  A document without fractions is not found by
- * such a search, and a catalog of only those keeps its version. */
+/* A document keeps its fractions, and a search for other fractions finds it.  A search for fractions does not find a
+ * document without them, and a catalog that holds only such documents keeps its version. */
 static void test_fractions_stay(void **state) {
     (void)state;
     struct random random;

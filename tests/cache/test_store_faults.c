@@ -145,18 +145,18 @@ static void every_call(void) {
     for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KINDS; kind++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
             if (kind == FAULT_KILL) continue; /* test_store_kill.c */
-            uint64_t first = 0, failed = failures;
-            while (run(&before, &sample, kind, first, for_ever != 0, for_ever == 0, &failures)) first++;
-            runs += first;
+            uint64_t first = seed % test_divisor(), failed = failures;
+            for (; run(&before, &sample, kind, first, for_ever != 0, for_ever == 0, &failures); runs++)
+                first += test_divisor();
             assert_true(first > (kind < FAULT_KILL ? 100 : 10));
             if (kind == FAULT_CLOSE) /* everything had been flushed */
                 assert_int_equal(failures, failed);
             else if (kind > FAULT_KILL && for_ever != 0)
-                assert_true(failures > failed);
+                assert_met(failures > failed);
         }
     printf("%llu runs with a fault, %llu of them failed\n", (unsigned long long)runs,
            (unsigned long long)failures);
-    assert_true(failures > runs / 5);
+    assert_met(failures > runs / 5);
 }
 
 static void test_every_call(void **state) {

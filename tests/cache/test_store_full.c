@@ -1,5 +1,5 @@
-/* A full disk: no write succeeds, of page files or of the catalog, until something is cut or removed.  What is saved
- * can be read and removed, what was begun gives its room back, and opening a store writes nothing. */
+/* A full disk: no write of page files or of the catalog succeeds until something is cut or removed.  Saved documents
+ * can be read and removed, a document that was begun gives its space back, and opening a store writes nothing. */
 #include "testing.h"
 
 #include <errno.h>

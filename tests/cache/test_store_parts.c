@@ -150,7 +150,7 @@ static void test_parts_are_of_the_page(void **state) {
         store_close(store);
         scratch_empty(&scratch);
     }
-    assert_true(in_parts > 500 && whole > 100);
+    assert_met(in_parts > 500 && whole > 100);
 }
 
 static void flip(uint64_t id, uint64_t offset, unsigned bit) {

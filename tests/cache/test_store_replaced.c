@@ -1,5 +1,5 @@
-/* A file of a document replaced by a folder, a fifo or a link: the document is damaged, is flagged, and can be removed;
- * the one beside it is as it was. */
+/* A file of a document is replaced by a folder, a fifo or a link: the document is flagged as damaged and can be
+ * removed.  The second document of the folder is unharmed. */
 #include "testing.h"
 
 #include <stdio.h>

@@ -190,8 +190,8 @@ static void mistakes_are_told_first(void **state) {
     check_refused(2, "calibrate", (const char *const[]){"calibrate", MODEL, NULL});
 }
 
-/* The bundled model's own: small, found beside it without being named, made for these very bytes, and its codes find
- * more than random hyperplanes of as many bits on text they were not learned from. */
+/* The bundled model's calibration is small, is found next to the model without being named, belongs to these very
+ * bytes, and its codes find more than random hyperplanes of as many bits, on text that they were not learned from. */
 static void the_committed_one_serves(void **state) {
     (void)state;
     struct gguf gguf = {0};
@@ -242,8 +242,8 @@ static double measured_recall(const char *model) {
     return sum / (double)count;
 }
 
-/* Measured here, not read from the file: the committed codes find more than the random hyperplanes that a model without
- * a calibration beside it gets.  0.422 and 0.405 on 2026-11-22; rounding moves them by a thousandth. */
+/* Measured, not read from the file: the committed codes find more than the random hyperplanes of a model without a
+ * calibration.  0.422 and 0.405 on 2026-11-22; rounding moves them by a thousandth. */
 static void the_committed_one_finds_more(void **state) {
     (void)state;
     char alone[200];

@@ -131,6 +131,50 @@ static void json_rows_add_up(void **state) {
     json_decref(rows);
 }
 
+/* What a receipt took is a fraction of the steps of all repetitions; what a step reads of KV follows from what it
+ * keeps, and full attention reads all of it. */
+static void a_receipt_says_what_it_took(void **state) {
+    (void)state;
+    const char *with[] = {"bench",
+                          "-m",
+                          model_path,
+                          "-p",
+                          "0",
+                          "-n",
+                          "20",
+                          "-d",
+                          "100",
+                          "-r",
+                          "2",
+                          "--preset",
+                          "hata",
+                          "--keep",
+                          "40",
+                          "--set",
+                          "bits=32,dense=0,recent=4,sinks=2",
+                          "--receipt",
+                          "-o",
+                          "json",
+                          NULL},
+               *full[] = {"bench", "-m",  model_path, "-p", "0",  "-n",   "20",
+                          "-d",    "100", "-r",       "1",  "-o", "json", NULL};
+    json_t *rows = bench_json(with), *row = json_array_get(rows, 0), *all = bench_json(full);
+    json_t *left_out = json_object_get(row, "select_left_out"), *samples = json_object_get(row, "samples_ns");
+    double ns = 0;
+    for (size_t i = 0; i < 2; i++) ns += json_number_value(json_array_get(samples, i));
+    const double seconds = json_number_value(json_object_get(left_out, "seconds")),
+                 fraction = json_number_value(json_object_get(left_out, "time_fraction"));
+    assert_true(seconds > 0 && fraction < 1);
+    assert_true(fabs(fraction - seconds / (ns * 1e-9)) < 1e-6);
+    assert_null(json_object_get(json_array_get(all, 0), "select_left_out"));
+    const json_int_t all_bytes = integer(json_array_get(all, 0), "kv_bytes_per_step");
+    assert_int_equal(all_bytes, 110 * integer(json_array_get(all, 0), "kv_bytes_per_token"));
+    const json_int_t bytes = integer(row, "kv_bytes_per_step"); /* 40 tokens, and the codes of all */
+    assert_true(bytes > all_bytes * 40 / 110 && bytes < all_bytes);
+    json_decref(rows);
+    json_decref(all);
+}
+
 /* --set codec=q8: K and V, the bytes that a step reads of them, and the table say so. */
 static void a_codec_that_is_set_is_measured(void **state) {
     (void)state;
@@ -348,6 +392,7 @@ int main(void) {
         cmocka_unit_test(the_table_is_llama_benchs),
         cmocka_unit_test(the_table_has_what_was_reused),
         cmocka_unit_test(json_rows_add_up),
+        cmocka_unit_test(a_receipt_says_what_it_took),
         cmocka_unit_test(a_codec_that_is_set_is_measured),
         cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
         cmocka_unit_test(statistics),

@@ -1,4 +1,4 @@
-/* loam chat through a pipe and on a terminal: turns, what they reuse, commands, Ctrl-C. */
+/* loam chat through a pipe and on a terminal: turns, reused tokens, commands, Ctrl-C. */
 #include "testing.h"
 
 #include <errno.h>
@@ -159,7 +159,7 @@ static bool terminal_read(struct terminal *t) {
     return true;
 }
 
-/* Reads until text has come after `from`; returns where it ends. */
+/* Reads until `text` appears after `from`; returns where it ends. */
 static size_t terminal_expect(struct terminal *t, const char *text, size_t from) {
     uint64_t began = clock_ns();
     for (;;) {

@@ -168,7 +168,7 @@ static void a_prompt_is_read_once(void **state) {
     expect_verified(store);
 }
 
-/* The share of pages in 4 bits of the last run; *measured: it was chosen by a measurement. */
+/* The fraction of pages in 4 bits of the last run; *measured: a measurement chose it. */
 static double share_of_run(bool *measured) {
     json_error_t why;
     json_t *root = json_load_file(json_path, 0, &why), *compression = json_object_get(root, "compression");
@@ -187,8 +187,8 @@ static double share_of_run(bool *measured) {
     return share;
 }
 
-/* What leoam does with KV on disk (codec=dynamic): what RAM holds stays exact, else a share of the pages is in 4 bits,
- * chosen once, by a measurement, and belongs to the document. */
+/* leoam with KV on disk (codec=dynamic): a prompt that RAM holds stays exact; of another one a fraction of the pages
+ * is in 4 bits, chosen once, by a measurement, and kept with the document. */
 static void pages_in_both_forms(void **state) {
     (void)state;
     const char *store = folder("dynamic"), *path = scratch_path("long");
@@ -227,7 +227,7 @@ static void pages_in_both_forms(void **state) {
     unlink(path);
 }
 
-/* A share that is given is no choice of the machine's: the same answer for any budget, by documents of this share. */
+/* With a given fraction the answer is the same for any budget, and documents of this fraction are used. */
 static void a_fixed_fraction_is_the_same_for_any_budget(void **state) {
     (void)state;
     char path[160], store[160], hosts[3][30];
@@ -286,7 +286,7 @@ static void another_question_reuses_the_document(void **state) {
     expect_verified(store);
 }
 
-/* What of the process is not KV, nor what belongs to it: of a prompt whose KV is little beside the budget. */
+/* Bytes of the process that are neither KV nor its key index and tables: measured with a prompt whose KV is small. */
 static uint64_t rss_without_kv(const char *host, const char *preset, const char *setting) {
     struct outcome little = RUN(wide_path, little_path, "--kv-disk", folder("base"), "--kv-host", host,
                                 "--preset", preset, "--set", setting);
@@ -302,7 +302,7 @@ static void expect_within(const struct outcome *tiered, uint64_t base, uint64_t 
                  (unsigned long long)base, (unsigned long long)budget);
 }
 
-/* An eighth of the KV, beside write buffers and tables, which do not shrink with it: what RAM must not hold is five
+/* An eighth of the KV, plus write buffers and tables, which do not shrink with it.  What RAM must not hold is five
  * times the slack.  peak_rss_bytes is the kernel's own maximum, not a sample of it. */
 static void the_budget_holds(void **state) {
     (void)state;
@@ -329,8 +329,8 @@ static void the_budget_holds(void **state) {
     assert_int_equal(refused.token_count, 0);
 }
 
-/* The same where chunks are in 4 bits and chosen by key index, which is of the budget, too: with the answer that there
- * is with room for everything; then as loam run does it unasked, where a share of the pages stays exact. */
+/* The same with chunks in 4 bits that are chosen by key index, which the budget counts too: the answer is that of an
+ * ample budget.  Then with the defaults of loam run, where a fraction of the pages stays exact. */
 static void the_budget_holds_with_a_key_index(void **state) {
     (void)state;
     struct outcome all = RUN(wide_path, text_path, "--preset", "leoam", "--set", "codec=q4", "--kv-disk",
@@ -552,7 +552,7 @@ static void flip_byte(const char *path, off_t at) {
     close(file);
 }
 
-/* Page by page: whether the prompt or a later step comes upon it, the answer is the same. */
+/* Page by page: the answer is the same whether the prompt or a later step reads the damaged page. */
 static void damage_behind_the_prompt(void **state) {
     (void)state;
     enum { PLACES = 24 };
@@ -585,7 +585,7 @@ static void damage_behind_the_prompt(void **state) {
 #undef ASK
 }
 
-/* The same in a conversation, whose second turn may come upon it as well. */
+/* The same in a conversation, whose second turn may read the damaged page as well. */
 static void damage_in_a_conversation(void **state) {
     (void)state;
     enum { PLACES = 16 };
@@ -640,7 +640,7 @@ static void damage_in_a_conversation(void **state) {
 #undef TALK
 }
 
-/* A model all of whose layers read everything keeps no key index, whatever is asked for. */
+/* A model whose layers all read everything keeps no key index, for any selection. */
 static void dense_layers_only(void **state) {
     (void)state;
     const char *store = folder("dense");

@@ -1,6 +1,6 @@
-/* --kv-disk over a folder that cannot be written, on the real binary: a saved prompt is used with the same answer and
- * one line that says why nothing is saved; what RAM does not hold beside it, or finds nothing there, is refused before
- * any work; damage costs time; and no byte of the folder changes. */
+/* --kv-disk over a folder that cannot be written, on the real binary.  A saved prompt is used: the same answer, and
+ * one line that says why nothing is saved.  What RAM cannot hold, or a prompt that the folder does not have, is
+ * rejected before any work.  Damage costs time only, and no byte of the folder changes. */
 #include "testing.h"
 
 #include <dirent.h>
@@ -305,8 +305,8 @@ static void nothing_to_use(void **state) {
     own(empty, geteuid(), 0700, 0600);
 }
 
-/* Whatever the budget is, it is refused before any work, or there is the whole answer; and from the least budget
- * that gives one on, each does. */
+/* For any budget the run is rejected before any work, or gives the whole answer; from the least sufficient budget on
+ * it always answers. */
 static void what_ram_holds(const char *name, const char *const *settings) {
     const char *folder = closed_folder(name, settings);
     const char *arguments[ARGUMENTS] = {"--kv-disk", folder, "--kv-host"}; /* the fourth is the budget */

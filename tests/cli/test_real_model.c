@@ -35,8 +35,8 @@ static int write_chapter(void **state) {
     return fclose(to);
 }
 
-/* Its answer must begin so and say that: words at which the likeliest token is ahead of the next by half a nat, on
- * AVX2 as on AVX-512.  Others come out one way or the other by the order of sums ("wears", "is wearing"). */
+/* How the answer must begin, and what it must contain: words at which the likeliest token leads the next by half a
+ * nat, on AVX2 as on AVX-512.  Other words depend on the order of sums ("wears", "is wearing"). */
 static json_t *ask(const char *question, const char *begins, const char *says) {
     struct process_result r = process_run(&(struct process_request){
         .arguments =

@@ -1,5 +1,5 @@
-/* loam ls, show, rm, verify on the real binary, over documents made by the store: what they print is what is there,
- * damage gives exit code 4, a folder that is not there 6 (and is not made), and a document that is open stays. */
+/* loam ls, show, rm and verify on the real binary, over documents made by the store: they print what is there; damage
+ * gives exit code 4; a missing folder gives 6 and is not made; a document that is open stays. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -287,7 +287,7 @@ static void nothing_is_made(void **state) {
     assert_int_equal(info.st_size, 4096);
 }
 
-/* A process that died in the middle of a transaction leaves a journal that only who may write can play back. */
+/* A process that died within a transaction leaves a journal.  Only a process that may write can play it back. */
 static void an_unfinished_commit_is_undone(void **state) {
     (void)state;
     struct folder folder;
@@ -401,7 +401,7 @@ static void the_folder_and_its_limit_are_told_apart(void **state) {
     assert_int_not_equal(stat(folder, &info), 0); /* and no folder of that name is made */
 }
 
-/* Files that the catalog does not know are left alone, and who opens the folder to write in it says so. */
+/* Files that the catalog does not know are left alone; opening the folder for writing reports them. */
 static void lost_files_are_told(void **state) {
     (void)state;
     struct folder folder;

@@ -1,5 +1,5 @@
-/* SIGINT, SIGTERM and SIGHUP: an answer ends as one that was interrupted, with its JSON and its timeline, and nothing
- * that was being written is left behind, whatever was under way. */
+/* SIGINT, SIGTERM and SIGHUP at any moment: the answer ends as interrupted, with its JSON and its timeline, and no
+ * half-written file is left. */
 #include "testing.h"
 
 #include <dirent.h>

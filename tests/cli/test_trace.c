@@ -127,7 +127,7 @@ static size_t count_named(const struct timeline *timeline, const char *name) {
     return count;
 }
 
-/* On a track spans lie in one another or apart; times are printed in nanoseconds. */
+/* Spans of a track are nested or apart; times are printed in nanoseconds. */
 static void expect_nesting(struct timeline *timeline) {
     const struct event *open[16];
     size_t depth = 0;
@@ -213,7 +213,8 @@ static const struct event *layer_around(const struct timeline *timeline, double 
     return NULL;
 }
 
-/* Reads of steps that were asked for in the layer before their own: at least one of each layer but the first, if so. */
+/* Some reads of steps were submitted in the layer before their own; with of_each_layer, some of each layer but the
+ * first. */
 static void expect_reads_ahead(const struct timeline *timeline, bool of_each_layer) {
     size_t asked[LAYERS] = {0}, all = 0, overlapping = 0, reads = 0;
     for (size_t i = 0; i < timeline->count; i++) {
@@ -293,7 +294,7 @@ static void choices_run_ahead(void **state) {
     expect_every_read(&timeline);
     expect_reads_ahead(&timeline, false);
     assert_int_equal(count_named(&timeline, "choose"), LAYERS * (TOKENS - 1));
-    /* Four times of every layer at least; then a gate may close, since a tiny layer is over before its reads are. */
+    /* At least four of every layer.  Later a gate may close, since a tiny layer ends before its reads do. */
     assert_in_range(count_named(&timeline, "choose next layer"), 4 * (LAYERS - 1), (LAYERS - 1) * (TOKENS - 1));
     timeline_free(&timeline);
 }

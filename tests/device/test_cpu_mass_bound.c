@@ -1,7 +1,6 @@
-/* Mass bounds, over random and adversarial keys with a printed seed: never more
- * than the exact share, which is computed here in double from the stored keys; all that can be said where the keys of
- * a unit are the same; the same bits on any number of threads, in parts and head by head; and choices and outputs that
- * know nothing of it. */
+/* Mass bounds, over random and adversarial keys with a printed seed: never above the exact mass, computed here in
+ * double from the stored keys; exact where all keys of a unit are the same; the same bits on any number of threads, in
+ * parts and head by head.  Choices and outputs do not depend on them. */
 #include "testing.h"
 
 #include <math.h>
@@ -23,7 +22,7 @@ enum { DEVICES = 4, ROWS_MAX = 2, KV_HEADS_MAX = 3, GROUP_MAX = 7, CHUNKS_MAX = 
 
 enum key_shape { /* what the keys of a case are like */
                  NORMAL,
-                 SAME,    /* those of a unit are the same: its bound is what they give */
+                 SAME,    /* all keys of a unit are the same: the bound is exact */
                  EQUAL,   /* all are */
                  SPIKES,  /* a desert with a few large keys */
                  CHANNEL, /* one channel is large and far from zero */
@@ -439,9 +438,10 @@ static void never_more_than_was_caught(void **state) {
     double loosest = 0, tightest = INFINITY;
     for (size_t round = 0; round < ROUNDS; round++)
         for (size_t shape = 0; shape < SHAPES; shape++)
-            check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
+            if (test_takes(seed, round * SHAPES + shape))
+                check_case(&fixture, (seed + round) * SHAPES + shape, &loosest, &tightest);
     printf("exact - bound: %.3g to %.3g\n", tightest, loosest);
-    assert_true(loosest > 0.9); /* some bounds must say little */
+    assert_met(loosest > 0.9); /* some bounds must say little */
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 

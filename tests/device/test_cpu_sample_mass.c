@@ -1,7 +1,7 @@
-/* Estimates of what was left out, over random keys with a printed seed, beside the exact share, which is computed here
- * in double from the stored keys: the share itself where all keys are sampled; on average what the rest comes to, and
- * as far from it as the standard error says, over many drawings; the same bits on any number of threads, in parts of a
- * build and head by head; and nothing where everything is listed. */
+/* Estimates of the attention left out, over random keys with a printed seed, against the exact fraction, computed here
+ * in double from the stored keys.  Where all keys are sampled the estimate is exact.  Over many drawings its mean is
+ * the exact sum, and it is off by as much as the standard error says.  It has the same bits on any number of threads,
+ * in parts of a build and head by head, and is 0 where everything is listed. */
 #include "testing.h"
 
 #include <math.h>
@@ -170,6 +170,10 @@ static void estimate(struct sample_case *c, const struct fixture *fixture, size_
 
 /* ---- tests ---- */
 
+/* Samples are halves: keys that were stored in 8 bits are rounded again, and a score moves by at most
+ * scale * sum of |q k| * 2^-11, which is below 3e-3 here.  A share moves by at most half of that. */
+static double share_bound(const struct sample_case *c) { return c->kv.k_type == KV_Q8 ? 1.5e-3 : 1e-4; }
+
 static void all_keys_give_the_share(void **state) {
     (void)state;
     struct fixture fixture;
@@ -183,7 +187,8 @@ static void all_keys_give_the_share(void **state) {
             estimate(&c, &fixture, device, MASS_SAMPLE_MAX, 0, KV_HEADS);
             for (size_t head = 0; head < HEADS; head++) {
                 const double ratio = exact_ratio(&c, head), share = ratio / (1 + ratio);
-                if (!(fabs(c.estimates[head].left_out - share) <= 1e-4 && c.estimates[head].error == 0))
+                if (!(fabs(c.estimates[head].left_out - share) <= share_bound(&c) &&
+                      c.estimates[head].error == 0))
                     fail_msg("seed %llu, head %zu: %.9g +- %.3g of %.9g", (unsigned long long)(seed + round),
                              head, c.estimates[head].left_out, c.estimates[head].error, share);
             }

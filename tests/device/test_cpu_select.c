@@ -501,7 +501,8 @@ static void the_best_rows_are_attended(void **state) {
     double worst = 0;
     for (size_t round = 0; round < ROUNDS; round++)
         for (enum key_index_kind kind = KEY_INDEX_NONE; kind <= KEY_INDEX_KEYS; kind++)
-            worst = fmax(worst, check_case(&fixture, seed + round, kind));
+            if (test_takes(seed, round * (KEY_INDEX_KEYS + 1) + kind))
+                worst = fmax(worst, check_case(&fixture, seed + round, kind));
     printf("output: %.2e\n", worst);
     assert_true(worst <= output_bound);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
@@ -533,6 +534,7 @@ static void no_more_than_are_near(void **state) {
     const uint64_t seed = test_seed(20261121);
     size_t fewer = 0, allowed = 0;
     for (size_t round = 0; round < 2 * ROUNDS; round++) {
+        if (!test_takes(seed, round)) continue;
         struct select_case c;
         case_init(&c, &fixture, seed + round, kinds[round % 3]);
         c.layout.aggregate = round % 2 ? SCORE_MAX : SCORE_SOFTMAX;
@@ -590,12 +592,13 @@ static void no_more_than_are_near(void **state) {
         }
         case_deinit(&c);
     }
-    assert_true(fewer > 20 && allowed > 20);
+    assert_met(fewer > 20 && allowed > 20);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
 static void all_rows_are_dense_attention(void **state) {
     (void)state;
+    test_skip_part();
     struct fixture fixture;
     open_devices(&fixture);
     for (uint64_t seed = 1; seed <= 25; seed++) {
@@ -634,6 +637,7 @@ static void all_rows_are_dense_attention(void **state) {
 /* H2O: a step adds the probabilities of its rows to their mass, times the weight; the next step ranks by them. */
 static void mass_is_what_was_received(void **state) {
     (void)state;
+    test_skip_part();
     struct fixture fixture;
     open_devices(&fixture);
     for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -856,7 +860,8 @@ static void choosing_and_attending_are_the_whole(void **state) {
     uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < PARTS_ROUNDS; round++)
         for (enum key_index_kind kind = KEY_INDEX_NONE; kind <= KEY_INDEX_KEYS; kind++)
-            check_parts(&fixture, seed + round, kind);
+            if (test_takes(seed, round * (KEY_INDEX_KEYS + 1) + kind))
+                check_parts(&fixture, seed + round, kind);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 

@@ -1,7 +1,7 @@
-/* walled_device: the cpu device with walls between the two memories, for tests.  Its MEMORY_DEVICE is open only while
- * an operation or a copy runs; the host that touches it faults.  Where operations do not reach the host's memory
- * either, MEMORY_HOST is closed while one runs (not for copies).  Results in host arrays come with the next
- * stream_synchronize, and before that are not what they will be.  It computes what the cpu device computes. */
+/* walled_device: the cpu device with walls between the two memories, for tests.  It computes what the cpu device
+ * computes.  Its MEMORY_DEVICE is open only during an operation or a copy; a host access outside of them faults.
+ * Where operations do not reach the host's memory, MEMORY_HOST is closed during operations (not copies).  Results in
+ * host arrays arrive with the next stream_synchronize; until then the arrays hold other bytes. */
 #ifndef LOAM_TESTS_WALLED_DEVICE_H
 #define LOAM_TESTS_WALLED_DEVICE_H
 

@@ -1,7 +1,7 @@
-/* document_rig: prompts of a tiny random model that are answered by engines of their own, over a folder of saved
- * documents that tests damage.  An answer has the same bits whatever part of its prompt was saved.  Only where prefill
- * and decode differ in their order of sums (AMX, docs/decisions/0026) has the last token of a prompt that was saved as
- * a whole other bits: blocks are cut so that nothing else does. */
+/* document_rig: prompts of a tiny random model, each answered by an engine of its own, over a folder of saved
+ * documents that tests damage.  An answer has the same bits whatever part of its prompt was saved.  The one exception:
+ * where prefill and decode differ in their order of sums (AMX, docs/decisions/0026), the last token of a prompt that
+ * was saved whole has other bits.  Blocks are cut so that nothing else differs. */
 #ifndef LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
 #define LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
 

@@ -81,21 +81,21 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at, uint64_t kill_
 static void kill_everywhere(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
-    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE, points = 0, took_ns;
+    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE * test_divisor(), points = 0, took_ns;
     document_rig_open(&rig, &select_tree, pages);
     random_init(&random, test_seed(SEED));
     for (uint64_t kill_at = random_below(&random, stride); kill_once(&rig, kill_at, NEVER, &took_ns);
          kill_at += stride)
         points++;
     printf("killed at %llu calls\n", (unsigned long long)points);
-    assert_true(points >= POINTS_MIN);
+    assert_met(points >= POINTS_MIN);
     document_rig_close(&rig);
 }
 
 static void kill_at_any_time(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
-    uint64_t rounds = MOMENTS * (rig_fuzz() > 0 ? rig_fuzz() : 1), killed = 0, clean_ns, took_ns;
+    uint64_t rounds = test_part(MOMENTS) * (rig_fuzz() > 0 ? rig_fuzz() : 1), killed = 0, clean_ns, took_ns;
     document_rig_open(&rig, &select_tree, pages);
     random_init(&random, test_seed(SEED));
     assert_false(kill_once(&rig, NEVER, NEVER, &clean_ns));

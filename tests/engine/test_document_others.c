@@ -1,6 +1,6 @@
-/* Another engine (what another process would be: locks lie between open files) goes on with a saved document while
- * one is about to open or read it: before every call of this one that opens or reads a file, once.  Both answer as if
- * they were alone, nothing is taken for damage, and the folder is whole afterwards. */
+/* A second engine continues a saved document while the first one is about to open or read it: before every call of the
+ * first one that opens or reads a file, once.  (It stands for another process: locks are between open files.)  Both
+ * answer as if they were alone, nothing is taken for damage, and the folder is whole afterwards. */
 #include "testing.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* head_budgets: budgets are 1 on average, none above the most, in the order of importance; together heads keep at most
- * what they would keep evenly. */
+/* head_budgets: budgets are 1 on average, at most HEAD_BUDGET_MAX, and ordered by importance.  All heads together keep
+ * at most what they would keep evenly. */
 #include "testing.h"
 
 #include <math.h>

@@ -1,12 +1,12 @@
-/* prefetch_gate: a layer's prefetches go on while enough of what they read is used, stop when it is not, and are tried
- * again; they read what the disk has time for. */
+/* prefetch_gate: a layer's prefetches go on while enough of their reads are used, stop when too few are, and are tried
+ * again.  They read as much as the disk has time for. */
 #include "testing.h"
 
 #include "attention/prefetch_gate.h"
 
 enum { STEPS = 2000 };
 
-/* Steps of the last half in which a layer prefetched, when of 50 chunks read so many were used. */
+/* Steps of the last half in which a layer prefetched, when `used` of 50 chunks read were used. */
 static size_t prefetches(struct prefetch_gate *gate, size_t used) {
     size_t opened = 0;
     for (size_t step = 0; step < STEPS; step++)

@@ -23,7 +23,7 @@ enum budget { IN_RAM, AMPLE, BUDGET_MIN };
 
 static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
                            enum budget budget, const char *folder) {
-    /* Pages of both forms, whatever fraction this machine would choose. */
+    /* Pages of both forms, independent of what this machine would choose. */
     static const uint8_t fractions[LAYERS] = {7, 12, 16, 0};
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = 1,

@@ -190,7 +190,7 @@ static void it_measures(void **state) {
     assert_ok(quantized_pages_measure(&costs, &sample, &error), error);
     assert_int_equal(scratch_count(&scratch), files);
     store_close(store);
-    /* Where the document itself would find no room there is none to measure with either. */
+    /* Where there is no space for the document there is none for the measurement either. */
     const struct store_options limited = {
         .directory = scratch.path, .faults = &plan.faults, .limit_bytes = 4 << 20};
     assert_ok(store_open(&store, &limited, &error), error);
@@ -270,8 +270,7 @@ static void assert_fractions(const struct page_fractions *found, struct page_fra
 
 static const struct page_fractions then = {LAYERS, {3, 14}}, now = {LAYERS, {16, 0}};
 
-/* Whatever an engine would choose now: what exists is used, goes on, and is copied, with its own fractions; what is new
- * has the new ones. */
+/* Existing documents are used, continued and copied with their own fractions, new ones have the engine's. */
 static void a_document_keeps_its_fractions(void **state) {
     (void)state;
     struct rig rig = {0};
@@ -328,8 +327,8 @@ static uint64_t answer(struct rig *rig, const int32_t *tokens, size_t count, flo
     return reused;
 }
 
-/* A document without pages in 4 bits has fractions of zero: it is opened, gone on with or departed from, and answers
- * as it does where pages are not mixed.  Only fractions that are fixed to something refuse it. */
+/* A document without pages in 4 bits has fractions of zero: it is opened, continued or departed from, and answers as
+ * where pages are not mixed.  Only fixed fractions other than zero reject it. */
 static void a_document_in_f16_is_opened(void **state) {
     (void)state;
     static const struct select_method *const savers[] = {&select_all,

@@ -113,7 +113,7 @@ static void fill(struct rig *rig, float *values, size_t count) {
     for (size_t i = 0; i < count; i++) values[i] = (float)random_normal(&rig->random);
 }
 
-/* Rows of K and V, [2][item][row][KV_SIZE], that depend on where they are, and not on what is beside them. */
+/* Rows of K and V, [2][item][row][KV_SIZE], that depend on their positions alone. */
 static void fill_kv(float *kv, const struct attention_rows *rows, size_t first, size_t row_count) {
     for (size_t part = 0; part < 2; part++)
         for (size_t i = 0; i < rows->item_count; i++)
@@ -486,7 +486,7 @@ static void what_reuse_leaves_out(void **state) {
     rig_close(&rig);
 }
 
-/* A hit leaves the label as it is, so that queries which turn slowly are noticed. */
+/* A hit does not replace the label, so queries that turn slowly are noticed. */
 static void labels_do_not_drift(void **state) {
     (void)state;
     struct rig rig;
@@ -518,7 +518,7 @@ static void what_is_forgotten(void **state) {
     step(&rig, 0);
     step(&rig, 0);
     assert_int_equal(hits_of(&rig, 2 * STEP_LOOKUPS), STEP_LOOKUPS);
-    /* another sequence has labels of its own, whatever the query */
+    /* labels are per sequence, for any query */
     memcpy(rig.q[1], rig.q[0], sizeof rig.q[0]);
     step(&rig, 1);
     assert_int_equal(hits_of(&rig, STEP_LOOKUPS), 0);

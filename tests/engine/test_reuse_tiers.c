@@ -156,8 +156,8 @@ static void hard_heads_stay(void **state) {
     free(expected);
 }
 
-/* Every query alike: lists are chosen once.  With slots for twice what they lie in, the steps that follow read nothing;
- * with the least budget nothing can be held. */
+/* With equal queries lists are chosen once.  With slots for twice their chunks the following steps read nothing; with
+ * the least budget nothing can be held. */
 static void hits_read_nothing(void **state) {
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
@@ -207,7 +207,7 @@ static void hits_are_not_prefetched(void **state) {
     }
 }
 
-/* What one sequence holds goes where another needs the slots, and with a cut. */
+/* Chunks that one sequence holds are released when another needs the slots, and by a cut. */
 static void what_is_held_gives_way(void **state) {
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";

@@ -1,6 +1,6 @@
-/* Prompts in segments, each layer by layer, give bit for bit what they give block by block, and so do the steps behind
+/* Prompts in segments, layer by layer, give bit for bit the results of block by block, and so do the steps behind
  * them: over random families, windows, KV types, selections, lengths, blocks and segments, with a printed seed.  An
- * interrupted prompt is left at a whole number of segments, and goes on from there to the same. */
+ * interrupted prompt keeps a whole number of segments, and continues from there to the same result. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -206,7 +206,7 @@ static void test_interrupted_prompts_go_on(void **state) {
         rig_close(&rig);
     }
     printf("%zu interruptions, %zu inside of a segment\n", stops, inside);
-    assert_true(stops > ROUNDS / 2 && inside > 10);
+    assert_met(stops > ROUNDS / 2 && inside > 10);
 }
 
 int main(void) {

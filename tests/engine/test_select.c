@@ -278,8 +278,8 @@ static void check_shares(void *context, const struct select_event *event) {
     watch->events++;
 }
 
-/* heads=importance: each KV head has its share, all together at most what they would have evenly, and no more than
- * memory is planned for. */
+/* heads=importance: heads have different budgets, all together keep at most what they would keep evenly, and no more
+ * than memory is planned for. */
 static void heads_keep_by_importance(void **state) {
     (void)state;
     enum { LENGTH = 300, KEEP = 150, STEPS = 5, LAYERS = 2 };
@@ -397,7 +397,7 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* ---- key index is of the stored KV, whatever came in between (invariant 2) ---- */
+/* ---- the key index follows from the stored KV alone (invariant 2) ---- */
 
 static void truncation_and_rebuilding_change_nothing(void **state) {
     (void)state;
@@ -515,8 +515,8 @@ static void less_is_different(void **state) {
     rig_close(&rig);
 }
 
-/* Leaves of 16 tokens by their bounds are the pages that quest ranks, from whatever level the search starts (layers
- * from 2 on change it as they go). */
+/* Leaves of 16 tokens by their bounds are the pages that quest ranks, from any start level (layers from 2 on change it
+ * on the way). */
 static void a_tree_of_pages_is_quest(void **state) {
     (void)state;
     enum { FIRST = 250, COUNT = 140, LAYERS = 4 };

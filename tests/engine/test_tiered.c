@@ -142,7 +142,7 @@ static struct mass_bounds mass_bounds_of(struct engine *engine) {
     return attention_statistics(engine_attention(engine)).mass_bound;
 }
 
-/* Heads come in another order, so their sum is another one. */
+/* Heads are in another order, so their sums differ. */
 static void assert_same_mass_bounds(struct mass_bounds found, struct mass_bounds expected) {
     assert_int_equal(found.count, expected.count);
     assert_true(found.min == expected.min);
@@ -161,8 +161,8 @@ static struct rig_shape shape_of_round(size_t round, struct random *random) {
                               .thread_count = round / 2 % 4 == 0 ? 2 : 1};
 }
 
-/* At least the first one is long, so that its KV exceeds the minimum; on the reference kernels, which
- * take ten times as long, not so long. */
+/* At least the first one is long, so that its KV exceeds the minimum.  The reference kernels take ten times as long,
+ * so there it is shorter. */
 static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *shape, bool all_long,
                            struct random *random) {
     const size_t length_max = shape->mask == 0 ? PROMPT / 3 : PROMPT,
@@ -219,10 +219,12 @@ static struct kv_tier_statistics expect_logits(struct rig *rig, const struct pla
 static void logits_at_any_budget(enum form form, size_t rounds) {
     const bool q4 = form != ROWS;
     struct random random;
-    random_init(&random, test_seed(20261121));
+    const uint64_t seed = test_seed(20261121);
+    random_init(&random, seed);
     size_t between = 0, reading = 0;
     uint64_t bound_count = 0, prefetched = 0, prefetch_hits = 0;
     for (size_t round = 0; round < rounds; round++) {
+        if (!test_takes(seed, round)) continue;
         struct rig rig = {0};
         struct scratch scratch, ample;
         const struct rig_shape shape = shape_of_round(round, &random);
@@ -275,7 +277,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
                   "chunks used\n",
                   rounds, between, reading, (unsigned long long)bound_count,
                   (unsigned long long)prefetch_hits, (unsigned long long)prefetched);
-    assert_true(between > 0 && reading > 0); /* or nothing was tested */
+    assert_met(between > 0 && reading > 0); /* or nothing was tested */
 }
 
 /* Where layers add nothing the next layer's queries are those that are taken for them, and so is its choice: what is
@@ -283,6 +285,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
  * steps (prefetch_gate.h), does not. */
 static void what_is_certain_is_prefetched(void **state) {
     (void)state;
+    test_skip_part();
     const size_t lengths[] = {PROMPT};
     const struct rig_shape shape = {"llama", 4, 2, cpu_features(), 1, true};
     for (size_t method = 1; method < METHODS; method++)
@@ -318,9 +321,11 @@ static void exact_at_any_budget(void **state) {
     enum { ROUNDS = 20 };
     (void)state;
     struct random random;
-    size_t between = 0;
-    random_init(&random, test_seed(20261121));
+    size_t between = 0, reading = 0;
+    const uint64_t seed = test_seed(20261121);
+    random_init(&random, seed);
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes(seed, round)) continue;
         struct rig rig = {0};
         struct scratch scratch;
         const struct rig_shape shape = shape_of_round(round, &random);
@@ -340,17 +345,19 @@ static void exact_at_any_budget(void **state) {
         const struct kv_tier_statistics did =
             expect_logits(&rig, &options, lengths, count, expected, (struct mass_bounds){0});
         between += options.host_bytes > bytes_min;
-        assert_true(did.read_pages > 0);
+        reading += did.read_pages > 0;
         free(expected);
         scratch_destroy(&scratch);
         rig_close(&rig);
     }
-    assert_true(between >= ROUNDS - 1);
+    printf("%zu between the least and all, %zu reading\n", between, reading);
+    assert_met(between >= ROUNDS - 1 && reading == ROUNDS);
 }
 
 /* The first sequence had nothing to be read ahead, and the others' chunks that had are in its way. */
 static void a_short_sequence_beside_long_ones(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig = {0};
     struct scratch scratch;
     const size_t lengths[SEQUENCES] = {26, 562, 491};
@@ -438,6 +445,7 @@ static void cutting_back(enum form form) {
 
 static void cutting_back_does_not_depend_on_the_budget_in_4_bits(void **state) {
     (void)state;
+    test_skip_part();
     cutting_back(Q4);
     cutting_back(MIXED);
 }
@@ -505,11 +513,13 @@ static void the_first_layers_stay(enum form form) {
 
 static void first_layers_are_never_read_in_decode(void **state) {
     (void)state;
+    test_skip_part();
     the_first_layers_stay(ROWS);
 }
 
 static void first_layers_are_never_read_in_decode_in_4_bits(void **state) {
     (void)state;
+    test_skip_part();
     the_first_layers_stay(Q4);
     the_first_layers_stay(MIXED);
 }
@@ -569,11 +579,13 @@ static void saved_prompt_is_opened(enum form form) {
 
 static void a_saved_prompt_is_opened(void **state) {
     (void)state;
+    test_skip_part();
     saved_prompt_is_opened(ROWS);
 }
 
 static void a_saved_prompt_is_opened_in_4_bits(void **state) {
     (void)state;
+    test_skip_part();
     saved_prompt_is_opened(Q4);
     saved_prompt_is_opened(MIXED);
 }
@@ -601,6 +613,7 @@ static float *asked_in_ram(struct rig *rig, const struct plan *like, size_t ques
 /* Behind a document that was opened tokens select as in steps of their own, or attend to all, as asked for. */
 static void what_follows_a_document_selects(void **state) {
     (void)state;
+    test_skip_part();
     static const struct {
         enum plan_suffix suffix;
         size_t question;
@@ -723,11 +736,13 @@ static void departing_prompt_is_saved(enum form form) {
 
 static void a_departing_prompt_is_saved(void **state) {
     (void)state;
+    test_skip_part();
     departing_prompt_is_saved(ROWS);
 }
 
 static void a_departing_prompt_is_saved_in_4_bits(void **state) {
     (void)state;
+    test_skip_part();
     departing_prompt_is_saved(Q4);
     departing_prompt_is_saved(MIXED);
 }
@@ -735,6 +750,7 @@ static void a_departing_prompt_is_saved_in_4_bits(void **state) {
 /* Saved by one method and opened by another: its keys are there to build key index of. */
 static void another_method_opens_it(void **state) {
     (void)state;
+    test_skip_part();
     for (size_t to = 0; to < METHODS; to++) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
@@ -787,6 +803,7 @@ static void flip_byte(const struct scratch *scratch, const char *ending, double 
 /* A page that is not what was written is never attended to, and the next prefill computes it anew. */
 static void a_damaged_page_is_refused(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig = {0};
     struct scratch scratch;
     rig_open(&rig, "llama", cpu_features());
@@ -820,6 +837,7 @@ static void a_damaged_page_is_refused(void **state) {
 /* What reads every row cannot have them in other forms. */
 static void scans_read_rows(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig = {0};
     struct engine *engine;
     rig_open(&rig, "llama", cpu_features());
@@ -839,6 +857,7 @@ static void scans_read_rows(void **state) {
  * than they hold. */
 static void lists_of_chosen_rows_are_counted(void **state) {
     (void)state;
+    test_skip_part();
     enum { FEW = 400, MANY = 900, LISTS = 8 * 2 /* rows at once, KV heads */ };
     for (size_t method = 1; method < METHODS; method++) {
         struct rig rig = {0};
@@ -880,6 +899,7 @@ static void lists_of_chosen_rows_are_counted(void **state) {
 /* --loss has a number for each sequence, layer and KV head, receipts have none. */
 static void what_the_dial_holds_is_counted(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig = {0};
     uint64_t with_receipt, with_dial;
     rig_open(&rig, "llama", cpu_features());
@@ -900,6 +920,7 @@ static void what_the_dial_holds_is_counted(void **state) {
 /* Without a disk the budget is all there is. */
 static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig = {0};
     rig_open(&rig, "llama", cpu_features());
     struct plan options = options_of(&select_all, KV_F16);

@@ -1,5 +1,5 @@
-/* broken_calibration: the bundled model beside a calibration of which one kind of tensor does nothing, to see that a
- * test of what is selected by it fails. */
+/* broken_calibration: the bundled model with a calibration of which one kind of tensor has no effect, so that a test
+ * of a selection by it can be seen to fail. */
 #ifndef LOAM_TESTS_EVAL_BROKEN_CALIBRATION_H
 #define LOAM_TESTS_EVAL_BROKEN_CALIBRATION_H
 

@@ -56,8 +56,8 @@ static double mean_of(const json_t *root, const char *preset, const char *figure
     return sum / (double)count;
 }
 
-/* Of the 5% of tokens with the most attention, how many 5% found, beside what the window has of them; the first layer
- * attends to little but the begin token. */
+/* How many of the 5% of tokens with the most attention were found by 5%, and how many are in the window; the first
+ * layer attends to little but the begin token. */
 static double recall(const char *model, double *of_window) {
     const char *json = scratch_path("recall.json");
     json_t *root =

@@ -1,5 +1,5 @@
-/* mass_bound=1 on tiny random models: choices and logits know nothing of it; what it says is never more than what
- * recall finds; a saved document's kind says whether bounds lie beside what ranks; methods without bounds refuse it. */
+/* mass_bound=1 on tiny random models: choices and logits do not depend on it; the bound is never above what recall
+ * finds; the kind of a saved document includes whether bounds are stored; methods without bounds reject it. */
 #include "testing.h"
 
 #include <stdlib.h>

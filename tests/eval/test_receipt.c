@@ -1,6 +1,6 @@
-/* receipt=1: choices and logits know nothing of it, whatever method chooses and whether KV is in RAM or on disk; a
- * saved document's kind says that samples lie beside what ranks; and on the bundled model and a real one the estimates
- * are as close to what was left out, computed from all keys, as they say. */
+/* receipt=1: choices and logits do not depend on it, for every method, in RAM and on disk; the kind of a saved
+ * document includes whether samples are stored; on the bundled model and a real one the estimates are as close to the
+ * exact figures, computed from all keys, as their errors say. */
 #include "testing.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static void rig_close(struct rig *rig) {
     device_destroy(rig->device);
 }
 
-/* What estimates and exact shares come to, over steps, layers and query heads. */
+/* Estimates and exact fractions, summed over steps, layers and query heads. */
 struct comparison {
     struct recall recall;
     size_t head_count;
@@ -237,8 +237,8 @@ static void right_on_a_real_model(void **state) {
     expect_estimates(REAL_MODEL, ways, sizeof ways / sizeof ways[0]);
 }
 
-/* --loss: the exact share left out, of a step over its heads, is below the dial in at least 95 of 100 steps, and not
- * everything is read for it. */
+/* --loss: the exact fraction left out, a step's mean over its heads, is below the dial in at least 95 of 100 steps,
+ * without reading everything. */
 static void expect_the_dial_holds(const char *path, const struct way *way, double loss, double kept_max) {
     struct rig rig = {0};
     rig_open(&rig, path);
@@ -307,8 +307,8 @@ static float *decode_beside(struct rig *rig, const struct way *way, bool beside)
     return logits;
 }
 
-/* What a sequence reads by the dial goes by its own steps: not by what is in RAM, nor by who else is in the step; and
- * keep is as much as it may be. */
+/* What a sequence reads by the dial depends on its own steps alone: not on what is in RAM, nor on the other sequences
+ * of a step.  keep is its limit. */
 static void the_dial_is_a_sequence_s_own(void **state) {
     (void)state;
     struct rig rig = {0};

@@ -1,10 +1,10 @@
-/* The bundled model must find needles, through a selection nearly as well as with full attention, and hardly at all
- * when it sees only the first and the last tokens: a fast subset of `loam eval ruler` that a broken selection fails,
- * which is shown with hash codes that are all alike.
+/* The bundled model must find needles through a selection nearly as well as with full attention, and hardly at all
+ * when it sees only the first and the last tokens.  A fast subset of `loam eval ruler` that a broken selection fails,
+ * as hash codes that are all alike show.
  *
  * 48 needles of 7 digits in eight texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).
- * infinigen is in test_lowrank.c, flexgen is full.  The samples are fixed by the seed; greedy answers differ between
- * instruction sets by rounding, which the thresholds leave room for: two samples of 24. */
+ * infinigen is in test_lowrank.c, flexgen is full.  The seed fixes the samples; greedy answers differ between
+ * instruction sets by rounding, for which the thresholds allow two samples of 24. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -22,8 +22,8 @@ enum preset_index { FULL, HATA, SIGN, QUEST, MEANSTD, LEOAM, H2O, STREAMING, STR
 static const char *const presets[PRESET_COUNT] = {
     "full",      "hata:256", "hata:256:code=sign", "quest:256",     "quest:256:select=meanstd",
     "leoam:256", "h2o:1024", "streaming:256",      "streaming:1024"};
-/* What may be missing of full's share: what was in two measurements whose rounding differs (2026-11-22: up to 0.010,
- * 0.073, 0.083 and 0.021), and two samples more. */
+/* How far below full each may be: the loss of two measurements whose rounding differs (2026-11-22: up to 0.010, 0.073,
+ * 0.083 and 0.021), and two samples more. */
 static const double short_max[PRESET_COUNT] = {
     [HATA] = 0.1, [SIGN] = 0.1, [QUEST] = 0.16, [MEANSTD] = 0.17, [LEOAM] = 0.11};
 enum { TASKS = 3 };

@@ -136,7 +136,7 @@ static size_t entries_of(const char *path) {
     return count;
 }
 
-/* A saved prompt of 8.5 MiB and a sample of 5 MiB: within 10 MiB the prompt would have to go, within 24 it need not. */
+/* A saved prompt of 8.5 MiB and a sample of 5 MiB: a limit of 10 MiB would remove the prompt, one of 24 need not. */
 static void saved_documents_stay(void **state) {
     (void)state;
     char folder[200], limited[220], prompt[200];

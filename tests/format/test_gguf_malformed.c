@@ -489,7 +489,7 @@ int main(void) {
         cmocka_unit_test(unsigned_beyond_signed),
     };
 #ifndef __SANITIZE_ADDRESS__
-    /* A file of a few hundred bytes must not cost more than 64 MiB, whatever it declares. */
+    /* A file of a few hundred bytes must not cost more than 64 MiB, whatever sizes it declares. */
     struct rlimit limit = {64u << 20, 64u << 20};
     if (setrlimit(RLIMIT_AS, &limit) != 0) return 1;
 #endif

@@ -16,7 +16,7 @@ static void read_bytes(const void *data, uint64_t size) {
     sink += sum;
 }
 
-/* Every getter on the entry's own key: the right one must answer, the others refuse. */
+/* Every getter on the entry's own key: the one of its type must answer, the others reject. */
 static void get_entry(const struct gguf *gguf, const struct gguf_entry *entry) {
     char *key = strndup(entry->key.text, entry->key.length);
     if (key == NULL) return;

@@ -1,5 +1,5 @@
-/* Any bytes as the config.json and the tokenizer.json of a model folder (a zero byte between them) beside the
- * weights of a tiny llama: refused with a reason and nothing left behind, or a GGUF file that opens. */
+/* Any bytes as config.json and tokenizer.json of a model folder (a zero byte between them), with the weights of a tiny
+ * llama: rejected with a reason and nothing left behind, or a GGUF file that opens. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

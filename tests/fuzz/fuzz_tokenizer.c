@@ -1,5 +1,5 @@
-/* Any bytes as text: the first byte picks the tokenizer and the options, the rest is encoded, decoded and must
- * come back; the same bytes as chat template and as a message of a conversation. */
+/* Any bytes as text: the first byte picks the tokenizer and the options, the rest is encoded and decoded and must be
+ * the same; the same bytes as chat template and as a message of a conversation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,7 +91,7 @@ static struct tokenizer *build(bool spm, const char *pre) {
     return t;
 }
 
-/* SentencePiece's mark for a space is the one text that does not come back. */
+/* SentencePiece's mark for a space is the one text that is decoded to another. */
 static bool has_mark(const uint8_t *text, size_t size) {
     return memmem(text, size, "\xE2\x96\x81", 3) != NULL;
 }

@@ -1,5 +1,5 @@
-/* Documents and a question as one prompt: what stands between them, what two questions share, and that no text in them
- * becomes a control token. */
+/* Documents and a question as one prompt: the text between them, the tokens that two questions share, and that no text
+ * in them becomes a control token. */
 #include "testing.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static void a_turn_is_the_templates(void **state) {
     tokenizer_destroy(t);
 }
 
-/* Of any two questions at least the documents' tokens are the same: what a saved document is opened for. */
+/* Any two questions share at least the documents' tokens, so that a saved document serves both. */
 static void questions_share_the_documents(void **state) {
     (void)state;
     struct tokenizer *t = chatml_vocabulary();

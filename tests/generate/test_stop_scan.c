@@ -1,4 +1,4 @@
-/* stop_scan: whatever the pieces of a text, what is passed on ends before the stop string that is complete first. */
+/* stop_scan: however a text is cut into pieces, the output ends before the stop string that is complete first. */
 #include "testing.h"
 
 #include <stdbool.h>

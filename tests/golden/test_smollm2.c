@@ -1,10 +1,10 @@
-/* A real language model beside llama.cpp (tools/golden/make_smollm2.py): in five types of the same weights, its greedy
- * texts, raw and by the chat template, and its distributions over a page of a book.
+/* A real language model against llama.cpp (tools/golden/make_smollm2.py): in five types of the same weights, its
+ * greedy texts, raw and by the chat template, and its distributions over a page of a book.
  *
- * Greedy texts part where two tokens are nearly equal, and which is greater hangs on the order of sums.  So the texts
- * are scored: at every place the peer's token must be the likeliest or nearly so.  Where the file's types need rounded
- * activations (all but F32 and F16) roundings differ at places, which moves a logit by a few tenths: the farthest token
- * swings with the order of sums (docs/agreement.md), so the mean over all tokens is bounded as well. */
+ * Greedy texts part where two tokens are nearly equal, by the order of sums.  So the texts are scored: at every place
+ * the peer's token must be the likeliest or nearly so.  Where the file's types need rounded activations (all but F32
+ * and F16) roundings differ at some places and move a logit by a few tenths.  The farthest token then follows from the
+ * order of sums (docs/agreement.md), so the mean over all tokens is bounded as well. */
 #include "testing.h"
 
 #include <jansson.h>

@@ -78,7 +78,7 @@ static inline void gather_run(void (*gather)(const struct attention_gather_args 
     struct guarded scratch = guarded_create((scratch_bytes + 63) / 64 * 64);
     memset(scratch.data, 0xff, scratch.bytes);
     partial_create(partial, heads->group, layout->v_dimension, count);
-    /* It goes on with the first rows again: nothing of them may come out, and their list ends at a guard page. */
+    /* It continues with the first rows again: they must not affect the result, and their list ends at a guard page. */
     gather(&(struct attention_gather_args){.layout = layout,
                                            .chunks = chunks,
                                            .rows = rows->data,

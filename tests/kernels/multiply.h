@@ -32,7 +32,7 @@ static inline void fill_input(struct random *random, enum input_kind kind, float
         }
 }
 
-/* magnitude[c] = the largest that element c of the row can be, whatever its code. */
+/* magnitude[c] = the largest value that element c of the row can have, for any code. */
 static inline void row_magnitudes(const struct convert_kernels *convert, enum tensor_type type,
                                   const void *row, size_t columns, float *magnitude) {
     const struct tensor_type_info *info = tensor_type_info(type);

@@ -215,7 +215,7 @@ static void gather_survives_large_scores(void **state) {
         case_check(&random, 128, 128, DENSE, &(struct gather_heads){group, 1.0f, 0}, 30.0);
 }
 
-/* What is broken comes out, and only where it is selected. */
+/* NaN is passed on, and only where it is selected. */
 static void nan_comes_out(void **state) {
     (void)state;
     struct level levels[8];

@@ -1,4 +1,4 @@
-/* level: codes against what they are of, scores against sums over a token's levels. */
+/* level: codes against their keys, scores against sums over a token's levels. */
 #include "check.h"
 
 #include "selection_emulated.h"
@@ -60,7 +60,7 @@ static void levels_are_the_nearest(void **state) {
     }
 }
 
-/* What all keys of a chunk share costs no levels: an estimate is off by what they differ by. */
+/* What all keys of a chunk have in common costs no levels: the error follows from their differences. */
 static void the_mean_is_exact(void **state) {
     (void)state;
     enum { DIMENSION = 64 };

@@ -186,8 +186,8 @@ static void row_ranges_agree(void **state) {
             }
 }
 
-/* An input gets the same bits alone and beside others, and a row whatever range it is computed in: a sequence's
- * tokens depend neither on the batch nor on the thread count. */
+/* An input gets the same bits alone and with others, and a row in any range: a sequence's tokens depend neither on the
+ * batch nor on the thread count. */
 static void company_changes_nothing(void **state) {
     struct fixture *fixture = *state;
     enum { ROWS = 13 };

@@ -392,7 +392,7 @@ static void the_search_equals_brute_force(void **state) {
     }
 }
 
-/* Boxes of random bytes, of a damaged document say: something is found, and no search goes on for ever. */
+/* Boxes of random bytes, as of a damaged document: something is found, and the search ends. */
 static void broken_boxes_end(void **state) {
     (void)state;
     struct score_kernels kernels;

@@ -1,5 +1,5 @@
-/* hf_folder: tiny Hugging Face model folders for tests, made of jansson objects and numbers that say where they
- * come from: element e of the n-th tensor is n * 4096 + e. */
+/* hf_folder: tiny Hugging Face model folders for tests, made of jansson objects and of numbers that show their origin:
+ * element e of the n-th tensor is n * 4096 + e. */
 #ifndef LOAM_TESTS_HF_FOLDER_H
 #define LOAM_TESTS_HF_FOLDER_H
 

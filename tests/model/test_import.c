@@ -1,5 +1,5 @@
-/* import: configuration and tensors.  The tensors' numbers say where they come from, so that each element of
- * the GGUF file can be traced. */
+/* import: configuration and tensors.  The tensors' numbers show their origin, so each element of the GGUF file can be
+ * traced. */
 #include "testing.h"
 
 #include <math.h>

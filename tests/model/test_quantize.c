@@ -1,4 +1,4 @@
-/* quantize: each tensor gets the type that it should, and its values are near what they were. */
+/* quantize: each tensor gets its type, and its values stay near. */
 #include "testing.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* A calibration beside a tiny model: skewing matrices of random numbers, which say nothing about its keys and do where
- * it does not matter what is found; the first query head of every layer is important, 1 in even layers, 0.5 in odd
- * ones; the rest is 0. */
+/* A calibration for a tiny model.  The skewing matrices are random numbers: enough where it does not matter which
+ * tokens are found.  The first query head of every layer is important, 1 in even layers, 0.5 in odd ones; the rest is
+ * 0. */
 #ifndef LOAM_TESTS_TINY_CALIBRATION_H
 #define LOAM_TESTS_TINY_CALIBRATION_H
 

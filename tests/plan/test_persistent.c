@@ -43,8 +43,8 @@ static void dimensions_are_heads(void **state) {
     assert_true(persistent_prefetchable(INFINITY, 1e9, 5e5) > LAYERS * KV_HEADS);
 }
 
-/* Whatever the thresholds are: no lane twice, none of the first layers, the hardest first, of each layer so many fewer
- * than are hard as may be prefetched, and no harder one of its layer left out. */
+/* For any thresholds: no lane twice, none of the first layers, the hardest first; in each layer as many fewer than are
+ * hard as may be prefetched, and no harder one of the layer left out. */
 static void check(const struct persistent_question *question) {
     uint32_t lanes[LAYERS * KV_HEADS];
     bool chosen[LAYERS * KV_HEADS] = {false};

@@ -1,4 +1,4 @@
-/* The plan: what presets and settings come to, on disk and in RAM, and what a budget holds. */
+/* The plan: the result of presets and settings, on disk and in RAM, and what a budget holds. */
 #include "plan/plan.h"
 
 #include "testing.h"
@@ -44,7 +44,7 @@ static void a_preset_is_its_row(void **state) {
     plan_deinit(&plan);
 }
 
-/* What the user says goes before the preset's row, and a preset's codec does not make KV of another type. */
+/* The user's settings take precedence over the preset's, and a preset's codec does not make KV of another type. */
 static void settings_change_the_row(void **state) {
     (void)state;
     static const struct {
@@ -107,7 +107,7 @@ static void a_context_fits_its_budget(void **state) {
     assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
 }
 
-/* The least budget in RAM is one that the cache takes, and a larger context needs more of it. */
+/* The cache accepts the least budget in RAM, and a larger context needs more. */
 static void a_tier_has_a_min_budget(void **state) {
     (void)state;
     struct error error;

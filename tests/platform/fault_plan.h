@@ -18,7 +18,7 @@ enum fault_kind {
     FAULT_SHORT_HALF, /* ... half of what was asked for */
     FAULT_KILL,       /* the process ends there, as by kill -9 */
     /* Of some calls alone: others are neither counted nor failed. */
-    FAULT_EDQUOT, /* of what takes room: opening, writing, flushing, cutting */
+    FAULT_EDQUOT, /* calls that take disk space: opening, writing, flushing, cutting */
     FAULT_EACCES, /* of names: opening, removing */
     FAULT_EROFS,  /* of what changes anything: a file system that went read-only */
     FAULT_EMFILE, /* opening */
@@ -43,8 +43,8 @@ void fault_plan_init(struct fault_plan *plan, enum fault_kind kind, uint64_t fir
 struct io_fault fault_plan_decide(struct fault_plan *plan, enum io_call call, size_t bytes);
 const char *fault_name(enum fault_kind kind);
 
-/* From now on all threads of the process share one processor: where thousands of short runs hand work from one thread
- * to another, waking another processor is half of the time. */
+/* From now on all threads of the process share one processor: thousands of short runs hand work from thread to thread,
+ * and waking another processor is half of the time. */
 void fault_stay_here(void);
 
 /* The process ends as by kill -9 that much later, wherever it is then; the kernel's timer, which is not late when the

@@ -68,8 +68,8 @@ static void gpt2_bpe(void **state) {
     check_vocabulary("ggml-vocab-gpt-2");
 }
 
-/* Every byte string comes back from BPE; SentencePiece gives valid text back, and other bytes too, since
- * each has a byte token. */
+/* BPE decodes every byte string to itself.  So does SentencePiece for valid text, and for other bytes, since each has
+ * a byte token. */
 static void book_round_trips(void **state) {
     (void)state;
     static const char *const books[] = {"text/the-adventures-of-sherlock-holmes.txt", "text/the-diary.txt"};

@@ -1,4 +1,4 @@
-/* abstract: what is kept of the keys of a page, to score the page without reading it.
+/* abstract: a summary of the keys of a page, by which the page is scored without reading it.
  *
  * A page is 8, 16, 32 or 64 consecutive tokens of one KV head, within a chunk of 64.  Two kinds:
  *   ABSTRACT_MIN_MAX         element-wise minimum and maximum of the page's keys (Quest).  The score

@@ -7,7 +7,7 @@
  * result is already in the pair order that a B tile wants.  2 x 2 tiles of C share 2 of A and 2 of B.
  * Flops: 2 * group * (k_dimension + v_dimension) per (query, row) pair.
  * Bound: compute; per block and step packing costs 1 / 256 of the multiplications' operands.
- * Not run natively by the author's machine: checked on the emulation in tests/kernels/amx_emulation.h.
+ * Not run natively yet: tested on the emulation in tests/kernels/amx_emulation.h.
  *
  * Rounding: q, k, v and the weights are rounded to bf16 (relative 2^-9 each), sums are float.  A score is
  * off by at most (2^-8 + 2^-18) scale sum |q k| more than in float, a value by (2^-8 + 2^-18) sum w |v|.
@@ -204,7 +204,7 @@ static size_t tokens_before(uint64_t first, uint64_t end) {
     return end <= first ? 0 : end - first >= STEP_TOKENS ? STEP_TOKENS : (size_t)(end - first);
 }
 
-/* What the rows of `count` tiles see, outwards to whole tiles of 32 tokens. */
+/* The tokens that rows of `count` tiles see, widened to whole tiles of 32 tokens. */
 static struct tokens tokens_seen(const struct amx_block *block, size_t row_tile, uint64_t first) {
     const struct attention_prefill_args *args = block->args;
     uint64_t position = args->position_first + block->query_begin;

@@ -1,7 +1,7 @@
 #define FLOATS_512
 #include "kernels/attention/prefill_floats.h"
 
-/* As decode does it: where rows are no multiple of the registers, the narrower variant. */
+/* As in decode: rows that are no multiple of the registers take the narrower variant. */
 static void prefill(const struct attention_prefill_args *args) {
     if (args->layout->k_dimension % FLOATS == 0 && args->layout->v_dimension % FLOATS == 0)
         prefill_floats(args);

@@ -16,10 +16,10 @@ static void row_store(enum kv_type type, uint8_t *row, uint16_t *scales, size_t 
         float largest = 0, poison = 0;
         for (size_t i = 0; i < KV_SCALE_GROUP; i++) {
             if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
-            poison += x[i] * 0.0f; /* NaN where an element is NaN or infinite, which codes cannot say */
+            poison += x[i] * 0.0f; /* NaN where an element is NaN or infinite, for which there is no code */
         }
         scales[group] = float_to_half(largest / 127.0f + poison);
-        /* Codes are of the scale as stored, so that its rounding costs nothing. */
+        /* Codes are computed by the scale as stored, so its rounding adds no error. */
         float scale = half_to_float(scales[group]), inverse = scale > 0 ? 1.0f / scale : 0.0f;
         for (size_t i = 0; i < KV_SCALE_GROUP; i++) {
             float code = nearbyintf(x[i] * inverse);
@@ -74,7 +74,7 @@ static void q4_load(const struct kv_layout *layout, const void *chunk, size_t to
               parts.v_dimension, v);
 }
 
-/* exp(x - maximum) where the maximum of nothing seen yet is -INFINITY. */
+/* exp(x - maximum); before the first row the maximum is -INFINITY. */
 static double weight(double x, double maximum) { return x == -INFINITY ? 0 : exp(x - maximum); }
 
 struct row_sum {

@@ -2,8 +2,8 @@
  *
  * Mapping: 32 rows (four blocks, contiguous memory; AVX-512: 64 if small) at a time; for each, the scores of all
  * query heads of the group, then the online softmax, then the weighted values, so that K and V come from memory
- * once; the lines of the next step are prefetched meanwhile, in order and as many as are read, because Zen 3
- * drops prefetches beyond 24 misses, and a line of a chunk further ahead, for its page
+ * once.  Meanwhile the lines of the next step are prefetched, in order and as many as are read, because Zen 3
+ * drops prefetches beyond 24 misses; and one line of a later chunk, for its entry in the page tables
  * (bench/lab/prefetches.md).  Scores: up to 4 heads x 2 rows (AVX-512: 4) accumulate in registers, a K vector is
  * converted once and used by each head, a query vector is loaded once for its rows.  Values: 4 heads x 2 (4) registers
  * of the output accumulate over the rows of a step.

@@ -1,9 +1,9 @@
 /* Gather attention over `floats`; included by attention_gather_avx2.c, _avx512.c and _neon.c.
  *
  * Mapping: 16 selected rows (AVX-512: 32) at a time; while they are attended, the two steps behind them are
- * prefetched, each line twice: Zen 3 drops what it has no miss buffer left for, and then the second time fetches it.
- * Rows of 64 to 512 bytes lie at random, where the hardware's prefetchers see nothing; and a burst of prefetches
- * would be dropped for the greater part.  Scores: up to 4 heads x 2 rows (4) accumulate in registers; the softmax is
+ * prefetched, each line twice: Zen 3 drops a prefetch when no miss buffer is free, and the second one then fetches it.
+ * Rows of 64 to 512 bytes lie at random, where the hardware's prefetchers see no stream; of a burst of prefetches
+ * most would be dropped.  Scores: up to 4 heads x 2 rows (4) accumulate in registers; the softmax is
  * online; values: 4 heads x 2 (4) registers of the output over the rows.
  * The tiles are those of decode_floats.h over an array of row addresses instead of blocks; kept apart because that
  * kernel goes by whole blocks and is tuned for it.

@@ -3,8 +3,8 @@
  * Nothing is decoded: with k_td = low_d + c_td step_d,
  *     q . k_t = sum q_d low_d + sum (q_d step_d) c_td        the first once per chunk; q step once per chunk and head
  *     sum w_t v_td = sum w_t low_t + sum (w_t step_t) c_td   per group of 32 channels
- * so an element costs its multiply-add, and for the whole group of heads a half of: a load, an and or a shift, a
- * conversion.
+ * so an element costs a multiply-add per head, and once for the whole group half of a load, of an and or a shift, and
+ * of a conversion.
  *
  * Mapping: a chunk at a time, all of whose selected rows are attended to: lines of two tokens that share their bytes.
  * Scores: 4 heads x 1 line, 2 x 2 or 1 x 4 accumulate in 8 registers, the codes of a line are converted once for the

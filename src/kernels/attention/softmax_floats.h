@@ -1,9 +1,9 @@
 /* The online softmax over `floats`, of decode, gather and prefill: m is the greatest score so far, s the sum of
  * exp(score - m) and o that of exp(score - m) v.
  *
- * A weight below exp(WEIGHT_MIN) relative to the maximum so far, hence to the final one, is zero: prefill then leaves
- * out what is zero for all rows of a tile, and a row has the same bits whatever rows are beside it.  Of n rows what is
- * dropped is below n 2^-33 of s >= 1, where the roundings of s itself may come to n 2^-24.
+ * A weight below exp(WEIGHT_MIN) relative to the maximum so far, hence to the final one, is zero.  So prefill may leave
+ * out what is zero for all rows of a tile, and a row has the same bits with any other rows in its tile.  Of n rows less
+ * than n 2^-33 of s >= 1 is dropped, where the roundings of s itself may be n 2^-24.
  *
  * A rise of the maximum is rare after the first rows and stays out of line: within each of the callers' shapes it cost
  * gather 2 to 3% (all rows, group 4). */

@@ -10,12 +10,12 @@
  *
  * Differs from KIVI and FlexGen, who store a scale and a zero: with the range itself the K ranges of a chunk,
  * [2][k_dimension] halves, are its abstract at the level of 64 tokens bit for bit (kernels/abstract, ABSTRACT_MIN_MAX):
- * one set of numbers is range of the quantiser and bound of the selection, valid for the keys before and after.
- * No scale is rounded to a half either, which near the edge of halves would cost more than the code does.
+ * the same numbers are the quantizer's range and the selection's bound, valid for the keys before and after.
+ * Nor is a scale rounded to a half, which near the smallest halves would cost more than the code does.
  *
  * |decoded - x| <= (M - m) / 30 + half a unit of the half that is decoded.  A group that is constant is exact (but for
- * the sign of zero, which becomes +).  A group with a NaN or an infinity becomes NaN altogether: what is broken
- * must not look whole.  encode(decode(encode(x))) = encode(x) bit for bit, as m and M are there again, and the half
+ * the sign of zero, which becomes +).  A group with a NaN or an infinity becomes NaN as a whole, so that damage
+ * shows.  encode(decode(encode(x))) = encode(x) bit for bit, as m and M are there again, and the half
  * nearest to a level is no farther from it than x was (tests/kernels/test_codec.c).
  *
  * Bytes: K ranges [2][k_dimension] halves, V ranges [2][64][groups] halves, K codes [32][k_dimension],

@@ -6,7 +6,7 @@
  * Bytes: 0.297 read and 1 written of each f16 byte decoded; 5 instructions per register of them (convert, fma, min,
  * convert, store) and half of three that take codes apart.
  * Reached, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21, GB/s of f16: decode 6.4 to 6.8 from memory to memory
- * (beside 22 to 23 of plain reads; 1.9 to 2.0 of 4-bit bytes, some four times a disk's 0.5), 14 to 15 in the
+ * (plain reads 22 to 23; 1.9 to 2.0 of 4-bit bytes, some four times a disk's 0.5), 14 to 15 in the
  * caches; encode 3.7 to 4.2 and 5.3 to 5.6.  The plain C: 0.3 and 0.2. */
 #ifndef LOAM_KERNELS_CODEC_CODEC_FLOATS_H
 #define LOAM_KERNELS_CODEC_CODEC_FLOATS_H

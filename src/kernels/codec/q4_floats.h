@@ -1,4 +1,4 @@
-/* q4_floats: registers of 4-bit codes beside those of floats.h: who makes them, and who attends over them as they are.
+/* q4_floats: registers of 4-bit codes, next to those of floats.h: for encoding, and for attention to codes as they are.
  * `codes` holds two codes per place, those of an even token and of the odd one after it, as a byte does. */
 #ifndef LOAM_KERNELS_CODEC_Q4_FLOATS_H
 #define LOAM_KERNELS_CODEC_Q4_FLOATS_H

@@ -1,4 +1,4 @@
-/* q4_parts: where the parts of a chunk's 4-bit form lie (codec.h), for those who read it without decoding it. */
+/* q4_parts: offsets of the parts of a chunk's 4-bit form (codec.h), for code that reads it without decoding it. */
 #ifndef LOAM_KERNELS_Q4_PARTS_H
 #define LOAM_KERNELS_Q4_PARTS_H
 

@@ -6,7 +6,7 @@
  *
  * A chunk's block: the codes of its 64 tokens byte by byte, [bits / 8][64], then their norms, [64] halves.
  * Byte b of all tokens lies together because H is linear in the bits of k: 16-entry tables, one per nibble,
- * summed over the group beforehand, give it in a time that does not depend on the group; see hash_score.
+ * summed over the group beforehand, give H in a time that does not depend on the group; see hash_score.
  * Differs from HATA: there codes are [token][bits / 8] and counted head by head.
  */
 #ifndef LOAM_KERNELS_HASH_H

@@ -1,7 +1,7 @@
 /* The tables of the queries' codes; included by hash_avx2.c, hash_avx512.c and hash_neon.c.
  *
  * H(t), the Hamming distances of a key's code to the codes of a group, is a sum over the nibbles of the key's
- * code: for each nibble position a table of 16 says what its value adds for all heads together.  Two
+ * code: for each nibble position a table of 16 has what each value adds for all heads together.  Two
  * shuffles of bytes then give 32 (64) keys' sums of one byte position, whatever the group.  Sums of bytes
  * overflow after 255 / (8 heads) positions and are widened to 16 bits before; groups of more than 31 heads take
  * several sets of tables.

@@ -1,22 +1,22 @@
-/* level: keys of which each coordinate is rounded to a few levels, and estimates of q . k by them.
+/* level: the coordinates of keys rounded to a few levels, and estimates of q . k from them.
  *
- * Of a rotated key k of a chunk is kept
+ * A rotated key k of a chunk is stored as
  *   k  ~  c + f l,    c the mean of the chunk's keys, [dimension] halves
  *                     l the levels of k - c, odd integers from 1 - 2^planes to 2^planes - 1
- *                     f a half, the one that brings f l nearest to k - c: (k - c) . l / l . l
+ *                     f a half, for which f l is nearest to k - c: (k - c) . l / l . l
  * and with a query q of 8-bit integers, a step apart,
  *   score(t) = q . c + f_t (q . l_t),  the first with q as it is.
  *
- * What a chunk's keys have in common is in c and takes no levels, and the same of all of a chunk's tokens is exact.
- * f is the least-squares factor: |k - c|^2 / (k - c) . l, RaBitQ's (arXiv 2405.12497, 2409.09913), is unbiased, and
- * the largest of noisy estimates are then those that are too large (docs/decisions/0032-codes-around-a-mean.md).
+ * What a chunk's keys have in common is in c and takes no levels; what it adds to the scores is exact.  f is the
+ * least-squares factor.  RaBitQ's, |k - c|^2 / (k - c) . l (arXiv 2405.12497, 2409.09913), is unbiased; but a selection
+ * takes the largest estimates, and of noisy ones those are too large (docs/decisions/0032-codes-around-a-mean.md).
  * A chunk has codes when it is complete.
  *
  * A chunk's block: codes, factors [64] halves, c [dimension] halves.  A level's number, (l + 2^planes - 1) / 2, is cut
  * into parts of 4, 2 and 1 bits (planes 2: one part of 2; 3: 2 and 1), the highest bits first.  A part is
  * [dimension * width / 32][64 tokens][4 bytes]; byte b of word w holds coordinates (w * 8 / width + i) * 4 + b for
- * i from 0 on, `width` bits each, the lowest first: shifted and masked, a register of words is a register of bytes of
- * which four neighbours are four coordinates of a token, what the dot products of bytes want.
+ * i from 0 on, `width` bits each, the lowest first.  Shifted and masked, a register of words is a register of bytes, in
+ * which four neighbours are four coordinates of a token, as dot products of bytes take them.
  */
 #ifndef LOAM_KERNELS_LEVEL_H
 #define LOAM_KERNELS_LEVEL_H

@@ -3,7 +3,7 @@
  * Mapping: C is 2 x 2 tiles of 16 inputs x 16 rows in int32.  Both operands lie as other variants have them: the
  * codes of a panel are a B tile of 8 groups of four columns x 16 rows, and 16 quantised inputs of a block
  * (struct code_input, one line each) an A tile of 16 x 32 bytes.  Activations are signed and codes unsigned, as for
- * VPDPBUSD, and what becomes of a sum is what AVX-512 makes of it (matmul_int8_avx512.c), so the bound is its too:
+ * VPDPBUSD, and sums are scaled as on AVX-512 (matmul_int8_avx512.c), with the same error bound:
  *     y += ((sum - offset * sum of x) * scale) * dx  [+ minimum * (dx * sum of x)]
  * Types whose scales hold for 16 columns would use a quarter of a tile's depth and stay with bf16.
  *

@@ -1,7 +1,7 @@
 /* span_leaves: how matmul walks through a span of blocks (kernels/span.h), whose lanes are added in a tree.
  *
- * Lanes come in the order of the leaves of their tree, so that a few sums wait instead of eight: a lane is computed,
- * then added to the sums that wait for it.  The first and the second block of a lane follow each other, and inputs lie
+ * Lanes are computed in the order of the leaves of their tree, so that few sums wait instead of eight: each lane is
+ * added to the sums that wait for it.  The first and the second block of a lane follow each other, and inputs lie
  * in this order (span_place), so that they are read as one stream. */
 #ifndef LOAM_KERNELS_MATMUL_SPAN_LEAVES_H
 #define LOAM_KERNELS_MATMUL_SPAN_LEAVES_H

@@ -28,7 +28,7 @@ static void prepare_f32(const float *x, size_t columns, void *prepared) {
 /* q = round(x / scale), ties to even; returns the scale.  An infinity or a NaN among the values makes the
  * scale NaN, so that the outputs show it.  `count` may be less than the block at the end of a row. */
 static float quantize_block(const float *x, size_t count, int8_t *q) {
-    uint32_t largest_bits = 0; /* of the magnitudes as integers: the order of floats, with NaN above all */
+    uint32_t largest_bits = 0; /* magnitudes as integers have the order of floats, with NaN above all */
     for (size_t i = 0; i < count; i++) {
         uint32_t magnitude = float_to_bits(x[i]) & 0x7fffffffu;
         largest_bits = magnitude > largest_bits ? magnitude : largest_bits;

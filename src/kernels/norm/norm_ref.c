@@ -9,7 +9,7 @@ static void rms(const float *x, const float *w, float eps, size_t count, float *
     for (size_t i = 0; i < count; i++) y[i] = (float)((double)x[i] * inverse * (double)w[i]);
 }
 
-/* Two passes: the variance of x - mean, so that a large mean costs no digits. */
+/* Two passes: the variance is that of x - mean, so a large mean costs no digits. */
 static void layer(const float *x, const float *w, const float *b, float eps, size_t count, float *y) {
     double sum = 0, squares = 0;
     for (size_t i = 0; i < count; i++) sum += (double)x[i];

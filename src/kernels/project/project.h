@@ -2,7 +2,7 @@
  *
  *   out[i][j] = sum over d of x[i][d] * A[d][j]
  *
- * A may be the columns of the skew matrix that are kept, so that what comes out is the partial key.
+ * A may be the kept columns of the skew matrix: out is then the partial key.
  */
 #ifndef LOAM_KERNELS_PROJECT_H
 #define LOAM_KERNELS_PROJECT_H

@@ -1,7 +1,7 @@
 /* top_k: the indices of the k largest of n scores, ascending; exact and deterministic.
  *
- * Equal scores: the lower index is taken.  Zeros of both signs are equal.  A NaN, whatever its sign, ranks above
- * everything: what a broken score stands for is attended, and comes out.
+ * Equal scores: the lower index is taken.  Zeros of both signs are equal.  A NaN of either sign ranks above
+ * everything: its token is attended to, so that damage shows in the output.
  */
 #ifndef LOAM_KERNELS_TOP_K_H
 #define LOAM_KERNELS_TOP_K_H

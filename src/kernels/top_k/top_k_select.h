@@ -3,8 +3,8 @@
  * Mapping: a sample of up to 2048 scores, spread evenly, gives a threshold that is very likely a little below the
  * k-th largest score; one pass compares all scores with it, 64 to a mask, and lists the bits of the masks:
  * the candidates, 1.1 to 2 k of them; the k-th largest key of these comes from histograms, and a last pass keeps
- * what is not below it.  Bits are listed eight at a time whether there are eight or not: a loop over those
- * there are mispredicts at the end of every mask.  Where the threshold was too high or let too many pass (a third of
+ * the scores that are not below it.  Bits are listed eight at a time, even where there are fewer: a loop over the set
+ * bits mispredicts at the end of every mask.  Where the threshold was too high or let too many pass (a third of
  * all scores equal, say), the reference does the work: the result is exact in any case.
  * Bytes: 4 per score, once, as they come out of the scoring: mostly from L2.
  * Bound: the comparisons at small k / count, the listing and the histograms at large.  Reached, one core of an AMD

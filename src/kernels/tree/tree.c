@@ -30,7 +30,7 @@ void tree_layout_init(struct tree_layout *layout, size_t leaf_tokens, size_t dim
         layout->bounds_offset = layout->bytes;
         layout->bytes += KV_CHUNK_TOKENS / leaf_tokens * layout->node_bytes;
     }
-    /* Without a line more the nodes of a level would lie at the same place of pages that follow each other, in few sets
+    /* Without an extra line the nodes of a level would have the same offset in consecutive pages, and share few sets
      * of the caches: scores of single nodes of 256 bytes then took 114 ns each, not 72. */
     layout->bytes = align_up(layout->bytes, 64) + (layout->leaf == TREE_64 ? 0 : 64);
     abstract_layout_init(&layout->abstract, leaf_tokens, dimension, layout->has_bounds,

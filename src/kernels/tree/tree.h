@@ -19,10 +19,10 @@
  * A chunk's block: [node of 64][run, in the block of its last chunk only][2 of 32][4 of 16][8 of 8], as fine as the
  * leaves are; coarse first, so that a coarse reader touches little.  Bytes at dimension 64 (of 16 KiB of f16
  * KV; at dimension 128 about twice that, of 32 KiB): leaf 8: 4160, 16: 2112, 32: 1088, 64: 256.  Above leaves of 64
- * there are no runs: who takes those wants little key index, and runs would double them.
+ * there are no runs: such leaves are chosen for a small key index, which runs would double.
  *
  * With TREE_MEAN_DEVIATION minima and maxima of the leaves' keys can be kept beside the boxes, behind them in the block
- * (`bounds`): nothing is ranked by them; they say what a leaf that was not taken can hold at most.  At dimension 64 the
+ * (`bounds`): nothing is ranked by them; they bound what a leaf that was left out can hold.  At dimension 64 the
  * block then has, by leaf: 6208, 3136, 1600, 512 bytes.
  * Differs from [leoam]: inner nodes are stored, not computed from keys that lie in memory, so abstracts of KV on disk
  * split as well; runs are merged where they lie, once, not anew for every query.

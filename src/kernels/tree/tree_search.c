@@ -1,18 +1,19 @@
 /* The search: best first, by the buckets of a queue.
  *
- *   1  Every node of the frontier is in the bucket of its importance; a bucket is a range of importances, the last
- *      one what lies above, the first what lies below.  Nodes that are leaves are only counted.
- *   2  capacity of a bucket: the leaves below its nodes.  No leaf lies in a bucket above its ancestors' (tree.h, 1), so
- *      where fewer than k leaves fit above a bucket, the k-th best lies in it or below: all its inner nodes are opened,
- *      as a queue ordered to the last bit would open all but those that share the bucket of the k-th leaf.
- *   3  A wave leaves no inner node in the buckets that it opens; when the k-th leaf lies in one of them, the search
- *      ends.  Every wave opens a node, so it ends whatever the boxes hold.
- *   4  A node is taken whole, without opening it, when its leaves lie, by its lower bound, in buckets from which up
- *      there is room for at most k leaves.
+ *   1  Every node of the frontier is in the bucket of its importance.  A bucket is a range of importances; the last one
+ *      has everything above, the first everything below.  Nodes that are leaves are only counted.
+ *   2  The capacity of a bucket is the number of leaves below its nodes.  No leaf is in a bucket above that of its
+ *      ancestors (tree.h, 1).  So where fewer than k leaves fit above a bucket, the k-th best is in it or below, and
+ *      all its inner nodes are opened.  A queue that is ordered to the last bit would open the same nodes, except in
+ *      the bucket of the k-th leaf.
+ *   3  A wave leaves no inner node in the buckets that it opens.  The search ends when the k-th leaf is in one of
+ *      them.  Every wave opens a node, so the search ends for any boxes.
+ *   4  A node is taken whole, without opening it, when by its lower bound its leaves are in buckets from which up at
+ *      most k leaves fit.
  *
- * The queue of the paper is ordered "approximately", too; buckets make a wave of nodes to be opened at once: their
- * children are evaluated eight to a tile by the kernel that scores pages.  Buckets are spread over the importances
- * of the start; when the search falls out of them at the lower end, they are spread anew over what is left.
+ * The queue of the paper is ordered "approximately", too.  With buckets a wave of nodes is opened at once, and their
+ * children are evaluated eight to a tile by the kernel that scores pages.  The start's importances are spread over the
+ * buckets; when the search reaches the lowest bucket, the rest is spread over all of them anew.
  *
  * Lower bounds cost an evaluation and rarely decide anything (real boxes are wide), so a wave tries eight of its best
  * nodes and goes on only while that succeeds; after FRUITLESS_MAX waves in which none did the search gives up on them.
@@ -268,7 +269,7 @@ static float largest_element(const uint8_t *box, size_t count) {
     return half_to_float(largest);
 }
 
-/* Takes whole what may be taken of `count` nodes, at most PROBE; those left are moved to the front: how many. */
+/* Takes those nodes whole that may be, of `count`, at most PROBE.  Moves the others to the front: returns how many. */
 static size_t take_whole(struct search *search, enum tree_level level, uint64_t *nodes, size_t count) {
     const struct tree_search_args *args = search->args;
     size_t kept = 0, leaves = node_leaves(search, level);
@@ -381,7 +382,7 @@ void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t toke
     if (*end < *begin) *end = *begin;
 }
 
-/* Evaluates what the start's nodes leave over of tokens [begin, end): the largest nodes that lie within. */
+/* Evaluates the tokens of [begin, end) that the start's nodes do not cover, by the largest nodes within. */
 static void insert_rest(struct search *search, uint64_t begin, uint64_t end) {
     const struct tree_search_args *args = search->args;
     while (begin < end) {
@@ -511,7 +512,7 @@ static size_t wave_end(const struct search *search, size_t bucket, size_t above,
     return bucket;
 }
 
-/* Opens the buckets from low up; the share of the inner nodes' capacity that stays in them. */
+/* Opens the buckets from low up.  Returns the fraction of the inner nodes' capacity that stays in them. */
 static double open_wave(struct search *search, size_t low) {
     size_t before = 0, inner = 0, after = 0;
     for (size_t bucket = low; bucket < BUCKETS; bucket++) {
