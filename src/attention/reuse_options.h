@@ -35,7 +35,7 @@ struct reuse_options {
     /* Above 0: thresholds are instead those by which the calibration reused this fraction of the lists and lost least
      * (reuse_thresholds.h); every head is held to eta where there is no such calibration. */
     double reused;
-    double epsilon; /* of how hard a head is to reuse (plan/persistent.h) */
+    double epsilon; /* of how hard a head is to reuse (plan/persistent_heads.h) */
     enum reuse_aggregate aggregate;
     enum reuse_labels labels;
     /* A list is chosen anew once so many tokens have come since.  Until then the window reaches back to where the list

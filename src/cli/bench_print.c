@@ -1,3 +1,4 @@
+/* Prints the results of `loam bench`: a table, CSV or JSON. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -5,9 +6,9 @@
 #include <string.h>
 
 #include "cli/bench_result.h"
-#include "cli/fractions.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
+#include "cli/page_fractions.h"
 #include "cli/plan.h"
 #include "cli/version.h"
 

@@ -1,3 +1,4 @@
+/* Finds a command by its name, and the nearest name to a misspelled one. */
 #include <string.h>
 
 #include "cli/command.h"

@@ -1,3 +1,4 @@
+/* The commands, in the order of help. */
 #include "cli/command.h"
 
 const struct command command_table[COMMAND_COUNT] = {

@@ -1,3 +1,4 @@
+/* The options of all commands: one row each, from which parsing and help are made. */
 #include "cli/option.h"
 
 #define BIT(command) (1u << COMMAND_##command)

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include "cli/command.h"
-#include "cli/fractions.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/listener.h"
 #include "cli/output.h"
+#include "cli/page_fractions.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/rebuilt.h"

@@ -67,7 +67,7 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
                               uint64_t position_first, uint64_t row_count, struct error *error)
     STATUS_CHECKED;
 
-/* fractions.c.  context: the engine (documents_choose_with). */
+/* page_fractions.c.  context: the engine (documents_choose_with). */
 void engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
                              struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                              struct page_fractions *fractions);
@@ -76,7 +76,7 @@ void engine_choose_fractions(void *context, struct store *store, const struct st
  * measured. */
 double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv);
 
-/* persistent.c.  Before the first sequence. */
+/* persistent_heads.c.  Before the first sequence. */
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
 

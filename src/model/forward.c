@@ -1,3 +1,4 @@
+/* The forward pass: its buffers, and a batch through embedding, layers and output. */
 #include <stdlib.h>
 #include <string.h>
 

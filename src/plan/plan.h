@@ -66,7 +66,7 @@ struct plan {
     size_t resident_layers;
     enum kv_eviction eviction; /* with KV on disk */
     enum plan_key_index key_index;
-    bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent.h) */
+    bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent_heads.h) */
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (attention/rebuild.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;

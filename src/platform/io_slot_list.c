@@ -1,3 +1,4 @@
+/* A list of I/O slots, first in first out. */
 #include "platform/io_queue_internal.h"
 
 void io_slot_list_add(struct io_slot_list *list, struct io_slot *slot) {

@@ -1,3 +1,4 @@
+/* A list of tokens that grows. */
 #include <stdlib.h>
 
 #include "token/tokenizer.h"

@@ -1,3 +1,4 @@
+/* Checksums of pages (128 bits) and of their parts (64 bits): XXH3 in its canonical byte order. */
 #include <string.h>
 
 #include <xxhash.h>

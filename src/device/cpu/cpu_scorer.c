@@ -1,3 +1,4 @@
+/* The scorer of each kind of key index. */
 #include "base/assert.h"
 #include "device/cpu/cpu_scorer_internal.h"
 

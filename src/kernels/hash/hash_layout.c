@@ -1,3 +1,4 @@
+/* Where codes and norms lie in a chunk's block. */
 #include "base/assert.h"
 #include "kernels/hash/hash.h"
 #include "tensor/half.h"

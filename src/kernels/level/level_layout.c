@@ -1,3 +1,4 @@
+/* Where codes, factors and the mean lie in a chunk's block, and the numbers that follow from the layout. */
 #include <math.h>
 #include <string.h>
 

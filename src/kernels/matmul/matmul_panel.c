@@ -1,3 +1,4 @@
+/* matmul by panels: weight rows are unpacked once per panel and used for all inputs. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"

@@ -1,5 +1,5 @@
-/* Writes the file: metadata, tensors in the order declared, then their data in the same order.  One table gives both.
- */
+/* Writes the calibration file (MODEL.calib.gguf): metadata, tensors in the order declared, then their data in the same
+ * order.  One table gives both. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "cli/fractions.h"
+#include "cli/page_fractions.h"
 
 #include <stdio.h>
 

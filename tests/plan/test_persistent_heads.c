@@ -1,5 +1,5 @@
-/* Persistent heads (plan/persistent.h): Eq. 11 to 13 of [clo] on numbers, and on the head scores that DuoAttention
- * published for Llama-3-8B-Gradient-1048k where they are at hand. */
+/* Persistent heads (plan/persistent_heads.h): Eq. 11 to 13 of [clo] on numbers, and on the head scores that
+ * DuoAttention published for Llama-3-8B-Gradient-1048k where they are at hand. */
 #include "testing.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "calibrate/calibrate.h"
-#include "plan/persistent.h"
+#include "plan/persistent_heads.h"
 #include "shared_data.h"
 
 enum { LAYERS = 32, HEADS = 32, KV_HEADS = 8, GROUP = HEADS / KV_HEADS }; /* of Llama-3-8B */

@@ -1,6 +1,6 @@
-/* fractions: reports the fractions of quantized pages (--set codec=dynamic, cache/page_fractions.h). */
-#ifndef LOAM_CLI_FRACTIONS_H
-#define LOAM_CLI_FRACTIONS_H
+/* page_fractions: reports the fractions of quantized pages (--set codec=dynamic, cache/page_fractions.h). */
+#ifndef LOAM_CLI_PAGE_FRACTIONS_H
+#define LOAM_CLI_PAGE_FRACTIONS_H
 
 #include <jansson.h>
 

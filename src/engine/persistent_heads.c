@@ -1,11 +1,11 @@
-/* persistent: which KV heads stay in RAM whole (place=persistent, plan/persistent.h), by what this machine is measured
- * to do. */
+/* persistent_heads: which KV heads stay in RAM whole (place=persistent, plan/persistent_heads.h), by what is measured
+ * on this machine. */
 #include <stdlib.h>
 
 #include "base/checked.h"
 #include "engine/engine_internal.h"
 #include "model/calibration.h"
-#include "plan/persistent.h"
+#include "plan/persistent_heads.h"
 
 /* Bytes that a KV head's list is read with: the pages that it lies in. */
 static double head_bytes(const struct engine *engine) {

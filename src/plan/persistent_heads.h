@@ -1,5 +1,5 @@
-/* persistent: KV heads whose KV stays in RAM whole, since their lists are hard to reuse and their reads do not hide
- * under computation (CLO, section 3.3).
+/* persistent_heads: KV heads whose KV stays in RAM whole, since their lists are hard to reuse and their reads do not
+ * hide under computation (CLO, section 3.3).
  *
  *   D_i = tau_i - (s_i - epsilon)                                                                     Eq. 11
  *   N_p = T_comp B / mem_head                                                                         Eq. 12, corrected
@@ -11,8 +11,8 @@
  *
  * Differs from [clo]: similarities are those of adjacent tokens of a text (loam calibrate), not of decoded sequences.
  * Where heads stay never changes an answer. */
-#ifndef LOAM_PLAN_PERSISTENT_H
-#define LOAM_PLAN_PERSISTENT_H
+#ifndef LOAM_PLAN_PERSISTENT_HEADS_H
+#define LOAM_PLAN_PERSISTENT_HEADS_H
 
 #include <stddef.h>
 #include <stdint.h>

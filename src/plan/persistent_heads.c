@@ -1,4 +1,4 @@
-#include "plan/persistent.h"
+#include "plan/persistent_heads.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* fractions: chooses which fraction of each layer's pages a new document has in 4 bits (codec=dynamic). */
+/* page_fractions: chooses which fraction of each layer's pages a new document has in 4 bits (codec=dynamic). */
 #include "engine/engine_internal.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
