@@ -99,8 +99,17 @@ static inline void layer_phase(const struct layer_pass *pass, const char *name) 
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
 }
 
-/* normed = norm(residual): RMSNorm or LayerNorm, as the family has it. */
+/* layer_rows.c.  y = norm(residual): RMSNorm or LayerNorm, as the family has it; layer_norm: into normed. */
+void layer_norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y);
 void layer_norm(struct layer_pass *pass, const float *weight, const float *bias);
+/* k, v and, unless it is NULL, q of rows x. */
+void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
+                   float *q);
+/* In place, on any rows. */
+void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                     const float *weight);
+void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                  const float *angles);
 
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */
@@ -109,14 +118,6 @@ bool layer_attention(struct layer_pass *pass);
 /* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
 void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
-
-/* What project, head_norm and rotate do, on any rows. */
-void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
-                   float *q);
-void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                     const float *weight);
-void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                  const float *angles);
 
 /* One layer of each family, on the residual stream. */
 void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3 */

@@ -1,0 +1,78 @@
+/* layer_rows: what a layer computes row by row, for its own rows and for those that are computed again: norms, q, k and
+ * v, rotations. */
+#include "model/forward_internal.h"
+
+void layer_norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y) {
+    const struct model *model = pass->forward->model;
+    model->device->operations->norm(pass->forward->stream,
+                                    &(struct norm_operation){.kind = bias != NULL ? NORM_LAYER : NORM_RMS,
+                                                             .x = pass->residual,
+                                                             .x_stride = model->config.hidden_size,
+                                                             .row_count = pass->row_count,
+                                                             .segment_count = 1,
+                                                             .segment_size = model->config.hidden_size,
+                                                             .w = weight,
+                                                             .b = bias,
+                                                             .epsilon = model->config.norm_epsilon,
+                                                             .y = y,
+                                                             .y_stride = model->config.hidden_size});
+}
+
+void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
+    layer_norm_into(pass, weight, bias, pass->normed);
+}
+
+/* The norm per head of qwen3, in place. */
+void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                     const float *weight) {
+    const struct model *model = pass->forward->model;
+    size_t dimension = model->config.k_dimension;
+    if (weight == NULL) return;
+    model->device->operations->norm(pass->forward->stream,
+                                    &(struct norm_operation){.kind = NORM_RMS,
+                                                             .x = x,
+                                                             .x_stride = heads * dimension,
+                                                             .row_count = row_count,
+                                                             .segment_count = heads,
+                                                             .segment_size = dimension,
+                                                             .w = weight,
+                                                             .epsilon = model->config.norm_epsilon,
+                                                             .y = x,
+                                                             .y_stride = heads * dimension});
+}
+
+void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
+                  const float *angles) {
+    const struct model *model = pass->forward->model;
+    const struct model_config *config = &model->config;
+    if (!config->has_rope) return;
+    model->device->operations->rope(pass->forward->stream,
+                                    &(struct rope_operation){.x = x,
+                                                             .x_stride = heads * config->k_dimension,
+                                                             .row_count = row_count,
+                                                             .head_count = heads,
+                                                             .head_stride = config->k_dimension,
+                                                             .pair_count = config->rope_dimension / 2,
+                                                             .order = config->rope_order,
+                                                             .cosine_sine = angles});
+}
+
+/* k, v and, unless it is NULL, q of rows of a layer's input, in one operation: they share it. */
+void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
+                   float *q) {
+    struct forward *forward = pass->forward;
+    const struct model_config *config = &forward->model->config;
+    const struct layer_weights *weights = pass->weights;
+    struct matmul_operation operation = {
+        .x = x,
+        .x_stride = config->hidden_size,
+        .row_count = row_count,
+        .weight_count = q != NULL ? 3 : 2,
+        .weights = {&weights->k, &weights->v, &weights->q},
+        .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
+        .y = {k, v, q},
+        .y_stride = {config->kv_head_count * config->k_dimension, config->kv_head_count * config->v_dimension,
+                     config->head_count * config->k_dimension},
+    };
+    forward->model->device->operations->matmul(forward->stream, &operation);
+}
