@@ -307,6 +307,10 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_TEXT, .argument = "DIR[:SIZE]", .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
      .help = "folder for the KV that --kv-host does not hold; prompts are saved there and reused without being "
              "computed again"},
+    {.id = OPTION_READ_LIMIT, .name = "read-limit",
+     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
+     .help = "read at most so many bytes of KV a second, as from a slower disk (for tests and benchmarks; K, M, G: "
+             "1024)"},
     {.id = OPTION_SEGMENT, .name = "segment",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 1 << 19,
      .commands = GENERATE, .group = GROUP_CACHE,

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "platform/clock.h"
 #include "platform/file.h"
+#include "platform/io_link.h"
 
 enum status session_open(struct session *session, const struct options *options, size_t thread_count,
                          struct error *error) {
@@ -22,6 +23,7 @@ enum status session_open_path(struct session *session, const char *path, const s
     double began = clock_seconds();
     session->quiet = option_flag(options, OPTION_QUIET);
     file_map_guard();
+    if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     session->thread_count = thread_count != 0 ? thread_count : cpu_count();
     struct device_options device_options = {.thread_count = session->thread_count, .mask = session->mask};

@@ -5,6 +5,8 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "platform/clock.h"
+#include "platform/io_link.h"
 #include "platform/io_queue_internal.h"
 
 /* One system call moves less than 2 GiB. */
@@ -108,6 +110,7 @@ enum status io_queue_submit(struct io_queue *queue, const struct io_request *req
            ((request->offset | request->bytes | (uintptr_t)request->memory) & (IO_BLOCK_BYTES - 1)) == 0);
     slot->request = *request;
     slot->done = slot->retries = 0;
+    slot->due_ns = request->operation == IO_READ ? io_link_read(request->bytes) : 0;
     queue->in_flight++;
     attempt_start(queue, slot);
     return STATUS_OK;
@@ -148,8 +151,30 @@ static bool attempt_finish(struct io_queue *queue, struct io_slot *slot, struct 
     return true;
 }
 
-/* Returns completions until count_min are there; of those that have finished none is lost: what does not
- * fit into capacity stays in the list of instant ones. */
+/* The completions of those that are due; the others stay in the list of instant ones, and so does what does not fit. */
+static size_t hand_out(struct io_queue *queue, struct io_completion *completions, size_t capacity) {
+    struct io_slot_list finished = queue->instant;
+    size_t count = 0;
+    queue->instant = (struct io_slot_list){0};
+    while (finished.first != NULL) {
+        struct io_slot *slot = io_slot_list_take(&finished);
+        if (count == capacity || (slot->due_ns > 0 && slot->due_ns > clock_ns()))
+            io_slot_list_add(&queue->instant, slot);
+        else
+            count += attempt_finish(queue, slot, &completions[count]);
+    }
+    return count;
+}
+
+/* Until the first of the finished is due. */
+static void wait_for_link(const struct io_queue *queue) {
+    uint64_t first = UINT64_MAX;
+    for (const struct io_slot *slot = queue->instant.first; slot != NULL; slot = slot->next)
+        if (slot->due_ns < first) first = slot->due_ns;
+    io_link_wait_until(first);
+}
+
+/* Returns completions until count_min are there; of those that have finished none is lost. */
 static size_t collect(struct io_queue *queue, struct io_completion *completions, size_t capacity,
                       size_t count_min) {
     size_t count = 0;
@@ -159,11 +184,11 @@ static size_t collect(struct io_queue *queue, struct io_completion *completions,
         bool wait = count < count_min && queue->instant.first == NULL;
         if (queue->in_flight > 0) queue->operations->reap(queue->engine, wait, &queue->instant);
         if (queue->instant.first == NULL) return count; /* nothing more has finished */
-        struct io_slot_list finished = queue->instant;
-        queue->instant = (struct io_slot_list){0};
-        while (count < capacity && finished.first != NULL)
-            count += attempt_finish(queue, io_slot_list_take(&finished), &completions[count]);
-        while (finished.first != NULL) io_slot_list_add(&queue->instant, io_slot_list_take(&finished));
+        const size_t handed = hand_out(queue, completions + count, capacity - count);
+        count += handed;
+        if (handed > 0 || queue->instant.first == NULL) continue;
+        if (count >= count_min) return count;
+        wait_for_link(queue);
     }
 }
 

@@ -12,6 +12,8 @@
  * been seen before it was submitted.  Short transfers are continued and EINTR and EAGAIN are repeated inside, so a
  * completion is either whole or an error.  A failed flush is final for its file (io_file.h).
  *
+ * io_link.h limits what is read, for tests and benchmarks.
+ *
  * Speed as a ratio to fio's: bench/results/2026-11-21-zen3-io.csv.
  *
  * Memory, file and tag belong to the request until its completion has been returned.

@@ -15,6 +15,7 @@ struct io_slot {
     size_t attempt_bytes; /* of the attempt under way */
     size_t retries;       /* attempts in a row that were interrupted */
     ssize_t result;       /* of the attempt: bytes or -errno */
+    uint64_t due_ns;      /* not handed out before (io_link.h); 0: at once */
     struct io_slot *next; /* in whatever list the slot is in */
 };
 

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "platform/clock.h"
 #include "platform/fault_plan.h"
+#include "platform/io_link.h"
 #include "platform/io_queue.h"
 #include "platform/scratch.h"
 #include "seed.h"
@@ -288,11 +290,62 @@ static void test_real_error(void **state) {
     on_each(real_error_body);
 }
 
+/* One after the other, from when the link is free. */
+static void link_moves_in_turn(void **state) {
+    (void)state;
+    uint64_t free_ns = 0;
+    assert_int_equal(io_link_move(&free_ns, 1000, 500, 1000000), 1000 + 500000);
+    assert_int_equal(io_link_move(&free_ns, 2000, 250, 1000000), 1000 + 750000); /* behind the first */
+    assert_int_equal(io_link_move(&free_ns, 5000000, 1000, 1000000), 6000000);   /* it was idle */
+    assert_int_equal(io_link_move(&free_ns, 0, UINT64_C(3) << 40, UINT64_C(1) << 40), 6000000 + 3000000000);
+}
+
+/* No completion is early, none is lost, and a poll does not wait for one. */
+static void link_delays_reads(void **state) {
+    (void)state;
+    enum { RATE = 20 << 20 };
+    for (enum io_backend backend = IO_BACKEND_AUTOMATIC; backend <= IO_BACKEND_THREADS; backend += 2) {
+        struct bench bench;
+        struct io_completion done[DEPTH];
+        open_bench(&bench, backend, false, DEPTH);
+        for (size_t slot = 0; slot < DEPTH; slot++) {
+            const struct io_request write = request_of(&bench, IO_WRITE, slot, slot * 4, 4);
+            memset(write.memory, (int)slot + 1, write.bytes);
+            assert_int_equal(run_one(&bench, &write).status, STATUS_OK);
+            memset(write.memory, 0, write.bytes);
+        }
+        io_link_limit(RATE);
+        const uint64_t began = clock_ns();
+        for (size_t slot = 0; slot < DEPTH; slot++) {
+            const struct io_request read = request_of(&bench, IO_READ, slot, slot * 4, 4);
+            assert_int_equal(io_queue_submit(bench.queue, &read), STATUS_OK);
+        }
+        for (size_t count = 0, bytes = 0; count < DEPTH;) {
+            size_t got = io_queue_poll(bench.queue, done, DEPTH);
+            if (got == 0) got = io_queue_wait(bench.queue, done, DEPTH, 1);
+            const uint64_t took = clock_ns() - began;
+            assert_true(got > 0);
+            count += got;
+            for (size_t i = 0; i < got; i++) {
+                const uint8_t *memory = done[i].request.memory;
+                assert_int_equal(done[i].status, STATUS_OK);
+                assert_int_equal(memory[done[i].request.bytes - 1], done[i].request.tag + 1);
+                bytes += done[i].request.bytes;
+            }
+            assert_true((double)took >= (double)bytes / RATE * 1e9 - 1000); /* a nanosecond lost per read */
+        }
+        io_link_limit(0);
+        assert_int_equal(io_queue_in_flight(bench.queue), 0);
+        close_bench(&bench);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),     cmocka_unit_test(test_full_and_short),
-        cmocka_unit_test(test_faults),     cmocka_unit_test(test_flush_failure_is_final),
-        cmocka_unit_test(test_real_error),
+        cmocka_unit_test(test_random),       cmocka_unit_test(test_full_and_short),
+        cmocka_unit_test(test_faults),       cmocka_unit_test(test_flush_failure_is_final),
+        cmocka_unit_test(test_real_error),   cmocka_unit_test(link_moves_in_turn),
+        cmocka_unit_test(link_delays_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
