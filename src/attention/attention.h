@@ -8,7 +8,7 @@
  *   attention_end_layer     full chunks go to the disk behind the computation; what failed is said here
  *
  * and attention_end_step ends the step.  Everything is put on the stream; the rows of a layer must stay until it ends.
- * The sequences' room must have been reserved up to their last new position; their lengths are the engine's to raise,
+ * The sequences' KV must have been reserved up to their last new position; their lengths are the engine's to raise,
  * after the last layer.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_ATTENTION_H
@@ -98,7 +98,7 @@ struct attention_layer {
 enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
                                   struct error *error) STATUS_CHECKED;
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
-/* A failure (disk, checksum, no room) is returned by attention_end_layer; what was computed is not to be used. */
+/* A failure (disk, checksum, no space) is returned by attention_end_layer; what was computed is not to be used. */
 void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer);
 enum status attention_end_layer(struct attention *attention, struct stream *stream,

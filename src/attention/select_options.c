@@ -40,7 +40,7 @@ struct select_options select_options_default(void) {
                                    .reuse = reuse_options_default()};
 }
 
-/* What --set takes beside axes, and what help lists: numbers and flags by where they are, and words. */
+/* The settings of --set that are not axes, as parsing and help need them: numbers, flags and words. */
 static const struct setting {
     const char *name;
     const char *words; /* for people; NULL: a number */

@@ -18,7 +18,7 @@ size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
 size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config);
 /* Pages that are being read at once, at most. */
 size_t kv_budget_ring_pages(const struct kv_cache_config *config);
-/* What is taken beside slots. */
+/* Bytes of everything but slots. */
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config);
 /* What a step cannot do without. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config);

@@ -161,7 +161,7 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
         if (fetch->scan) tier->slots.scan_pins++;
         if (!fetch->scan && !fetch->is_prefetch) tier_count_use(tier, slot);
     }
-    while (tier->slots.reserve_count > 0) /* evictions made room that is not needed */
+    while (tier->slots.reserve_count > 0) /* evictions freed slots that are not needed */
         tier->slots.plain.free_slots[tier->slots.plain.free_count++] =
             tier->slots.reserve[--tier->slots.reserve_count];
     if (batch.count > 0) tier_batch_submit(tier, &batch);

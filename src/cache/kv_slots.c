@@ -189,7 +189,8 @@ void tier_admit(struct kv_tier *tier, struct slot *slot) {
         tier, other != NULL && other != slot && worth_of(tier, other) < worth_of(tier, slot) ? other : slot);
 }
 
-/* A slot of nobody; NULL: all are pinned or not on disk yet.  A scan takes what comes next, without comparing. */
+/* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet.  A scan evicts the
+ * next slot without comparing. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
     if (pool->free_count > 0) return &tier->slots.list[pool->free_slots[--pool->free_count]];
     if (pool->fresh_count < pool->count) return &tier->slots.list[pool->first + pool->fresh_count++];

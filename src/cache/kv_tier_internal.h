@@ -181,7 +181,7 @@ bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot);
 bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
-/* A slot of nobody; NULL: all are pinned or not on disk yet. */
+/* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
                     uint64_t chunk, enum slot_state state);
@@ -211,7 +211,7 @@ void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch);
 /* Waits for at least count_min completions of requests. */
 void tier_drain(struct kv_tier *tier, size_t count_min);
 void tier_drain_all(struct kv_tier *tier);
-/* A slot of nobody, waited for if need be; NULL: all are taken by what may not go. */
+/* The same, waiting if need be; NULL: no chunk may be evicted. */
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 /* The same for a chunk that is in none of the pool, in SLOT_DIRTY. */
 struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,

@@ -74,7 +74,7 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
             void *const *plain = kv_chunk_entry(sequence, layer, head, chunk);
             if (!kv_chunk_is_quantized(sequence, layer, head, chunk)) continue; /* they are what stays */
             if (*kv_quantized_entry(sequence, layer, head, chunk) != NULL)
-                continue; /* before there was no room */
+                continue; /* before there was no space */
             ASSERT(*plain != NULL && tier_slot_at(tier, *plain)->state == SLOT_DIRTY);
             struct slot *slot =
                 tier_slot_dirty(tier, &tier->slots.quantized, sequence, layer * heads + head, chunk);

@@ -1,8 +1,8 @@
-/* key_sample: a few keys of each chunk, drawn at random, beside the chunk in the key index.
+/* key_sample: a few keys of each chunk, drawn at random and kept with the chunk's key index.
  *
- * They are in RAM whatever is on disk, are saved and opened with the chunk, and are drawn without a look at the keys:
- * by layer, KV head and chunk, each set of tokens as likely as any other.  So what they say of the keys that nobody
- * read is unbiased.
+ * They are in RAM even where the chunk is on disk, and are saved and opened with the chunk.  They are drawn by layer,
+ * KV head and chunk, whatever their values, and each set of tokens is equally likely.  So an estimate from them for the
+ * keys that were not read is unbiased.
  *
  *   block + sample_offset   [sample_count][k_dimension] halves, then [sample_count] bytes: the tokens, ascending
  */

@@ -32,7 +32,7 @@ struct engine_options {
     const char *sqlite_vfs; /* tests: the catalog's file system; NULL: SQLite's default */
 };
 
-/* Looks for a calibration beside the model (model/calibration.h).  options NULL: zeros. */
+/* Looks for a calibration in the model's folder (model/calibration.h).  options NULL: zeros. */
 enum status engine_create(struct engine **engine, struct model *model, const struct plan *plan,
                           const struct engine_options *options, struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);

@@ -1,4 +1,4 @@
-/* calibration: the results of `loam calibrate`, in a GGUF file beside the model (docs/calibration.md).
+/* calibration: the results of `loam calibrate`, in a GGUF file next to the model (docs/calibration.md).
  *
  * The file belongs to one model file, identified by a fingerprint of the relevant metadata, the table of tensors and
  * samples of the tensors' bytes.  The fingerprint guards against mix-ups, not against malice.  Shapes, types, finite
@@ -31,7 +31,7 @@ enum status calibration_path(const char *model_path, char **path, struct error *
 
 struct calibration;
 
-/* path NULL: the file beside the model; if it is missing, STATUS_OK and *calibration = NULL.  STATUS_MODEL: the file is
+/* path NULL: the model's own; if it is missing, STATUS_OK and *calibration = NULL.  STATUS_MODEL: the file is
  * damaged, of another kind or of another model; the message says which. */
 enum status calibration_open(struct calibration **calibration, const struct model *model, const char *path,
                              struct error *error) STATUS_CHECKED;

@@ -35,7 +35,7 @@ void file_map_guard(void);
 enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
                           struct error *error) STATUS_CHECKED;
 
-/* Writes to a new temporary file beside path and puts it in place with rename only when
+/* Writes to a new temporary file in path's folder and puts it in place with rename only when
  * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed,
  * and a file that is replaced keeps its permissions.  A path that is no regular file (a device, a pipe), and the
  * process's own output under any name, is written to directly. */

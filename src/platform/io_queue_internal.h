@@ -28,7 +28,7 @@ struct io_slot *io_slot_list_take(struct io_slot_list *list); /* NULL: empty */
 
 struct io_engine_operations {
     void (*destroy)(void *engine);
-    void (*start)(void *engine, struct io_slot *slot); /* may gather; always has room for depth attempts */
+    void (*start)(void *engine, struct io_slot *slot); /* may gather; always has space for depth attempts */
     void (*flush)(void *engine);                       /* what was gathered begins now */
     /* Adds finished slots to the list; with wait set, returns only when there is at least one. */
     void (*reap)(void *engine, bool wait, struct io_slot_list *finished);

@@ -4,7 +4,7 @@
 
 #include "token/tokenizer_internal.h"
 
-enum { PATH_SHOWN_BYTES = 160 }; /* its end: the message needs room too */
+enum { PATH_SHOWN_BYTES = 160 }; /* its end: the message needs space too */
 
 #define KEY(name) "tokenizer.ggml." name
 

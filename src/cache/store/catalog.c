@@ -187,13 +187,13 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
     int64_t tables, id, pages;
     TRY(catalog_execute(catalog, "PRAGMA journal_mode=TRUNCATE", "opening", error));
     TRY(ask_number(catalog, "PRAGMA page_count", &pages, error));
-    /* Only of a new one: where there are tables it would be a change, for which a full disk has no room. */
+    /* Only of a new one: where there are tables it would be a change, for which a full disk has no space. */
     if (pages == 0) TRY(catalog_execute(catalog, "PRAGMA auto_vacuum=FULL", "opening", error));
     TRY(catalog_begin(catalog, error));
     enum status status = ask_number(catalog, "SELECT count(*) FROM sqlite_schema", &tables, error);
     if (status == STATUS_OK) status = ask_number(catalog, "PRAGMA application_id", &id, error);
     if (status == STATUS_OK && tables == 0 && id == 0) {
-        /* An empty catalog beside pages has lost them: making it anew would make them orphans. */
+        /* An empty catalog in a folder with pages has lost their rows.  A new one would make them orphans. */
         status =
             may_create
                 ? schema_create(catalog, error)

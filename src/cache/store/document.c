@@ -306,7 +306,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
         return status;
     }
     io_file_will_need(&document->key_index, 0, 0);
-    (void)futimens(document->pages.fd, NULL); /* "used": decides who goes first when room is needed */
+    (void)futimens(document->pages.fd, NULL); /* "used": decides which document is removed first when space is needed */
     *result = document;
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* The store as a whole: opening, room within the limit, removing. */
+/* The store as a whole: opening, space within the limit, removing. */
 #include "cache/store/store.h"
 
 #include <errno.h>
@@ -227,8 +227,9 @@ static enum status remove_rows(struct store *store, uint64_t id, struct error *e
     return status;
 }
 
-/* The rows go first, and the files once that is durable.  A full disk has no room for the catalog's journal: then the
- * pages make it, and if the process dies between the two, the document is damaged until it is removed again. */
+/* The rows are removed first, and the files once that is durable.  A full disk has no space for the catalog's journal:
+ * then the pages are cut first to make it.  If the process dies between the two, the document is damaged until it is
+ * removed again. */
 static enum status remove_document(struct store *store, uint64_t id, struct error *error) {
     struct io_file pages;
     struct document_row row;

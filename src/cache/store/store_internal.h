@@ -196,7 +196,7 @@ struct document {
     uint64_t parts_first;            /* pages of chunks before it have no checksums of parts */
     struct checksum *key_index_sums; /* owned; [chunk_capacity][layer][head] */
     struct checksum *tail_sums;      /* owned; [layer][head]; of the last commit */
-    /* A writer's, beside what its thread has (writer.c). */
+    /* What a writer has and its thread (writer.c) does not. */
     _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
     struct checksum *tail_next;                      /* owned; [layer][head] */
@@ -227,7 +227,7 @@ enum status document_lock_writer(struct store *store, uint64_t id, struct io_fil
 /* store.c */
 /* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
 enum status store_flag(struct store *store, uint64_t id, struct error *error);
-/* Makes room for so many bytes more; the catalog must not be in a transaction. */
+/* Makes space for so many bytes more; the catalog must not be in a transaction. */
 enum status store_make_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 /* Whether they fit now; inside a transaction. */
 enum status store_check_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;

@@ -80,7 +80,7 @@ enum status document_give_back(struct store *store, struct document_row *row, co
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
     if (row->generation > 0) return trim(store, row, geometry, pages, key_index, error);
-    /* Cut first: on a full disk the catalog has room for its journal only then. */
+    /* Cut first: on a full disk only then the catalog has space for its journal. */
     if (pages != NULL) TRY(io_file_truncate(pages, 0, error));
     if (key_index != NULL) TRY(io_file_truncate(key_index, 0, error));
     return catalog_remove(&store->catalog, row->id, error);

@@ -7,7 +7,7 @@
  * only then names them in the catalog (invariant 2 of store.h).
  *
  * Under `lock`: the two lists, and pending, failed and failure of every document.  What the thread knows of a
- * document beside that (row, sums, in_flight) is its own from the first command on. */
+ * document besides (row, sums, in_flight) is its own from the first command on. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
