@@ -445,7 +445,17 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
     return tiered_write_rows(attention->tiered, rows, error);
 }
 
+static void trace_reuse(struct trace *trace, struct reuse_step step) {
+    trace_count(trace, "reuse: hits", (double)step.hits);
+    trace_count(trace, "reuse: misses", (double)step.misses);
+    trace_count(trace, "reuse: mean age", step.hits > 0 ? (double)step.age_sum / (double)step.hits : 0);
+    trace_count(trace, "reuse: oldest", (double)step.age_max);
+    trace_count(trace, "reuse: bytes kept", (double)step.bytes);
+}
+
 void attention_end_step(struct attention *attention) {
+    if (attention->reuse != NULL && attention->options.trace != NULL)
+        trace_reuse(attention->options.trace, reuse_end_step(attention->reuse));
     if (attention->tiered != NULL) tiered_end_step(attention->tiered);
     mass_receipt_end_step(&attention->choice.statistics.receipt);
     attention->expected.is_known = false;

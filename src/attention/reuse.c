@@ -35,6 +35,7 @@ struct reuse {
     bool *hits;           /* owned; [row_capacity][kv head] */
     size_t *slots;        /* owned; [row_capacity]: the rows' sequences */
     uint64_t clock;
+    struct reuse_step step; /* what happened since it began */
 };
 
 /* ---- life ---- */
@@ -273,6 +274,22 @@ static enum status keep(struct reuse *reuse, struct held *held, const struct sel
     return STATUS_OK;
 }
 
+/* The list is that of a hit. */
+static void note_hit(struct reuse *reuse, const struct held *held, uint64_t position,
+                     const struct rows_item *chosen, const struct row_list *list) {
+    const uint64_t age = position - held->position;
+    reuse->step.hits++;
+    reuse->step.bytes += list->count * (chosen->view.layout->chunk_bytes / KV_CHUNK_TOKENS);
+    reuse->step.age_sum += age;
+    if (age > reuse->step.age_max) reuse->step.age_max = age;
+}
+
+struct reuse_step reuse_end_step(struct reuse *reuse) {
+    const struct reuse_step step = reuse->step;
+    reuse->step = (struct reuse_step){0};
+    return step;
+}
+
 static enum status settle(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
                           size_t index, struct error *error) {
     const struct select_item *candidates = &choice->candidates[index];
@@ -287,10 +304,12 @@ static enum status settle(struct reuse *reuse, const struct choice_query *query,
         struct row_list *list = &choice->lists[index * heads + head];
         if (choice->hits[index * heads + head]) {
             TRY(take(reuse, &held[head], candidates, list, &choice->statistics, error));
+            note_hit(reuse, &held[head], candidates->position, &choice->chosen[index], list);
         } else if (select_item_picks(candidates, head) > 0) {
             TRY(keep(reuse, &held[head], candidates, rule, list, error));
             memcpy(label + head * group_size, queries + head * group_size, group_size * sizeof *label);
             choice->statistics.reuse.misses++;
+            reuse->step.misses++;
         }
     }
     return STATUS_OK;

@@ -49,6 +49,11 @@ enum status reuse_choose(struct reuse *reuse, const struct select *select, struc
                          struct stream *stream, const struct choice_query *query,
                          struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
     STATUS_CHECKED;
+/* What a step's heads took and chose, for its timeline; ends the step.  bytes: K and V of the rows of hits. */
+struct reuse_step {
+    uint64_t hits, misses, bytes, age_sum, age_max;
+};
+struct reuse_step reuse_end_step(struct reuse *reuse);
 /* What a layer is expected to choose, by queries that are expected of it: heads that would take their list have no
  * picks, since what it lies in is in memory.  Decides nothing. */
 enum status reuse_expect(struct reuse *reuse, const struct select *select, struct device *device,

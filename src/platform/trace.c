@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { BUFFER_SPANS = 1 << 14 }; /* 768 KiB */
+enum { BUFFER_SPANS = 1 << 14 }; /* 1.1 MiB */
+
+#define COUNTERS UINT32_MAX /* the track of a counter: end_ns holds the bits of its value, a double */
 
 struct trace {
     FILE *stream; /* borrowed */
@@ -66,7 +69,18 @@ static void write_figures(struct trace *trace, const struct trace_span *span) {
     if (separator[1] == '\0') fputc('}', trace->stream);
 }
 
+static void write_counter(struct trace *trace, const struct trace_span *span) {
+    double value;
+    memcpy(&value, &span->end_ns, sizeof value);
+    write_event_head(trace, "C", span->name, span->begin_ns, TRACE_ENGINE);
+    fprintf(trace->stream, ",\"args\":{\"value\":%.17g}}", value);
+}
+
 static void write_span(struct trace *trace, const struct trace_span *span) {
+    if (span->track == COUNTERS) {
+        write_counter(trace, span);
+        return;
+    }
     if (span->track != TRACE_READS) {
         write_event_head(trace, "X", span->name, span->begin_ns, span->track);
         fprintf(trace->stream, ",\"dur\":%.3f", (double)(span->end_ns - span->begin_ns) * 1e-3);
@@ -118,7 +132,7 @@ enum status trace_finish(struct trace *trace, struct error *error) {
 /* ---- recording ---- */
 
 static void keep(struct trace *trace, const struct trace_span *span) {
-    if (span->track > trace->track_max) trace->track_max = span->track;
+    if (span->track != COUNTERS && span->track > trace->track_max) trace->track_max = span->track;
     trace->spans[trace->span_count++] = *span;
 }
 
@@ -135,6 +149,12 @@ void trace_add(struct trace *trace, const struct trace_span *span) {
                                      .kv_head = TRACE_NONE,
                                      .chunk = TRACE_NONE,
                                      .count = TRACE_NONE});
+}
+
+void trace_count(struct trace *trace, const char *name, double value) {
+    struct trace_span counter = {.name = name, .begin_ns = clock_ns(), .track = COUNTERS};
+    memcpy(&counter.end_ns, &value, sizeof value);
+    trace_add(trace, &counter);
 }
 
 void trace_phase(struct trace *trace, const char *name, uint32_t layer) {

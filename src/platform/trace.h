@@ -9,6 +9,8 @@
  *              the engine for the disk (a full queue of requests)
  *   reads      requests of pages, asynchronous: from when they were submitted until the engine saw them arrive
  *
+ * and counters ("C"): figures of a step.
+ *
  * All of it is recorded on the engine's thread into a buffer of fixed size, which is written when it is full; the
  * timeline then shows a phase "trace".  With a NULL trace nothing is recorded: no clock is read, nothing is
  * allocated.  Times are the host's: on a device with a queue a phase is its launches.  Thread: the engine's.
@@ -57,6 +59,9 @@ enum status trace_finish(struct trace *trace, struct error *error) STATUS_CHECKE
 void trace_destroy(struct trace *trace); /* NULL allowed */
 
 void trace_add(struct trace *trace, const struct trace_span *span);
+
+/* A counter has this value from now on.  name: a literal. */
+void trace_count(struct trace *trace, const char *name, double value);
 
 /* From now on the engine is in this phase of a layer, until the next call; name NULL: in none.  Spans of compute
  * threads are named after it. */

@@ -1,6 +1,7 @@
 /* --trace of the real binary: valid JSON, spans that nest, reads that begin and end, all layers of all steps, waits in
  * their layers; and with KV on disk every page that was read, of a layer some of them asked for in the layer before.
- * How many of those were on their way while it computed is the disk's affair, and printed. */
+ * How many of those were on their way while it computed is the disk's affair, and printed.  Counters of what was reused
+ * are the figures of --json. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -60,7 +61,7 @@ static void add_event(struct timeline *timeline, const json_t *raw) {
     const char *name = json_string_value(json_object_get(raw, "name"));
     assert_non_null(kind);
     assert_non_null(name);
-    if (kind[0] == 'M') return;
+    if (kind[0] == 'M' || kind[0] == 'C') return;
     if (kind[0] == 'e') {
         end_read(timeline, raw);
         return;
@@ -258,6 +259,56 @@ static void expect_every_read(const struct timeline *timeline) {
     json_decref(root);
 }
 
+/* ---- what was reused ---- */
+
+struct counter {
+    size_t count;
+    double sum, max, weighted; /* weighted: by the values of another one */
+};
+
+static struct counter counter_of(const struct timeline *timeline, const char *name, const char *weight) {
+    struct counter counter = {0};
+    const json_t *list = json_object_get(timeline->root, "traceEvents");
+    double last_weight = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *raw = json_array_get(list, i);
+        const char *found = json_string_value(json_object_get(raw, "name"));
+        const double value = json_number_value(json_object_get(json_object_get(raw, "args"), "value"));
+        if (strcmp(json_string_value(json_object_get(raw, "ph")), "C") != 0) continue;
+        if (strcmp(found, weight) == 0) last_weight = value;
+        if (strcmp(found, name) != 0) continue;
+        counter.count++;
+        counter.sum += value;
+        counter.weighted += value * last_weight;
+        if (value > counter.max) counter.max = value;
+    }
+    return counter;
+}
+
+static double reuse_figure(const json_t *root, const char *name) {
+    const json_t *value = json_object_get(json_object_get(root, "reuse"), name);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static void expect_reuse(const struct timeline *timeline) {
+    static const char hits[] = "reuse: hits";
+    json_t *root = json_load_file(json_path, 0, NULL);
+    assert_non_null(root);
+    const double hit_count = reuse_figure(root, "hits"), mean = reuse_figure(root, "age_mean");
+    print_message("%.0f hits, %.0f misses, mean age %.2f\n", hit_count, reuse_figure(root, "misses"), mean);
+    assert_true(hit_count > 0 && reuse_figure(root, "misses") > 0 && mean > 1);
+    assert_true(counter_of(timeline, hits, hits).count >= TOKENS - 1);
+    assert_true(counter_of(timeline, hits, hits).sum == hit_count);
+    assert_true(counter_of(timeline, "reuse: misses", hits).sum == reuse_figure(root, "misses"));
+    assert_true(counter_of(timeline, "reuse: bytes kept", hits).sum == reuse_figure(root, "bytes_kept"));
+    assert_true(counter_of(timeline, "reuse: oldest", hits).max == reuse_figure(root, "age_max"));
+    const double weighted = counter_of(timeline, "reuse: mean age", hits).weighted / hit_count;
+    if (!(weighted > mean * (1 - 1e-9) && weighted < mean * (1 + 1e-9)))
+        fail_msg("mean age %.12g, --json has %.12g", weighted, mean);
+    json_decref(root);
+}
+
 /* ---- tests ---- */
 
 static void in_ram(void **state) {
@@ -323,6 +374,27 @@ static void reused_lists_are_counted(void **state) {
     assert_int_equal(hits, integer_of(reuse, "hits"));
     assert_int_equal(misses, integer_of(reuse, "misses"));
     json_decref(run);
+    timeline_free(&timeline);
+}
+
+/* In RAM, and from disk where the layer before decides. */
+static void what_is_reused_is_counted(void **state) {
+    (void)state;
+    static const char set[] = "reused=0,eta=0.2,power=0,age=9,dense=0,labels=speculated,speculate=next-layer";
+    TRACED("--preset", "clo", "--keep", "40%", "--set", set);
+    struct timeline timeline = timeline_read();
+    expect_nesting(&timeline);
+    expect_reuse(&timeline);
+    timeline_free(&timeline);
+    TRACED("--preset", "clo", "--keep", "40%", "--set", set, "--kv-disk", scratch_path("speculated.kv"),
+           "--kv-host", "4M");
+    timeline = timeline_read();
+    expect_nesting(&timeline);
+    expect_reuse(&timeline);
+    timeline_free(&timeline);
+    TRACED("--preset", "leoam");
+    timeline = timeline_read();
+    assert_int_equal(counter_of(&timeline, "reuse: hits", "").count, 0);
     timeline_free(&timeline);
 }
 
@@ -392,6 +464,7 @@ int main(void) {
         cmocka_unit_test(reads_run_while_the_layer_before_computes),
         cmocka_unit_test(choices_run_ahead),
         cmocka_unit_test(reused_lists_are_counted),
+        cmocka_unit_test(what_is_reused_is_counted),
         cmocka_unit_test(chat_has_one_too),
         cmocka_unit_test(a_long_run_is_written_on_the_way),
         cmocka_unit_test(what_cannot_be_written_is_said),
