@@ -4,7 +4,8 @@
 
 #include "kernels/matvec/matvec.h"
 
-void emulated_matvec_init_q8_avx512(struct matvec_kernels *kernels);
-void emulated_matvec_init_q4_0_avx512(struct matvec_kernels *kernels);
+void emulated_matvec_init_q8_32_avx512(struct matvec_kernels *kernels);
+void emulated_matvec_init_q45_k_avx512(struct matvec_kernels *kernels);
+void emulated_matvec_init_q6_k_avx512(struct matvec_kernels *kernels);
 
 #endif

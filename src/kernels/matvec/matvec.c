@@ -15,8 +15,9 @@ void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask) {
         matvec_init_q8_256_avx2(kernels);
     }
     if (mask & CPU_AVX512) {
-        matvec_init_q8_avx512(kernels);
-        matvec_init_q4_0_avx512(kernels);
+        matvec_init_q8_32_avx512(kernels);
+        matvec_init_q45_k_avx512(kernels);
+        matvec_init_q6_k_avx512(kernels);
     }
 #elif defined(__aarch64__)
     if (mask & CPU_NEON) {

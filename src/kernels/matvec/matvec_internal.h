@@ -16,9 +16,10 @@ enum { INPUT_GROUP = 256 }; /* elements per group of a prepared input; the last 
  * The numbers of the 8 blocks are in the order 0 2 4 6 1 3 5 7 (input_block_place), as two blocks in the halves of a
  * register become when four such registers are transposed.
  *
- * What is last is for Q4_0 on AVX-512, whose codes stay as they lie: four blocks a register, the first halves of blocks
- * and then the second; the sums of products start at -8 · (sum of q) in the first lane of a block's four; folded, they
- * are blocks 0 0 4 4 1 1 5 5 2 2 6 6 3 3 7 7. */
+ * What is last is for Q4_0, Q4_1 and Q8_0 on AVX-512, whose codes stay as they lie: four blocks a register, the first
+ * halves of blocks and then the second.  The sums of products start at a multiple of `starts`, which is
+ * -8 · (sum of q) in the first lane of a block's four.  Folded, they are blocks 0 0 4 4 1 1 5 5 2 2 6 6 3 3 7 7.
+ */
 struct input_q8_32 {
     int8_t q[INPUT_GROUP];
     int8_t turned[INPUT_GROUP];
@@ -29,20 +30,22 @@ struct input_q8_32 {
     int32_t sum8[8]; /* 8 · (sum of q) */
     int8_t halves[2][2][INPUT_GROUP / 4];
     int32_t starts[2][16];
-    float scales[16];
+    float scales[16], sums[16]; /* of these lanes */
 };
 
 /* The place of block b (0..7) in a group's numbers. */
 static inline size_t input_block_place(size_t b) { return b / 2 + b % 2 * 4; }
 
-/* Fills the members for Q4_0 on AVX-512 from the others. */
+/* Fills the members for AVX-512 from the others. */
 static inline void input_halves_fill(struct input_q8_32 *group) {
     for (size_t b = 0; b < 8; b++) {
         const size_t place = input_block_place(b);
         float *scale = group->scales + b % 4 * 4 + b / 4 * 2;
         memcpy(group->halves[b / 4][0] + b % 4 * 16, group->q + b * 32, 16);
         memcpy(group->halves[b / 4][1] + b % 4 * 16, group->q + b * 32 + 16, 16);
+        float *sum = group->sums + b % 4 * 4 + b / 4 * 2;
         scale[0] = scale[1] = group->scale[place];
+        sum[0] = sum[1] = group->sum[place];
         memset(group->starts[b / 4] + b % 4 * 4, 0, 4 * sizeof(int32_t));
         group->starts[b / 4][b % 4 * 4] = -group->sum8[place];
     }
@@ -61,10 +64,30 @@ struct input_q8_256 {
     float group_sum[2][8]; /* the same of the first and the second 16 of each block */
     int16_t sums[8][2];    /* of the first and the second 16 q of each block */
     int32_t sum16[8];      /* 16 · (sum of q) */
+    /* Q6_K on AVX-512: -32 · (the sum of each 4 q). */
+    int32_t start_4[INPUT_GROUP / 4];
     int8_t turned[INPUT_GROUP];
     /* Even blocks, odd ones: -32 · (sum of the q that a 16-bit lane meets in `turned`). */
     int16_t start[2][16];
+    /* Q4_K and Q5_K on AVX-512: even blocks and odd ones, first halves of each and second ones; -16 times (sum of q)
+     * in the first lane of a block's four; the numbers twice each, in the order of the file. */
+    int8_t halves[2][2][INPUT_GROUP / 4];
+    int32_t starts[2][16];
+    float lane_scale[16], lane_sum[16];
 };
+
+/* Fills the members for AVX-512 from the others. */
+static inline void input_256_halves_fill(struct input_q8_256 *group) {
+    memset(group->starts, 0, sizeof group->starts);
+    for (size_t b = 0; b < 8; b++) {
+        const size_t place = input_block_place(b);
+        memcpy(group->halves[b % 2][0] + b / 2 * 16, group->q + b * 32, 16);
+        memcpy(group->halves[b % 2][1] + b / 2 * 16, group->q + b * 32 + 16, 16);
+        group->lane_scale[2 * b] = group->lane_scale[2 * b + 1] = group->scale[place];
+        group->lane_sum[2 * b] = group->lane_sum[2 * b + 1] = group->sum[place];
+        group->starts[b % 2][b / 2 * 4] = -group->sum16[place];
+    }
+}
 
 /* The place of element i (0..255) of a group in `turned`. */
 static inline size_t input_turned_place(size_t i) {
@@ -79,8 +102,9 @@ void matvec_init_prepare_avx2(struct matvec_kernels *kernels);
 void matvec_init_plain_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
-void matvec_init_q8_avx512(struct matvec_kernels *kernels);
-void matvec_init_q4_0_avx512(struct matvec_kernels *kernels);
+void matvec_init_q8_32_avx512(struct matvec_kernels *kernels);
+void matvec_init_q45_k_avx512(struct matvec_kernels *kernels);
+void matvec_init_q6_k_avx512(struct matvec_kernels *kernels);
 void matvec_init_plain_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_dotprod(struct matvec_kernels *kernels); /* after the NEON ones */

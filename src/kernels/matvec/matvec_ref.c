@@ -79,12 +79,14 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
             *start = (int16_t)(*start - 32 * group->q[i]);
             group->sums[block][i / 16 % 2] = (int16_t)(group->sums[block][i / 16 % 2] + group->q[i]);
             group->sum16[block] += 16 * group->q[i];
+            group->start_4[i / 4] -= 32 * group->q[i];
         }
         for (size_t p = 0; p < 8; p++) {
             for (size_t g = 0; g < 2; g++)
                 group->group_sum[g][p] = group->scale[p] * (float)group->sums[p][g];
             group->sum[p] = group->scale[p] * (float)(group->sums[p][0] + group->sums[p][1]);
         }
+        input_256_halves_fill(group);
     }
 }
 

@@ -1,4 +1,0 @@
-#define LOAM_SIMDE
-#define matvec_init_q8_avx512 emulated_matvec_init_q8_avx512
-#include "kernels/matvec/matvec_q8_avx512.c"
-#include "matvec_emulated.h"
