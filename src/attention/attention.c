@@ -193,6 +193,13 @@ enum status attention_begin_layer(struct attention *attention, const struct atte
     return attention->tiered != NULL ? tiered_open_rows(attention->tiered, rows, error) : STATUS_OK;
 }
 
+/* The first failure of a step, which attention_end_layer returns. */
+static void note(struct attention *attention, enum status status, const struct error *error) {
+    if (status == STATUS_OK || attention->failed) return;
+    attention->failed = true;
+    attention->failure = *error;
+}
+
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     for (size_t i = 0; i < rows->item_count; i++) {
         struct attend_item *item = &rows->items[i];
@@ -207,10 +214,14 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                                                      .kv_head_count = rows->kv_head_count,
                                                                      .items = rows->items,
                                                                      .item_count = rows->item_count});
+    struct error error;
     if (attention->select == NULL) return;
     for (size_t i = 0; i < rows->item_count; i++)
-        kv_sequence_open_key_index(rows->sequences[i], stream, rows->layer_index,
-                                   rows->items[i].position_first);
+        note(attention,
+             kv_sequence_open_key_index(rows->sequences[i], stream, rows->layer_index,
+                                        rows->items[i].position_first,
+                                        rows->items[i].position_first + rows->items[i].row_count, &error),
+             &error);
     select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count);
     for (size_t i = 0; i < rows->item_count; i++)
         kv_sequence_keep_key_index(rows->sequences[i], stream, rows->layer_index,
@@ -425,9 +436,7 @@ void attention_attend(struct attention *attention, struct stream *stream,
     struct error error;
     enum status status = attend(attention, stream, layer, &error);
     expect_queries(attention, layer);
-    if (status == STATUS_OK || attention->failed) return;
-    attention->failed = true;
-    attention->failure = error;
+    note(attention, status, &error);
 }
 
 /* ---- end ---- */

@@ -212,7 +212,7 @@ static bool key_index_table(struct kv_sequence *sequence) {
     sequence->key_index = NULL;
     sequence->open_blocks = NULL;
     sequence->open_chunks = NULL;
-    memset(sequence->loaded, 0, sizeof sequence->loaded);
+    memset(sequence->places, 0, sizeof sequence->places);
     if (cache->key_index == NULL) return true;
     const size_t layers = config->key_index_on_disk ? key_index_places(config) : config->layer_count;
     if (!checked_multiply(layers * config->kv_head_count, sequence->column_capacity, &count)) return false;

@@ -62,6 +62,8 @@ struct kv_cache_config {
     /* With host_bytes: the blocks of full chunks lie in their documents alone.  In memory are those of the layer that
      * chooses and of the next one, and each layer's growing chunk (kv_key_index.c). */
     bool key_index_on_disk;
+    /* Building a block reads those of chunks before it, back to a multiple of so many; 0, 1: of none. */
+    size_t key_index_group;
     /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
      * everything.  buffer_bytes of it are the caller's own, for writing behind (0: there is no disk), and
      * scratch_bytes, for choosing; block_tokens: most rows of a sequence

@@ -44,6 +44,12 @@ struct kv_cache {
     struct kv_tier *tier;               /* the owner's */
 };
 
+/* With key_index_on_disk: blocks of layer layer_end - 1 (0: of none) are there, from chunk chunk_first on. */
+struct key_index_place {
+    size_t layer_end;
+    uint64_t chunk_first;
+};
+
 struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
@@ -57,9 +63,9 @@ struct kv_sequence {
                                    * [place][kv head][column_capacity], and: */
     uint8_t *open_blocks;  /* owned; [layer][kv head][key_index_bytes]: of the chunk that grows */
     uint64_t *open_chunks; /* owned; [layer]: which one that is */
-    size_t loaded[KV_KEY_INDEX_PLACES]; /* 1 + the layer whose blocks a place has, all of them; 0: of none */
-    struct sequence_pages *pages;       /* the chunk owner's */
-    struct inputs *inputs;              /* owned; NULL: none are kept */
+    struct key_index_place places[KV_KEY_INDEX_PLACES];
+    struct sequence_pages *pages; /* the chunk owner's */
+    struct inputs *inputs;        /* owned; NULL: none are kept */
 };
 
 /* Where the table of addresses has a chunk. */

@@ -329,6 +329,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     tier->failed = STATUS_OK;
     forget_chunks(sequence, 0);
     cut_sources(sequence, 0);
+    memset(sequence->places, 0, sizeof sequence->places); /* of other keys than those that come */
     sequence->length = sequence->pages->committed_tokens = 0;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
         sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =

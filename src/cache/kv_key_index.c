@@ -15,23 +15,13 @@ static uint8_t *open_block(const struct kv_sequence *sequence, size_t layer, siz
     return sequence->open_blocks + (layer * config->kv_head_count + head) * config->key_index_bytes;
 }
 
+static struct key_index_place *place_of(struct kv_sequence *sequence, size_t layer) {
+    return &sequence->places[kv_key_index_place(&sequence->cache->config, layer)];
+}
+
 static void *block_at(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     ASSERT(chunk < sequence->column_count);
     return kv_key_index_blocks(sequence, layer)[head * sequence->column_capacity + chunk];
-}
-
-void kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
-                                uint64_t position_first) {
-    const struct kv_cache *cache = sequence->cache;
-    if (!is_on_disk(sequence, layer_index)) return;
-    size_t *loaded = &sequence->loaded[kv_key_index_place(&cache->config, layer_index)];
-    if (*loaded != layer_index + 1) *loaded = 0;
-    if (position_first % KV_CHUNK_TOKENS == 0) return; /* a new chunk */
-    ASSERT(sequence->open_chunks[layer_index] == position_first / KV_CHUNK_TOKENS);
-    for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        cache->device->operations->copy(
-            stream, block_at(sequence, layer_index, head, position_first / KV_CHUNK_TOKENS),
-            open_block(sequence, layer_index, head), cache->config.key_index_bytes);
 }
 
 void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
@@ -69,43 +59,83 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
     return STATUS_OK;
 }
 
+/* Blocks [first, end) of full chunks of a layer to where the view shows them. */
+static enum status read_range(struct kv_sequence *sequence, size_t layer, uint64_t first, uint64_t end,
+                              struct error *error) {
+    void *const *blocks = kv_key_index_blocks(sequence, layer);
+    for (size_t i = 0; i < sequence->pages->source_count; i++) {
+        const struct page_source *source = &sequence->pages->sources[i];
+        const uint64_t from = source->chunk_first > first ? source->chunk_first : first,
+                       to = source->chunk_end < end ? source->chunk_end : end;
+        if (from < to)
+            TRY(read_blocks(sequence, source->document, layer, from, to, blocks + from,
+                            sequence->column_capacity, error));
+    }
+    return STATUS_OK;
+}
+
 /* Who chooses next, in this step or in the following one. */
 static size_t next_layer(const struct kv_cache_config *config, size_t layer) {
     return layer + 1 < config->layer_count ? layer + 1 : config->key_index_layer_first;
 }
 
-static enum status load_blocks(struct kv_sequence *sequence, size_t layer, struct error *error) {
+enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream,
+                                       size_t layer_index, uint64_t position_first, uint64_t position_end,
+                                       struct error *error) {
     const struct kv_cache *cache = sequence->cache;
-    const uint64_t closed = sequence->pages->written[layer], open = sequence->open_chunks[layer];
-    void *const *blocks = kv_key_index_blocks(sequence, layer);
+    if (!is_on_disk(sequence, layer_index)) return STATUS_OK;
+    struct key_index_place *place = place_of(sequence, layer_index);
+    const uint64_t chunk = position_first / KV_CHUNK_TOKENS,
+                   group = cache->config.key_index_group > 1 ? cache->config.key_index_group : 1,
+                   group_first = chunk - chunk % group;
+    if (place->layer_end != layer_index + 1) *place = (struct key_index_place){layer_index + 1, chunk};
+    if (place->chunk_first > chunk) place->chunk_first = chunk; /* after a cut */
+    if (place->chunk_first > group_first && position_end >= (group_first + group) * KV_CHUNK_TOKENS) {
+        TRY(cache->device->operations->stream_synchronize(stream, error));
+        TRY(read_range(sequence, layer_index, group_first, place->chunk_first, error));
+        place->chunk_first = group_first;
+    }
+    if (position_first % KV_CHUNK_TOKENS == 0) return STATUS_OK; /* a new chunk */
+    ASSERT(sequence->open_chunks[layer_index] == chunk);
+    for (size_t head = 0; head < cache->config.kv_head_count; head++)
+        cache->device->operations->copy(stream, block_at(sequence, layer_index, head, chunk),
+                                        open_block(sequence, layer_index, head),
+                                        cache->config.key_index_bytes);
+    return STATUS_OK;
+}
+
+static void prefetch_next(const struct kv_sequence *sequence, size_t layer, uint64_t chunk_end) {
+    const size_t next = next_layer(&sequence->cache->config, layer);
     for (size_t i = 0; i < sequence->pages->source_count; i++) {
         const struct page_source *source = &sequence->pages->sources[i];
-        const uint64_t end = source->chunk_end < closed ? source->chunk_end : closed;
-        if (source->chunk_first >= end) continue;
-        TRY(read_blocks(sequence, source->document, layer, source->chunk_first, end,
-                        blocks + source->chunk_first, sequence->column_capacity, error));
-        document_prefetch_key_index(source->document, next_layer(&cache->config, layer), source->chunk_first,
-                                    end - source->chunk_first);
+        const uint64_t end = source->chunk_end < chunk_end ? source->chunk_end : chunk_end;
+        if (source->chunk_first < end)
+            document_prefetch_key_index(source->document, next, source->chunk_first,
+                                        end - source->chunk_first);
     }
-    for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        if (open >= closed && open < sequence->column_count)
-            memcpy(block_at(sequence, layer, head, open), open_block(sequence, layer, head),
-                   cache->config.key_index_bytes);
-    return STATUS_OK;
 }
 
 enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
                                        size_t layer_index, struct error *error) {
     if (!is_on_disk(sequence, layer_index)) return STATUS_OK;
     struct kv_tier *tier = sequence->cache->tier;
-    size_t *loaded = &sequence->loaded[kv_key_index_place(&sequence->cache->config, layer_index)];
-    if (*loaded == layer_index + 1) return STATUS_OK;
-    const uint64_t began = clock_ns();
-    *loaded = 0;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct key_index_place *place = place_of(sequence, layer_index);
+    const uint64_t closed = sequence->pages->written[layer_index], open = sequence->open_chunks[layer_index];
+    const bool is_own = place->layer_end == layer_index + 1;
+    if (is_own && place->chunk_first == 0) return STATUS_OK;
+    const uint64_t began = clock_ns(),
+                   end = is_own && place->chunk_first < closed ? place->chunk_first : closed;
+    *place = (struct key_index_place){0};
     /* Blocks of chunks that grow may still be built. */
     TRY(sequence->cache->device->operations->stream_synchronize(stream, error));
-    TRY(load_blocks(sequence, layer_index, error));
-    *loaded = layer_index + 1;
+    TRY(read_range(sequence, layer_index, 0, end, error));
+    prefetch_next(sequence, layer_index, closed);
+    for (size_t head = 0; head < config->kv_head_count; head++)
+        if (open >= closed && open < sequence->column_count)
+            memcpy(block_at(sequence, layer_index, head, open), open_block(sequence, layer_index, head),
+                   config->key_index_bytes);
+    *place = (struct key_index_place){layer_index + 1, 0};
     tier->statistics.wait_ns += clock_ns() - began;
     return STATUS_OK;
 }

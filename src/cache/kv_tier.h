@@ -108,10 +108,12 @@ void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in 
  * slots are taken by what may not go. */
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) STATUS_CHECKED;
-/* With key_index_on_disk, around building the key index of a layer's rows [position_first, position_end): the blocks of
- * the chunk that grows come to where the view shows them, and are kept.  On the stream.  Nothing in other caches. */
-void kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
-                                uint64_t position_first);
+/* With key_index_on_disk, around building the key index of a layer's rows [position_first, position_end): the block of
+ * the chunk that grows, and those that it is built of, come to where the view shows them, and it is kept.  On the
+ * stream.  Nothing in other caches.  STATUS_DOCUMENT: damaged. */
+enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream,
+                                       size_t layer_index, uint64_t position_first, uint64_t position_end,
+                                       struct error *error) STATUS_CHECKED;
 void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
                                 uint64_t position_end);
 /* The layer's key index is in memory, all of it, until a layer but the next one is loaded or appended to.  stream: on

@@ -52,7 +52,8 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
     struct attend_item item = {.view = kv_sequence_view(sequence, layer_index),
                                .row_count = row_count,
                                .position_first = position_first};
-    kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first);
+    TRY(kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first,
+                                   position_first + row_count, error));
     select_append(engine->select, engine->stream, layer_index, &item, 1);
     kv_sequence_keep_key_index(sequence, engine->stream, layer_index, position_first + row_count);
     return engine->model->device->operations->stream_synchronize(engine->stream, error);

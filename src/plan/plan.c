@@ -45,13 +45,16 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
     return STATUS_OK;
 }
 
-/* Nodes above a chunk, and codes by a codebook, are built of several chunks' blocks, which must then be in memory. */
+/* Codes by a codebook are built of many chunks' blocks, which must then be in memory. */
 static bool key_index_may_leave(const struct plan *plan) {
-    const struct select_options *select = &plan->select;
+    const struct select_method *method = plan->select.method;
+    return plan->disk_directory != NULL && method != NULL && method != &select_product;
+}
+
+/* Nodes above a chunk are built of those of its chunks. */
+static size_t key_index_group(const struct select_options *select) {
     const bool is_searched = select->take == 0 || select->take == select->leaf;
-    if (plan->disk_directory == NULL || select->method == NULL || select->method == &select_product)
-        return false;
-    return select->method != &select_tree || select->leaf == KV_CHUNK_TOKENS || !is_searched;
+    return select->method == &select_tree && select->leaf < KV_CHUNK_TOKENS && is_searched ? TREE_RUN_CHUNKS : 1;
 }
 
 static enum status check_select(const struct plan *plan, struct error *error) {
@@ -62,9 +65,8 @@ static enum status check_select(const struct plan *plan, struct error *error) {
                          "--set key_index=disk: where the key index lies is a question with --kv-disk only");
     if (plan->key_index == PLAN_KEY_INDEX_DISK && !key_index_may_leave(plan))
         return error_set(error, STATUS_UNSUPPORTED,
-                         "key_index=disk with select=%s: its key index is built of that of other chunks%s",
-                         method->name,
-                         method == &select_tree ? "; leaf=64 and take=64 have it of each alone" : "");
+                         "key_index=disk with select=%s: its key index is built of that of all chunks before",
+                         method->name);
     if (method->reads_keys && plan->k_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
                          method->name);
@@ -197,6 +199,7 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM)
         return;
     const uint64_t in_ram = kv_tier_bytes_min(cache);
+    cache->key_index_group = key_index_group(&plan->select);
     cache->key_index_on_disk = true;
     if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
     cache->key_index_on_disk =

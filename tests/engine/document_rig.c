@@ -106,8 +106,8 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     }
     if (pages == RIG_INDEX_APART) {
         rig->options.key_index = PLAN_KEY_INDEX_DISK;
-        rig->options.select.leaf = KV_CHUNK_TOKENS;
-        rig->options.select.keep.tokens = 208; /* a leaf beside the window: one is chosen */
+        rig->options.select.leaf = 16;
+        rig->options.select.keep.tokens = 208; /* leaves beside the window: some are chosen */
     }
     assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
               error);

@@ -29,7 +29,7 @@ enum rig_prompt {
 enum rig_pages {
     RIG_ROWS,        /* in f16 */
     RIG_MIXED,       /* half of the first layer's in 4 bits and all of the others' */
-    RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 64 tokens */
+    RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 16 tokens */
 };
 
 struct document_rig {
