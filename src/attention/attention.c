@@ -239,40 +239,17 @@ static enum status attend_everything(struct attention *attention, struct stream 
     return STATUS_OK;
 }
 
-/* before: the counts of reuse before this choice. */
-static void trace_choice(const struct attention *attention, size_t layer_index, uint64_t began_ns,
-                         const struct reuse_counts *before) {
-    const struct reuse_counts *reuse = &attention->choice.statistics.reuse;
-    const uint64_t hits = reuse->hits - before->hits;
-    if (attention->options.trace == NULL) return;
-    trace_add(attention->options.trace,
-              &(struct trace_span){
-                  .name = "choose",
-                  .begin_ns = began_ns,
-                  .end_ns = clock_ns(),
-                  .track = TRACE_CHOICE,
-                  .layer = (uint32_t)layer_index,
-                  .kv_head = TRACE_NONE,
-                  .chunk = TRACE_NONE,
-                  .count = (uint32_t)attention->choice.chosen_count,
-                  .has_lists = attention->reuse != NULL,
-                  .lists = {.hits = (uint32_t)hits,
-                            .misses = (uint32_t)(reuse->misses - before->misses),
-                            .rows = (uint32_t)(reuse->rows - before->rows),
-                            .age = hits > 0 ? (uint32_t)((reuse->age_sum - before->age_sum) / hits) : 0}});
-}
-
 static enum status choose(struct attention *attention, struct stream *stream,
                           const struct attention_layer *layer, struct error *error) {
     struct choice *choice = &attention->choice;
+    struct trace *trace = attention->options.trace;
     struct attend_operation operation = layer->operation;
     const struct choice_query query = {.layer_index = layer->index,
                                        .operation = &operation,
                                        .rules = layer->rules,
                                        .sequences = layer->sequences,
                                        .attends_next = attention->tiered == NULL};
-    const struct reuse_counts before = choice->statistics.reuse;
-    uint64_t began = trace_clock(attention->options.trace);
+    uint64_t began = trace_clock(trace);
     if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))
         return STATUS_OK;
     if (attention->reuse != NULL) {
@@ -283,11 +260,18 @@ static enum status choose(struct attention *attention, struct stream *stream,
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
-    if (attention->tiered == NULL && attention->reuse == NULL) return STATUS_OK;
+    if (attention->tiered == NULL) return STATUS_OK;
     /* The host reads the lists. */
-    if (attention->tiered != NULL && !choice->everything)
-        TRY(attention->device->operations->stream_synchronize(stream, error));
-    trace_choice(attention, layer->index, began, &before);
+    if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
+    if (trace == NULL) return STATUS_OK;
+    trace_add(trace, &(struct trace_span){.name = "choose",
+                                          .begin_ns = began,
+                                          .end_ns = clock_ns(),
+                                          .track = TRACE_CHOICE,
+                                          .layer = (uint32_t)layer->index,
+                                          .kv_head = TRACE_NONE,
+                                          .chunk = TRACE_NONE,
+                                          .count = (uint32_t)choice->chosen_count});
     return STATUS_OK;
 }
 

@@ -51,15 +51,7 @@ static void write_figures(struct trace *trace, const struct trace_span *span) {
         const char *name;
         uint32_t value;
     } figures[] = {
-        {"layer", span->layer},
-        {"kv_head", span->kv_head},
-        {"chunk", span->chunk},
-        {"count", span->count},
-        {"reuse_hits", span->has_lists ? span->lists.hits : TRACE_NONE},
-        {"reuse_misses", span->has_lists ? span->lists.misses : TRACE_NONE},
-        {"reuse_rows", span->has_lists ? span->lists.rows : TRACE_NONE},
-        {"reuse_age", span->has_lists ? span->lists.age : TRACE_NONE},
-    };
+        {"layer", span->layer}, {"kv_head", span->kv_head}, {"chunk", span->chunk}, {"count", span->count}};
     const char *separator = ",\"args\":{";
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
         if (figures[i].value == TRACE_NONE) continue;

@@ -3,8 +3,7 @@
  *
  *   engine     steps, in them layers, in them phases (project, attend, output, feed-forward, store)
  *   thread N   what compute thread N was busy with, a span per pool_run, named after the phase
- *   choice     selection by key index, for this layer and ("choose next layer") for the next; with lists that are
- *              reused from step to step: how many were taken and how many were chosen
+ *   choice     selection by key index, for this layer and ("choose next layer") for the next
  *   waits      per KV head: nothing could be computed until its chunks were there; and other waits of
  *              the engine for the disk (a full queue of requests)
  *   reads      requests of pages, asynchronous: from when they were submitted until the engine saw them arrive
@@ -18,7 +17,6 @@
 #ifndef LOAM_PLATFORM_TRACE_H
 #define LOAM_PLATFORM_TRACE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,12 +40,6 @@ struct trace_span {
     uint64_t begin_ns, end_ns; /* of clock_ns */
     uint32_t track;
     uint32_t layer, kv_head, chunk, count; /* TRACE_NONE: not said; count: pages, rows */
-    bool has_lists;
-    struct trace_lists {       /* said where has_lists, of KV heads (attention/reuse.h) */
-        uint32_t hits, misses; /* lists that were taken, and chosen */
-        uint32_t rows;         /* of the lists that were taken: their K and V need not move */
-        uint32_t age;          /* tokens since they were chosen, on average */
-    } lists;
 };
 
 struct trace;

@@ -351,32 +351,6 @@ static void choices_run_ahead(void **state) {
     timeline_free(&timeline);
 }
 
-/* What steps took of earlier lists is what the run says of itself, and no list is older than it may be. */
-static void reused_lists_are_counted(void **state) {
-    (void)state;
-    TRACED("--preset", "clo", "--keep", "40%", "--set", "eta=0.2,power=0,reused=0,age=6,dense=0", "--kv-disk",
-           scratch_path("clo.kv"), "--kv-host", "8M");
-    struct timeline timeline = timeline_read();
-    json_t *events = json_object_get(timeline.root, "traceEvents"), *event;
-    json_int_t hits = 0, misses = 0;
-    size_t i;
-    json_array_foreach(events, i, event) {
-        const json_t *figures = json_object_get(event, "args");
-        if (strcmp(json_string_value(json_object_get(event, "name")), "choose") != 0) continue;
-        hits += integer_of(figures, "reuse_hits");
-        misses += integer_of(figures, "reuse_misses");
-        assert_in_range(integer_of(figures, "reuse_age"), 0, 6);
-        assert_true((integer_of(figures, "reuse_rows") > 0) == (integer_of(figures, "reuse_hits") > 0));
-    }
-    json_t *run = json_load_file(json_path, 0, NULL);
-    const json_t *reuse = json_object_get(run, "reuse");
-    assert_true(hits > 0 && misses > 0);
-    assert_int_equal(hits, integer_of(reuse, "hits"));
-    assert_int_equal(misses, integer_of(reuse, "misses"));
-    json_decref(run);
-    timeline_free(&timeline);
-}
-
 /* In RAM, and from disk where the layer before decides. */
 static void what_is_reused_is_counted(void **state) {
     (void)state;
@@ -463,7 +437,6 @@ int main(void) {
         cmocka_unit_test(in_ram),
         cmocka_unit_test(reads_run_while_the_layer_before_computes),
         cmocka_unit_test(choices_run_ahead),
-        cmocka_unit_test(reused_lists_are_counted),
         cmocka_unit_test(what_is_reused_is_counted),
         cmocka_unit_test(chat_has_one_too),
         cmocka_unit_test(a_long_run_is_written_on_the_way),
