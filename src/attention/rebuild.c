@@ -12,6 +12,7 @@ enum {
     TRIAL_CHUNKS = TILE_CHUNKS, /* computed again where no rate is known yet */
 };
 static const double REMEMBERED = 0.9; /* of what was measured before, from layer to layer */
+static const double GAIN_MIN = 0.9;   /* of the time beside: a smaller gain may be what the rates miss */
 static const double WAIT_MIN =
     0.05; /* of a layer's time: less is no sign that the link was what it waited for */
 
@@ -175,7 +176,7 @@ static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_ru
     const struct split split = split_choose(&question);
     const double other = rebuild->besides.amount > 0 ? rebuild->besides.seconds / rebuild->besides.amount : 0;
     const double beside = other > split.seconds_without ? other : split.seconds_without; /* prefetched */
-    return split.seconds + other < beside ? split.tokens / KV_CHUNK_TOKENS : 0;
+    return split.seconds + other < GAIN_MIN * beside ? split.tokens / KV_CHUNK_TOKENS : 0;
 }
 
 /* Which chunks of the layer, into *plan; how many its heads lack in RAM, or 0 where nothing can be computed again. */

@@ -10,7 +10,7 @@
  *   view     what a head attends to: the workspace's chunks in place of those that were not read
  *
  * While a layer is rebuilt nothing is prefetched for it, which costs what else a layer computes.  So it is rebuilt only
- * where that takes less than reading all of it beside that computation.
+ * where that takes a tenth less than reading all of it beside that computation.
  *
  * So attention sees one context, in ranges that follow from lengths alone.  The rows have the bits of the stored ones:
  * the operations and their order are those of the step that stored them, whose sums do not depend on how many rows go
