@@ -56,7 +56,7 @@ def table(options):
     rows = read_rows(options.lines)
     out = csv.writer(open(options.csv, "w", newline="") if options.csv else sys.stdout, lineterminator="\n")
     out.writerow("length,preset,windows,tokens,kld,kld_error,difference,difference_error,ln_ppl_ratio,same_top,"
-                 "disk_bytes_per_token,hits".split(","))
+                 "disk_bytes_per_token,hits,lists_reused".split(","))
     for (length, preset), windows in sorted(rows.items()):
         values = list(windows.values())
         kld, error = mean_and_error([row["kld"] for row in values])
@@ -66,11 +66,13 @@ def table(options):
         ratio = sum(math.log(row["perplexity"] / row["perplexity_base"]) for row in values) / len(values)
         decoded = sum(row.get("decoded_tokens", 0) for row in values)
         wanted = sum(row.get("hits", 0) + row.get("misses", 0) for row in values)
+        lists = sum(row.get("lists_reused", 0) + row.get("lists_chosen", 0) for row in values)
         out.writerow([length, preset, len(values), sum(row["tokens"] for row in values), f"{kld:.5f}", f"{error:.5f}",
                       f"{difference:.5f}" if pairs else "", f"{difference_error:.5f}" if pairs else "",
                       f"{ratio:.4f}", f"{sum(row['same_top'] for row in values) / len(values):.4f}",
                       sum(row["disk_bytes"] for row in values) // decoded if decoded else "",
-                      f"{sum(row['hits'] for row in values) / wanted:.4f}" if wanted else ""])
+                      f"{sum(row['hits'] for row in values) / wanted:.4f}" if wanted else "",
+                      f"{sum(row.get('lists_reused', 0) for row in values) / lists:.4f}" if lists else ""])
 
 
 def read_recall(paths):

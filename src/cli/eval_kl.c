@@ -149,6 +149,10 @@ static enum status read_preset(void *context, const struct eval_place *place, si
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
     json_t *line = figures_json(run, preset, place->length, &run->window);
     json_add_uint(line, "window", run->reader.windows_done);
+    if (ended.reuse.hits + ended.reuse.misses > 0) {
+        json_add_uint(line, "lists_reused", ended.reuse.hits - began.reuse.hits);
+        json_add_uint(line, "lists_chosen", ended.reuse.misses - began.reuse.misses);
+    }
     if (evaluation->tiers.used) add_window_work(line, &before, work);
     return evaluation_line(evaluation, line, error);
 }
