@@ -82,17 +82,20 @@ FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const
 }
 
 /* scores[head][0 .. 8) = q . k over the rows of a block, the first one at `base`; register i of a head's four has rows
- * i and i + 4. */
+ * i and i + 4.  The lines of the next step from byte `ask` on are prefetched a few at a time. */
 FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const struct decode_rows *k,
-                              const uint8_t *base, const float *scales, const float *q, size_t q_stride,
-                              float *scores) {
+                              const uint8_t *base, size_t ask, const float *scales, const float *q,
+                              size_t q_stride, float *scores) {
     floats sum[16];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
+    const size_t part_bytes =
+        KV_BLOCK_TOKENS * width * (type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t)); /* of all rows */
     FLOATS_UNROLL
     for (size_t i = 0; i < heads * 4; i++) sum[i] = floats_set(0);
     for (size_t part = 0; part < k->dimension; part += width) {
         floats scale[4];
+        decode_ask(k->next, ask + part / width * part_bytes, part_bytes);
         FLOATS_UNROLL
         for (size_t r = 0; r < 4; r++) {
             const float *own = scales + r * scale_count + part / KV_SCALE_GROUP;
@@ -127,9 +130,8 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const
 /* The 8 rows of a block, from `row` on. */
 FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k,
                                size_t row, const float *q, size_t q_stride, float *scores) {
-    decode_ask(k->next, row * k->row_bytes, KV_BLOCK_TOKENS * k->row_bytes);
-    score_tile(type, heads, k, decode_row(k, row), k->scales + row * (k->dimension / KV_SCALE_GROUP), q,
-               q_stride, scores + row);
+    score_tile(type, heads, k, decode_row(k, row), row * k->row_bytes,
+               k->scales + row * (k->dimension / KV_SCALE_GROUP), q, q_stride, scores + row);
 }
 #else
 /* scores[head][0 .. row_count) = q . k over consecutive rows of a block, the first one at `base` */
