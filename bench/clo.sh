@@ -10,7 +10,7 @@
 #   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  A model
 #           without a calibration holds every head to eta 0.8
 #
-# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV.  speed and replay want a quiet machine.
+# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; ROUNDS: of speed and replay (3).  speed and replay want a quiet machine.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,15p' "$0"; exit 2; }
 mode=$1 model=$2
@@ -33,7 +33,7 @@ tiers() { # DEPTH BUDGET OPTION...: every way reads the same selection
   [ "$mode" = replay ] || ways="$ways,infinigen:10%" # which needs a calibration
   for page in 16 64; do
     bench/tiers.py decode --loam "$loam" --model "$model" --depth "$depth" --kv-host "$host" --folder "$disk" \
-      --csv "$out/$mode.csv" --presets "$(echo "$ways" | sed "s/page=P/page=$page/g")" "$@"
+      --rounds "${ROUNDS:-3}" --csv "$out/$mode.csv" --presets "$(echo "$ways" | sed "s/page=P/page=$page/g")" "$@"
   done
 }
 case $mode in
