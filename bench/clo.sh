@@ -13,7 +13,7 @@
 # LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; ROUNDS: of speed and replay
 # (3), which want a quiet machine.
 set -eu
-[ $# -ge 3 ] || { sed -n '2,16p' "$0"; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,14p' "$0"; exit 2; }
 mode=$1 model=$2
 shift 2
 loam=${LOAM:-build/release/loam} out=${OUT:-.} disk=${DISK:-kv}
@@ -57,5 +57,5 @@ speed) tiers 8000 1/8 --rows text --text "$1" ;;
 replay)
   tiers 32768 128M --rows recorded --recording "$1" --steps 24
   tiers 131072 512M --rows recorded --recording "$1" --steps 16 ;;
-*) sed -n '2,16p' "$0"; exit 2 ;;
+*) sed -n '2,14p' "$0"; exit 2 ;;
 esac
