@@ -47,7 +47,7 @@ static void is_the_best_of_all(void **state) {
         capped += split.tokens > 0 && split.tokens == most;
         inside += split.tokens > 0 && split.tokens < most;
     }
-    assert_true(none > ROUNDS / 20 && inside > ROUNDS / 20 && capped > ROUNDS / 20); /* all came up */
+    assert_met(none > ROUNDS / 20 && inside > ROUNDS / 20 && capped > ROUNDS / 20); /* all came up */
 }
 
 /* Inputs of half the bytes of KV; the link takes 2 us for a token's KV, computing takes 2 us: half and half by row.  By
