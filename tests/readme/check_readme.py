@@ -60,13 +60,17 @@ def main():
     folder, failures = tempfile.mkdtemp(prefix="loam-readme-"), 0
     environment = {**os.environ, "PATH": os.path.dirname(loam) + os.pathsep + os.environ["PATH"], "LOAM_ARG_N_PREDICT": "8"}
     try:
-        print("model:", os.path.basename(fill(folder, source)))
+        model = os.path.basename(fill(folder, source))
+        print("model:", model)
         failures += not compiles(readme, source, folder)
         for command in found:
             if command.startswith("./do "):
                 code, said = (0, "") if command.split("#")[0].strip() in known else (1, "./do help does not list it")
             else:
-                done = subprocess.run(command, shell=True, cwd=folder, env=environment, input="Who is it?\n", text=True,
+                more = {}
+                if model == "loam-nano.gguf" and command.startswith("loam chat"):
+                    more["LOAM_ARG_CHAT_TEMPLATE"] = "llama2"  # a reader's model has one
+                done = subprocess.run(command, shell=True, cwd=folder, env={**environment, **more}, input="Who is it?\n", text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
                 code, said = done.returncode, done.stdout
             print("ok  " if code == 0 else f"FAIL ({code})", command)
