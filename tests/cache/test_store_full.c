@@ -3,6 +3,8 @@
 #include "testing.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,14 +19,14 @@ enum { BEFORE_TOKENS = 64 * 2 + 5, COMMITTED = 64 * 3 + 7, ALL_TOKENS = 64 * 20 
 struct small_disk {
     struct io_faults faults;
     struct fault_plan catalog;
-    unsigned writes_left;  /* of page files, before it is full */
-    bool frees;            /* cutting and removing files of documents frees space */
-    _Atomic bool is_empty; /* it did */
+    _Atomic int writes_left; /* of page files, before it is full: several threads write */
+    bool frees;              /* cutting and removing files of documents frees space */
+    _Atomic bool is_empty;   /* it did */
 };
 
 static void set_full(struct small_disk *disk, bool full) {
     disk->is_empty = !full;
-    disk->writes_left = full ? 0 : UINT32_MAX;
+    disk->writes_left = full ? 0 : INT_MAX;
     disk->catalog.kind = full ? FAULT_ENOSPC : FAULT_NONE;
 }
 
@@ -33,16 +35,15 @@ static struct io_fault decide(void *context, enum io_call call, const char *path
     struct small_disk *disk = context;
     (void)path, (void)offset, (void)bytes;
     if ((call == IO_CALL_TRUNCATE || call == IO_CALL_REMOVE) && disk->frees) set_full(disk, false);
-    if (call == IO_CALL_WRITE && disk->writes_left == 0 && !disk->is_empty) {
+    if (call == IO_CALL_WRITE && atomic_fetch_sub(&disk->writes_left, 1) <= 0 && !disk->is_empty) {
         disk->catalog.kind = FAULT_ENOSPC;
         return (struct io_fault){ENOSPC, SIZE_MAX};
     }
-    if (call == IO_CALL_WRITE) disk->writes_left--;
     return (struct io_fault){0, SIZE_MAX};
 }
 
 /* Writes of the catalog fail if those of pages do. */
-static void disk_init(struct small_disk *disk, unsigned writes, bool frees) {
+static void disk_init(struct small_disk *disk, int writes, bool frees) {
     *disk = (struct small_disk){.faults = {disk, decide}, .writes_left = writes, .frees = frees};
     fault_plan_init(&disk->catalog, writes == 0 ? FAULT_ENOSPC : FAULT_NONE, 0, true, 1U << IO_CALL_WRITE);
     faulty_vfs_use(&disk->catalog);
@@ -96,6 +97,15 @@ static uint64_t size_of(const struct scratch *scratch, uint64_t id) {
     return stat(path, &info) == 0 ? (uint64_t)info.st_size : 0;
 }
 
+/* Blocks that the file of pages takes, in bytes. */
+static uint64_t space_of(const struct scratch *scratch, uint64_t id) {
+    char path[256];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%llu.pages", scratch->path, (unsigned long long)id);
+    assert_int_equal(stat(path, &info), 0);
+    return (uint64_t)info.st_blocks * 512;
+}
+
 static void count_document(void *context, const struct document_info *info) {
     (void)info;
     ++*(size_t *)context;
@@ -137,7 +147,7 @@ static void what_was_begun_is_given_back(void **state) {
         struct scratch scratch;
         struct small_disk disk;
         folder_init(&scratch);
-        disk_init(&disk, UINT32_MAX, true);
+        disk_init(&disk, INT_MAX, true);
         struct store *store = open_on(&disk, scratch.path);
         const uint64_t id = fill(&disk, store, commits > 0 ? COMMITTED : 0);
         assert_true(disk.is_empty);
@@ -151,6 +161,46 @@ static void what_was_begun_is_given_back(void **state) {
     }
 }
 
+/* Pages of the segment that the last commit ends in, and its tail's successor: the file does not end behind them. */
+static void what_was_begun_within_a_segment_too(void **state) {
+    (void)state;
+    static const uint64_t ends[][2] = {
+        {64 * 3 + 7, 64 * 9 + 5}, {64 * 3 + 7, 64 * 3 + 9}, {64 * 3, 64 * 9}, {7, 9}, {7, 64}};
+    struct sample sample = sample_make(2);
+    sample.layout.key_index_bytes = 0; /* every write is one of the file */
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        for (int writes = 1; writes < 4; writes++) {
+            const struct document_description description = {&sample.model, &sample.layout, "new",
+                                                             ALL_TOKENS};
+            struct scratch scratch;
+            struct small_disk disk;
+            struct document *document;
+            struct error error;
+            scratch_create(&scratch, SCRATCH_MEMORY);
+            disk_init(&disk, INT_MAX, false);
+            struct store *store = open_on(&disk, scratch.path);
+            assert_ok(document_create(&document, store, &description, &error), error);
+            assert_ok(sample_write(&sample, document, 0, ends[i][0], NULL, &error), error);
+            assert_ok(document_flush(document, &error), error);
+            const uint64_t id = document_id(document), before = space_of(&scratch, id);
+            disk.writes_left = writes;
+            enum status status = sample_write(&sample, document, ends[i][0], ends[i][1], NULL, &error);
+            assert_int_equal(document_flush(document, &error), STATUS_IO); /* once nothing is under way */
+            (void)status;
+            assert_true(space_of(&scratch, id) > before);
+            disk_init(&disk, INT_MAX, false);
+            document_close(document);
+            if (space_of(&scratch, id) != before)
+                fail_msg("%llu tokens, then %d writes up to %llu: %llu bytes, %llu before",
+                         (unsigned long long)ends[i][0], writes, (unsigned long long)ends[i][1],
+                         (unsigned long long)space_of(&scratch, id), (unsigned long long)before);
+            assert_int_equal(reused(store, &sample, ALL_TOKENS), ends[i][0] < 64 ? 0 : ends[i][0]);
+            store_close(store);
+            faulty_vfs_use(NULL);
+            scratch_destroy(&scratch);
+        }
+}
+
 /* Another program filled the disk, so cutting does not help.  The reservation is freed, and everything saved is read.
  */
 static void a_full_disk_is_read(void **state) {
@@ -159,7 +209,7 @@ static void a_full_disk_is_read(void **state) {
     struct scratch scratch;
     struct small_disk disk;
     folder_init(&scratch);
-    disk_init(&disk, UINT32_MAX, false);
+    disk_init(&disk, INT_MAX, false);
     struct store *store = open_on(&disk, scratch.path);
     const uint64_t id = fill(&disk, store, 0);
     assert_int_equal(size_of(&scratch, id), 0);
@@ -172,7 +222,7 @@ static void a_full_disk_is_read(void **state) {
         assert_int_equal(reused(store, &sample, ALL_TOKENS), 0);
         store_close(store);
     }
-    disk_init(&disk, UINT32_MAX, false); /* room again */
+    disk_init(&disk, INT_MAX, false); /* room again */
     store = open_on(&disk, scratch.path);
     assert_int_equal(document_count(store), 1);
     assert_int_equal(reused(store, &before, 1000), BEFORE_TOKENS);
@@ -266,9 +316,10 @@ static void empty_files_go_without_a_word(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_begun_is_given_back),  cmocka_unit_test(a_full_disk_is_read),
-        cmocka_unit_test(opening_writes_nothing),        cmocka_unit_test(a_document_is_removed),
-        cmocka_unit_test(empty_files_go_without_a_word), cmocka_unit_test(a_folder_that_goes_is_named),
+        cmocka_unit_test(what_was_begun_is_given_back), cmocka_unit_test(what_was_begun_within_a_segment_too),
+        cmocka_unit_test(a_full_disk_is_read),          cmocka_unit_test(opening_writes_nothing),
+        cmocka_unit_test(a_document_is_removed),        cmocka_unit_test(empty_files_go_without_a_word),
+        cmocka_unit_test(a_folder_that_goes_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

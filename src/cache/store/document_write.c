@@ -178,7 +178,8 @@ static enum status give_back(struct document *document, bool *forget) {
     if (row.generation > 0) TRY(is_copy(document, &row, &copy));
     *forget = row.generation == 0 || copy;
     if (copy) return catalog_remove(&store->catalog, row.id, NULL);
-    return document_give_back(store, &row, &document->geometry, &document->pages, &document->key_index, NULL);
+    return document_give_back(store, &row, &document->geometry, &document->pages, &document->key_index,
+                              document->tail_tokens > row.token_count, NULL);
 }
 
 /* Gives back what was not committed: as well as it can, the next store_open does the rest. */

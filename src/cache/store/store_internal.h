@@ -236,10 +236,12 @@ enum status store_check_space(struct store *store, uint64_t needed, struct error
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
 /* Inside a transaction, with the writer's lock.  Gives back what lies behind the last commit and lowers the
  * reservation; without a commit the files become empty and the rows go; after the transaction the files may.
+ * tail_begun: a tail may have been written for the next commit.  It lies where the tail of the commit before lay, which
+ * others may still read, so its place is given back only then.
  * STATUS_DOCUMENT, and nothing was changed: the commits are not those of the row. */
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *key_index, struct error *error)
-    STATUS_CHECKED;
+                               struct io_file *pages, struct io_file *key_index, bool tail_begun,
+                               struct error *error) STATUS_CHECKED;
 
 /* document.c */
 enum status document_allocate(struct document **document, struct store *store,

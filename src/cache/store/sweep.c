@@ -28,7 +28,8 @@ enum { DEAD_WRITER_MILLISECONDS = 1000 }; /* other processes wait for our transa
 
 /* Giving back */
 
-/* The hole from each committed run's end to the end of its place in the last segment, and all behind it. */
+/* The hole from each committed run's end to the end of its place in the last segment: what lies there was not
+ * committed, and the file may end before it or behind it. */
 static void punch_behind(struct io_file *file, const struct geometry *geometry, uint64_t chunks,
                          uint64_t (*offset)(const struct geometry *geometry, size_t layer, size_t kv_head,
                                             uint64_t chunk),
@@ -50,16 +51,22 @@ static size_t key_index_entry_bytes(const struct geometry *geometry, size_t laye
     return geometry->key_index_bytes;
 }
 
+/* The place of the next commit's tail. */
+static void punch_tail(struct io_file *pages, const struct geometry *geometry, uint64_t generation) {
+    io_file_punch(pages, tail_offset(geometry, generation + 1, 0, 0),
+                  geometry->chunk_pages * geometry->tail_page_bytes);
+}
+
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                        struct io_file *pages, struct io_file *key_index, struct error *error) {
+                        struct io_file *pages, struct io_file *key_index, bool tail_begun,
+                        struct error *error) {
     uint64_t chunks = chunks_full(row->token_count),
              end = pages_end(geometry, row->token_count, row->generation);
     uint64_t size;
     TRY(io_file_size(pages, &size, error));
-    if (size > end) {
-        TRY(io_file_truncate(pages, end, error));
-        punch_behind(pages, geometry, chunks, page_offset, page_padded_bytes);
-    }
+    if (size > end) TRY(io_file_truncate(pages, end, error));
+    punch_behind(pages, geometry, chunks, page_offset, page_padded_bytes);
+    if (tail_begun) punch_tail(pages, geometry, row->generation);
     TRY(io_file_size(key_index, &size, error));
     end = key_index_end(geometry, row->token_count);
     if (size > end) TRY(io_file_truncate(key_index, end, error));
@@ -76,10 +83,11 @@ static enum status see_intact(void *context, const struct commit_row *commit, st
 }
 
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *key_index, struct error *error) {
+                               struct io_file *pages, struct io_file *key_index, bool tail_begun,
+                               struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
-    if (row->generation > 0) return trim(store, row, geometry, pages, key_index, error);
+    if (row->generation > 0) return trim(store, row, geometry, pages, key_index, tail_begun, error);
     /* Cut first: on a full disk only then the catalog has space for its journal. */
     if (pages != NULL) TRY(io_file_truncate(pages, 0, error));
     if (key_index != NULL) TRY(io_file_truncate(key_index, 0, error));
@@ -137,7 +145,7 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
     geometry_init(&geometry, layout);
     TRY(check(sweep, error));
     if (!sweep->sound) return STATUS_OK;
-    enum status status = document_give_back(sweep->store, row, &geometry, pages, key_index, &why);
+    enum status status = document_give_back(sweep->store, row, &geometry, pages, key_index, true, &why);
     if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
     if (status == STATUS_IO &&
         !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
