@@ -50,6 +50,12 @@ static inline bool test_takes(uint64_t seed, uint64_t round) {
     return round % test_divisor() == seed % test_divisor();
 }
 
+/* Whether it has the next of this program's independent cases. */
+static inline bool test_takes_next(void) {
+    static uint64_t next;
+    return test_takes(test_number("LOAM_TEST_SEED", 0), next++);
+}
+
 /* So many of independent cases; at least 1. */
 static inline uint64_t test_part(uint64_t cases) {
     return cases > test_divisor() ? cases / test_divisor() : 1;

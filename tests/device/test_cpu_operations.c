@@ -181,6 +181,7 @@ static void matmul_case_deinit(struct matmul_case *c) {
 
 static void test_matmul(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         struct matmul_case c;
         matmul_case_init(fixture, &c, round);
         for (size_t d = 0; d < DEVICES; d++) {
@@ -242,6 +243,7 @@ static void matmul_of_f32_is_the_product(void **state) {
 
 static void test_rows(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         size_t rows = between(fixture, 1, 90), segments = between(fixture, 1, 4),
                size = 8 * between(fixture, 1, 150);
         size_t stride = segments * size + between(fixture, 0, 9), count = rows * stride;
@@ -277,6 +279,7 @@ static void norm_of_segments_in_place(void **state) {
 
 static void test_rope(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         size_t rows = between(fixture, 1, 70), heads = between(fixture, 1, 6),
                pairs = 4 * between(fixture, 1, 16);
         size_t head_stride = 2 * pairs + 8 * between(fixture, 0, 2), stride = heads * head_stride + 3;
@@ -321,6 +324,7 @@ static float activate(enum activation_kind kind, float gate, float up) {
 
 static void test_activation(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         size_t rows = between(fixture, 1, 12), count = between(fixture, 1, 3000),
                stride = count + between(fixture, 0, 9);
         float *gate = random_floats(fixture, rows * stride), *up = random_floats(fixture, rows * stride);
@@ -354,6 +358,7 @@ static void activation_of_pieces(void **state) {
 
 static void test_embed_and_gather(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         size_t rows = between(fixture, 1, 90), columns = 256 * between(fixture, 1, 2), table_rows = 20;
         struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
         struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
@@ -561,6 +566,7 @@ static void attend_alone(struct fixture *fixture, struct attend_case *c, const f
 
 static void test_attend(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         struct attend_case c;
         attend_case_init(fixture, &c, round);
         attend_past_init(fixture, &c);
@@ -622,6 +628,7 @@ static void test_no_growth(struct fixture *fixture) {
 
 static void scratch_stays_after_the_largest_shapes(void **state) {
     (void)state;
+    test_skip_part();
     with_masks(test_no_growth);
 }
 

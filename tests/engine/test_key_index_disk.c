@@ -150,6 +150,7 @@ static void same_logits(void **state) {
     struct random random;
     random_init(&random, test_seed(20261123));
     for (size_t round = 0; round < (size_t)METHODS * FORMS; round++) {
+        if (!test_takes_next()) continue;
         struct scratch scratch, ample;
         struct kv_tier_statistics in_ram, on_disk;
         size_t lengths[SEQUENCES];
@@ -181,6 +182,7 @@ static void same_logits(void **state) {
 /* A layer that is decided before its rows are there chooses of the chunk that grows too. */
 static void decided_a_layer_ahead(void **state) {
     (void)state;
+    test_skip_part();
     struct scratch scratch, ample;
     struct kv_tier_statistics did;
     const size_t lengths[] = {1270};
@@ -228,6 +230,7 @@ static float *after_cuts(const struct plan *options) {
 
 static void cutting_back(void **state) {
     (void)state;
+    test_skip_part();
     for (size_t round = 0; round < METHODS; round++) {
         struct scratch scratch, ample;
         scratch_create(&scratch, SCRATCH_MEMORY);
@@ -272,6 +275,7 @@ static void assert_same_files(const struct scratch *a, const struct scratch *b, 
  * RAM. */
 static void saved_prompts(void **state) {
     (void)state;
+    test_skip_part();
     static const size_t lengths[] = {1000, 1000, 1200, 900, 1200};
     for (size_t round = 0; round < METHODS; round++) {
         struct scratch scratches[2];
@@ -307,6 +311,7 @@ static void saved_prompts(void **state) {
 /* With the budget of the others, a document whose key index is of another kind is not used. */
 static void another_method_computes(void **state) {
     (void)state;
+    test_skip_part();
     struct scratch scratch;
     scratch_create(&scratch, SCRATCH_MEMORY);
     struct plan options = options_of(&select_quest, ROWS, &scratch);

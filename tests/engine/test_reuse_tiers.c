@@ -106,6 +106,7 @@ static void tiers_change_nothing(void **state) {
     random_init(&random, test_seed(23));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct select_statistics in_ram, found;
+        if (!test_takes_next()) continue;
         engine_open(rig, sets[i], 0, 1);
         float *expected = decode(rig, &in_ram);
         engine_close(rig);
@@ -130,6 +131,7 @@ static void tiers_change_nothing(void **state) {
 /* Important heads, whose thresholds their queries do not reach, stay as the budget holds them, and with them the first
  * layer: nothing of theirs is read after the prompt.  Others are, and the answers are those in RAM. */
 static void hard_heads_stay(void **state) {
+    test_skip_part();
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,place=persistent,speculate=none,page=16";
     struct kv_tier_statistics last;
@@ -159,6 +161,7 @@ static void hard_heads_stay(void **state) {
 /* With equal queries lists are chosen once.  With slots for twice their chunks the following steps read nothing; with
  * the least budget nothing can be held. */
 static void hits_read_nothing(void **state) {
+    test_skip_part();
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
     for (size_t round = 0; round < 2; round++) {
@@ -182,6 +185,7 @@ static void hits_read_nothing(void **state) {
 /* Labels of a layer's own queries: what is expected of the next layer decides nothing, and heads that will take their
  * lists are not prefetched for.  Where every query is alike that is all of them. */
 static void hits_are_not_prefetched(void **state) {
+    test_skip_part();
     struct rig *rig = *state;
     static const char *const sets[2] = {"dense=0,reused=0,eta=-1,power=0,resident=0",
                                         "dense=0,reused=0,eta=1,power=0,resident=0"};
@@ -209,6 +213,7 @@ static void hits_are_not_prefetched(void **state) {
 
 /* Chunks that one sequence holds are released when another needs the slots, and by a cut. */
 static void what_is_held_gives_way(void **state) {
+    test_skip_part();
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
     engine_open(rig, set, budget(rig, set, kv_bytes(rig), SEQUENCES), SEQUENCES);

@@ -104,6 +104,7 @@ static void pages_match(void **state) {
     random_init(&random, test_seed(26));
     static const size_t dimensions[] = {8, 24, 32, 64, 96, 128, 256}, page_tokens[] = {8, 16, 32, 64};
     for (size_t round = 0; round < 7 * 4 * 2; round++) {
+        if (!test_takes_next()) continue;
         size_t dimension = dimensions[round % 7];
         enum kv_type type = round / 7 % 2 && dimension % 32 == 0 ? KV_Q8 : KV_F16;
         struct abstract_layout layout;
@@ -237,6 +238,7 @@ static void scores_match(void **state) {
             struct keys keys;
             keys_create(&keys, &random, type ? KV_Q8 : KV_F16, dimensions[i]);
             for (size_t n = 0; n < 4 * 8 * 4; n++) {
+                if (!test_takes_next()) continue;
                 struct score_case c = {dimensions[i],
                                        (size_t)8 << n % 4,
                                        1 + n / 4 % 8,

@@ -204,6 +204,7 @@ static struct guarded heads_create(size_t group, size_t dimension, size_t stride
 static void decode_check(const struct level *levels, size_t level_count, const struct decode_case *c,
                          struct random *random) {
     struct rows rows;
+    if (!test_takes_next()) return;
     rows_create(&rows, random, c->k_type, c->v_type, c->k_dimension, c->v_dimension, c->begin, c->end,
                 c->spread);
     size_t q_stride = c->k_dimension + 3, o_stride = c->v_dimension + 5;
@@ -291,6 +292,7 @@ static void partials_merge(void **state) {
     struct random random;
     random_init(&random, test_seed(13));
     for (size_t round = 0; round < 40; round++) {
+        if (!test_takes_next()) continue;
         struct decode_case c = {KV_F16, KV_F16, 64, 64, 1 + round % 5, 0, 1 + random_below(&random, 700),
                                 0.3f,   0,      1.0};
         struct rows rows;
@@ -453,6 +455,7 @@ static void decode_is_equal(const struct level *level, const struct rows *rows, 
 static void prefill_check(const struct level *levels, size_t level_count, const struct prefill_case *c,
                           struct random *random) {
     struct rows rows;
+    if (!test_takes_next()) return;
     uint64_t end = c->position_first + c->query_count;
     uint64_t begin = c->window == 0 || c->window > c->position_first ? 0 : c->position_first + 1 - c->window;
     rows_create(&rows, random, c->k_type, c->v_type, c->dimension, c->dimension, begin, end, c->spread);
@@ -593,6 +596,7 @@ static void prefill_tail_counts(void **state) {
     enum { QUERIES = 37, GROUP = 3, WIDTH = GROUP * 64 };
     static float q[QUERIES * WIDTH], out[QUERIES * WIDTH];
     for (size_t i = 0; i < sizeof belows / sizeof belows[0]; i++) {
+        if (!test_takes_next()) continue;
         struct prefill_case c = {KV_F16, KV_F16, 64, GROUP, 1480, QUERIES, 0, 0, 1.0};
         struct rows rows;
         tail_create(&rows, &random, c.position_first + QUERIES, belows[i]);

@@ -136,6 +136,7 @@ static void head_check(const struct cache *cache, const struct gather_case *c, s
 
 static void gather_check(const struct level *levels, size_t level_count, const struct gather_case *c,
                          const struct guarded *rows, const char *selection, struct random *random) {
+    if (!test_takes_next()) return;
     size_t row_count = rows->bytes / sizeof(uint32_t), q_stride = c->k_dimension + 3;
     struct cache cache;
     cache_create(&cache, random, c->k_type, c->v_type, c->k_dimension, c->v_dimension, rows->data, row_count,

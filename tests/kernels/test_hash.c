@@ -40,6 +40,7 @@ static void codes_match(void **state) {
     static const size_t dimensions[] = {1, 8, 64, 72, 128, 256}, bits[] = {32, 64, 96, 128, 256, 512},
                         counts[] = {1, 2, 3, 4, 5, 8, 11};
     for (size_t round = 0; round < 6 * 6 * 7; round++) {
+        if (!test_takes_next()) continue;
         size_t dimension = dimensions[round % 6], bit_count = bits[round / 6 % 6], count = counts[round / 36];
         size_t x_stride = dimension + 3, code_bytes = bit_count / 8;
         struct guarded weights = guarded_create(dimension * bit_count * sizeof(uint16_t));
@@ -192,6 +193,7 @@ static void scores_match(void **state) {
     for (size_t b = 0; b < 5; b++)
         for (size_t g = 0; g < 13; g++)
             for (size_t r = 0; r < 7; r++) {
+                if (!test_takes_next()) continue;
                 struct score_case c = {bits[b],      groups[g],        ranges[r][0],
                                        ranges[r][1], (g + r) % 3 != 2, (b + g + r) % 4 == 0};
                 score_check(levels, level_count, &c, &random);

@@ -81,6 +81,7 @@ static void selects_what_a_sort_does(void **state) {
     static const size_t counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 100, 1000, 4097, 20011, 70001};
     for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++)
         for (enum shape shape = 0; shape < SHAPES; shape++) {
+            if (!test_takes_next()) continue;
             size_t count = counts[n];
             struct guarded scores = guarded_create(count * sizeof(float));
             uint32_t *ranked = malloc(count * sizeof *ranked);

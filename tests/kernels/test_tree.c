@@ -200,6 +200,7 @@ static void check_inner(const struct tree_case *c, enum tree_level level, size_t
 static void boxes_hold_their_keys(void **state) {
     (void)state;
     for (uint64_t seed = test_seed(1), last = seed + 60; seed < last; seed++) {
+        if (!test_takes_next()) continue;
         struct tree_case c;
         case_create(&c, seed, (enum key_shape)(seed % BROKEN), (size_t)8 << seed % 4,
                     seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
@@ -242,6 +243,7 @@ static void scores_are_importances(void **state) {
     static const enum key_shape shapes[] = {NORMAL, STEPS, SPIKES, DRIFTING};
     size_t leaves_of_64 = 0;
     for (uint64_t seed = test_seed(20261122), end = seed + 48; seed < end; seed++) {
+        if (!test_takes_next()) continue;
         struct tree_case c;
         case_create(&c, seed, shapes[seed / 4 % 4], (size_t)8 << seed % 4,
                     seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
@@ -273,7 +275,7 @@ static void scores_are_importances(void **state) {
         case_destroy(&c);
     }
     printf("%zu leaves of 64\n", leaves_of_64);
-    assert_true(leaves_of_64 > 0);
+    assert_met(leaves_of_64 > 0);
 }
 
 struct ranked {
@@ -375,6 +377,7 @@ static void the_search_equals_brute_force(void **state) {
     for (enum key_shape shape = 0; shape < SHAPES; shape++) {
         struct tree_counts sum = {0};
         for (uint64_t seed = first; seed < first + 60; seed++) {
+            if (!test_takes_next()) continue;
             struct tree_case c;
             case_create(&c, seed, shape, (size_t)8 << seed % 4,
                         seed % 3 == 0 ? TREE_MEAN_DEVIATION : TREE_BOUND);
@@ -388,13 +391,14 @@ static void the_search_equals_brute_force(void **state) {
             evaluated += sum.evaluated[level], whole += sum.whole[level];
         printf("%-8s keys: %llu leaves, %llu evaluations, %llu nodes taken whole\n", shape_names[shape],
                (unsigned long long)sum.leaves, (unsigned long long)evaluated, (unsigned long long)whole);
-        if (shape == FLAT) assert_true(whole > 0 && evaluated < sum.leaves);
+        if (shape == FLAT) assert_met(whole > 0 && evaluated < sum.leaves);
     }
 }
 
 /* Boxes of random bytes, as of a damaged document: something is found, and the search ends. */
 static void broken_boxes_end(void **state) {
     (void)state;
+    test_skip_part();
     struct score_kernels kernels;
     score_kernels_init(&kernels, cpu_features());
     for (uint64_t seed = 1; seed <= 60; seed++) {
@@ -436,6 +440,7 @@ static void must_open(const struct tree_case *c, const struct score_kernels *ker
 
 static void little_more_is_opened_than_must_be(void **state) {
     (void)state;
+    test_skip_part();
     struct score_kernels kernels;
     score_kernels_init(&kernels, cpu_features());
     uint64_t opened_sum = 0, allowed_sum = 0;
@@ -470,6 +475,7 @@ static void little_more_is_opened_than_must_be(void **state) {
 /* A desert of 2,500 tokens with nine large keys: a run without any is one evaluation. */
 static void a_desert_is_evaluated_once(void **state) {
     (void)state;
+    test_skip_part();
     struct score_kernels kernels;
     score_kernels_init(&kernels, cpu_features());
     for (uint64_t seed = 1, found = 0; found < 10; seed++) {

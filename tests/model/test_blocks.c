@@ -206,6 +206,7 @@ static void test_blocks_are_batches(void **state) {
     (void)state;
     uint64_t seed = test_seed(20261121);
     for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
         struct rig rig;
         rig_open(&rig, seed + round);
         for (size_t i = 0; i < 2; i++) run_prefix(&rig, i);
@@ -246,6 +247,7 @@ static void see_attention(void *context, const struct attention_event *event) {
 
 static void test_observers_see_the_same(void **state) {
     (void)state;
+    test_skip_part();
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct rig rig;
         rig_open(&rig, seed);
@@ -311,6 +313,7 @@ static void check_order(void *context, const struct attention_event *event) {
 
 static void test_blocks_come_layer_by_layer(void **state) {
     (void)state;
+    test_skip_part();
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct rig rig;
         rig_open(&rig, seed);
@@ -334,6 +337,7 @@ static void check_step(void *context, const struct attention_event *event) {
 
 static void test_a_step_is_one_block(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig;
     rig_open(&rig, 5);
     size_t calls = 0;
@@ -468,6 +472,7 @@ static size_t blocks_within(const struct tier_rig *rig) {
 /* A block without slots fails at its begin: those before it were computed, nothing after it is. */
 static void test_a_failed_begin_ends_the_run(void **state) {
     (void)state;
+    test_skip_part();
     const size_t layers = tiny_model_default("llama").layer_count;
     size_t failures = 0, events;
     for (uint64_t spare = 0;; spare += 12 << 10) {
@@ -501,6 +506,7 @@ static enum status break_at(struct stream *stream, struct error *error) {
 
 static void test_a_failed_end_ends_the_run(void **state) {
     (void)state;
+    test_skip_part();
     struct tier_rig rig;
     size_t events, all, at_ends = 0;
     tier_rig_open(&rig, 4 << 20);
@@ -535,6 +541,7 @@ static void test_a_failed_end_ends_the_run(void **state) {
 
 static void test_sizes(void **state) {
     (void)state;
+    test_skip_part();
     struct rig rig;
     struct forward *forward;
     struct attend_item item;

@@ -228,7 +228,8 @@ static void scanners_follow_patterns(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(20261121));
-    for (size_t r = 0; r < PATTERN_ROWS; r++) check_row(&pattern_rows[r], &random);
+    for (size_t r = 0; r < PATTERN_ROWS; r++)
+        if (test_takes_next()) check_row(&pattern_rows[r], &random);
 }
 
 int main(void) {
