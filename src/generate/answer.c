@@ -149,6 +149,7 @@ enum status answer_take(struct answer *answer, const struct generation *generati
     bool reached_stop;
     TRY(emit(answer, generation, id, &reached_stop, error));
     if (reached_stop) return answer_finish(answer, STOP_STRING, error);
+    if (sampler_is_complete(answer->sampler)) return answer_finish(answer, STOP_END, error);
     if (generation->token_max >= 0 && answer->tokens.count >= (uint64_t)generation->token_max)
         return answer_finish(answer, STOP_LENGTH, error);
     if (sequence_length(answer->sequence) >= engine_context_size(generation->engine))

@@ -75,6 +75,13 @@ enum { GENERATION_TOP_MAX = 100 };
 /* Takes whole characters of an answer.  A failure ends the generation with its status. */
 typedef enum status answer_sink(void *context, const char *bytes, size_t length, struct error *error);
 
+/* How the KV of a token was computed.  Recovery must use the same way: another one gives other bits. */
+enum token_origin {
+    ORIGIN_DENSE,   /* prefilled, attending to everything */
+    ORIGIN_SELECTS, /* prefilled, selecting (struct prefill_request.selects) */
+    ORIGIN_STEP,    /* engine_step */
+};
+
 struct answer {
     struct sequence *sequence;       /* owned */
     struct sampler *sampler;         /* owned */
@@ -82,7 +89,7 @@ struct answer {
     uint64_t seed;
     struct token_list tokens;      /* all sampled tokens, with the end token */
     struct token_list stored;      /* the sequence's tokens, after a success or an interruption */
-    struct token_list origins;     /* enum token_origin of each stored token; private to src/generate */
+    struct token_list origins;     /* enum token_origin of each stored token */
     struct token_probability *top; /* owned; [tokens.count][top_count]; NULL: not wanted */
     size_t top_capacity;
     bool lacks_prompt; /* its prefill found damage */
@@ -115,6 +122,16 @@ enum status generation_feed(struct generation *generation, struct answer *answer
 enum status generation_step(struct generation *generation, struct answer *const *answers,
                             const token_id *tokens, size_t answer_count, const float **logits,
                             struct error *error) STATUS_CHECKED;
+
+/* The parts of a generation, for a scheduler that runs steps and prompts itself. */
+/* Records that the sequence now holds this token. */
+enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
+                               struct error *error) STATUS_CHECKED;
+/* Samples the next token from the answer's row of logits, and decides whether the answer stops. */
+enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
+                        struct error *error) STATUS_CHECKED;
+/* Sends the remaining text to the sink. */
+enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) STATUS_CHECKED;
 
 /* Prefills the prompts one after another, then steps until all answers have stopped.  STATUS_INTERRUPTED: the listener
  * stopped it; tokens so far stay.  figures grow, on failure too.  error must not be NULL. */

@@ -3,22 +3,6 @@
 
 #include "generate/generate.h"
 
-/* How the KV of a token was computed.  Recovery must use the same way: another one gives other bits. */
-enum token_origin {
-    ORIGIN_DENSE,   /* prefilled, attending to everything */
-    ORIGIN_SELECTS, /* prefilled, selecting (struct prefill_request.selects) */
-    ORIGIN_STEP,    /* engine_step */
-};
-
-/* Records that the sequence now holds this token. */
-enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
-                               struct error *error) STATUS_CHECKED;
-/* Samples the next token from the answer's row of logits, and decides whether the answer stops. */
-enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
-                        struct error *error) STATUS_CHECKED;
-/* Sends the remaining text to the sink. */
-enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) STATUS_CHECKED;
-
 /* The listener wants to stop. */
 bool generation_stops(const struct generation *generation);
 enum status generation_interrupted(struct error *error) STATUS_CHECKED; /* STATUS_INTERRUPTED */

@@ -29,9 +29,10 @@ struct sampler {
     float *logits; /* [block_count][BLOCK], with penalties; -infinity past the vocabulary */
     float *maxima; /* [block_count]: most blocks hold no candidate and are skipped by this */
     size_t block_count;
-    struct candidate *candidates; /* [vocabulary_size] */
-    struct token_bias *biases;    /* [options.bias_count] */
-    int32_t *recent;              /* [options.repeat_last], a ring */
+    struct candidate *candidates;  /* [vocabulary_size] */
+    struct token_bias *biases;     /* [options.bias_count] */
+    int32_t *recent;               /* [options.repeat_last], a ring */
+    const struct logit_mask *mask; /* borrowed; NULL: none */
     size_t recent_count, recent_next;
     uint32_t *occurrences; /* [vocabulary_size]: of each token in recent */
     uint64_t *penalised;   /* [vocabulary_size]: the number of the pick that last penalised a token */
@@ -120,6 +121,13 @@ void sampler_destroy(struct sampler *sampler) {
     free(sampler);
 }
 
+void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask) { sampler->mask = mask; }
+
+bool sampler_is_complete(const struct sampler *sampler) {
+    const struct logit_mask *mask = sampler->mask;
+    return mask != NULL && mask->is_complete != NULL && mask->is_complete(mask->context);
+}
+
 void sampler_accept(struct sampler *sampler, int32_t token) {
     size_t capacity = sampler->options.repeat_last;
     if (capacity == 0 || token < 0 || (size_t)token >= sampler->vocabulary_size) return;
@@ -158,6 +166,15 @@ static bool take_logits(struct sampler *sampler, const float *logits) {
     for (size_t i = 0; i < sampler->block_count; i++)
         sampler->maxima[i] = block_maximum(sampler->logits + i * BLOCK, &broken);
     return !broken;
+}
+
+static enum status apply_mask(struct sampler *sampler, struct error *error) {
+    bool ignored = false;
+    if (sampler->mask == NULL) return STATUS_OK;
+    TRY(sampler->mask->apply(sampler->mask->context, sampler->logits, sampler->vocabulary_size, error));
+    for (size_t i = 0; i < sampler->block_count; i++)
+        sampler->maxima[i] = block_maximum(sampler->logits + i * BLOCK, &ignored);
+    return STATUS_OK;
 }
 
 /* The logit of one token becomes another one, which must not be NaN.  Stays below +infinity. */
@@ -351,26 +368,29 @@ enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *
             "the model's output is not a number (token %zu: %g): its file or the computation is broken", i,
             (double)logits[i]);
     }
+    TRY(apply_mask(sampler, error));
     add_biases(sampler);
     penalise(sampler);
     int32_t best = likeliest(sampler, &maximum);
     if (best < 0)
-        return error_set(error, STATUS_FAILED,
-                         sampler->options.bias_count > 0
-                             ? "the logit biases and the model's output rule out every token"
-                             : "the model's output rules out every token: its file is broken");
+        return error_set(
+            error, STATUS_FAILED,
+            sampler->mask != NULL || sampler->options.bias_count > 0
+                ? "the required form, the logit biases and the model's output rule out every token"
+                : "the model's output rules out every token: its file is broken");
     *token = sampler->options.temperature == 0 ? best
                                                : draw(sampler, maximum, select_candidates(sampler, maximum));
-    return STATUS_OK;
+    return sampler->mask != NULL ? sampler->mask->accept(sampler->mask->context, *token, error) : STATUS_OK;
 }
 
-void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count) {
+float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
+                     struct token_probability *top, size_t count) {
     size_t found = 0;
     float maximum = -INFINITY;
     for (size_t i = 0; i < vocabulary_size; i++) {
         if (logits[i] > maximum) maximum = logits[i];
-        if (isnan(logits[i])) continue;
-        if (found == count && !(found > 0 && logits[i] > top[found - 1].log_probability)) continue;
+        if (isnan(logits[i]) || count == 0) continue;
+        if (found == count && !(logits[i] > top[found - 1].log_probability)) continue;
         size_t at = found < count ? found++ : count - 1;
         for (; at > 0 && logits[i] > top[at - 1].log_probability; at--) top[at] = top[at - 1];
         top[at] = (struct token_probability){(int32_t)i, logits[i]};
@@ -379,4 +399,10 @@ void sampler_top(const float *logits, size_t vocabulary_size, struct token_proba
     for (size_t i = 0; i < found; i++)
         top[i].log_probability = (float)((double)top[i].log_probability - log_sum);
     for (size_t i = found; i < count; i++) top[i] = (struct token_probability){-1, -INFINITY};
+    if (token < 0 || (size_t)token >= vocabulary_size) return -INFINITY;
+    return (float)((double)logits[token] - log_sum);
+}
+
+void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count) {
+    (void)sampler_top_of(logits, vocabulary_size, -1, top, count);
 }

@@ -1,6 +1,6 @@
 /* sampler: one token from a row of logits.
  *
- * The order of llama.cpp's default chain: biases, penalties, top-k, top-p, min-p, temperature.
+ * The order of llama.cpp's default chain, behind a mask: biases, penalties, top-k, top-p, min-p, temperature.
  * temperature 0 is greedy (the lowest id wins a tie).  The same seed and logits give the same tokens on
  * any thread count: one generator per sampler, one draw per token.
  */
@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "generate/logit_mask.h"
 
 struct token_bias {
     int32_t id;
@@ -54,6 +55,10 @@ struct token_probability {
 enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
                            size_t vocabulary_size, struct error *error) STATUS_CHECKED;
 void sampler_destroy(struct sampler *sampler);
+/* Every pick is then of tokens that the mask permits, and is accepted by it.  Borrowed; NULL: none. */
+void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask);
+/* The mask permits nothing but the end (logit_mask.is_complete). */
+bool sampler_is_complete(const struct sampler *sampler);
 /* Adds a token of the text (prompt or answer) to the repetition penalty's history. */
 void sampler_accept(struct sampler *sampler, int32_t token);
 /* STATUS_FAILED: a logit is NaN or +infinity, or all are -infinity: the model or its file is broken.  A single
@@ -63,5 +68,8 @@ enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *
 /* The `count` likeliest tokens of a row, best first (log-softmax over all logits).  id -1: no more tokens.  For small
  * counts: the worst case takes time proportional to vocabulary_size * count. */
 void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count);
+/* The same, and returns the log-probability of one token: where it is among the likeliest, that very number. */
+float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
+                     struct token_probability *top, size_t count);
 
 #endif

@@ -35,6 +35,7 @@ enum status stop_scan_push(struct stop_scan *scan, const char *const *stops, siz
             } else if (at + stop_length < end) {
                 begin = at;
                 end = at + stop_length;
+                scan->found = i;
             }
         }
     *found = end != SIZE_MAX;

@@ -16,6 +16,7 @@
 struct stop_scan {
     char *held; /* owned */
     size_t count, capacity;
+    size_t found; /* index of the stop string that was found */
 };
 
 /* Appends a piece.  *ready: how many bytes of scan->held can be passed on: stop_scan_drop removes them.  *found: they
