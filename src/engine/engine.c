@@ -159,6 +159,8 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }
+size_t engine_sequence_capacity(const struct engine *engine) { return engine->sequence_capacity; }
+bool engine_saves(const struct engine *engine) { return engine->documents != NULL; }
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
     return kv_cache_bytes_per_token(&engine->kv);

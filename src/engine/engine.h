@@ -78,9 +78,19 @@ struct prefill_request {
     void *progress_context;
     engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
     void *each_context;
+    /* May be NULL.  Asked in between; true: the prefill returns with *logits NULL.  The sequence's length then says how
+     * many tokens it has, and a prefill of all the others goes on, with the same bits.  Other sequences may be
+     * prefilled and stepped meanwhile; this one may be truncated or destroyed instead. */
+    bool (*pauses)(void *context);
+    void *pauses_context;
     /* For evaluation: every token attends as in an engine_step of its own, by the sequence's selection. */
     bool selects;
 };
+/* Takes the KV of the longest saved prefix of the tokens for an empty sequence, whose length it then is.  The first
+ * prefill does so by itself, but for one token: this is for callers that want to know before, or that have tokens from
+ * steps, too.  Nothing where nothing is saved. */
+enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
+                            struct error *error) STATUS_CHECKED;
 /* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].
  * With `each` the logits of every token go to it instead. */
 enum status engine_prefill(struct engine *engine, struct sequence *sequence,
@@ -126,6 +136,9 @@ const char *sequence_notice(const struct sequence *sequence);
 /* The fractions of quantized chunks by layer (cache/page_fractions.h), known once the first prefill has begun; NULL:
  * all chunks have one form. */
 const struct page_fractions *sequence_fractions(const struct sequence *sequence);
+/* Saves what the sequence holds, steps included, behind the computation.  The caller has seen that the logits of its
+ * last token are numbers.  Nothing where nothing is saved. */
+enum status sequence_save(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
@@ -145,5 +158,7 @@ const struct model_config *engine_config(const struct engine *engine);
 /* Explains logits that are NaN: STATUS_MODEL if a weight of the model is not finite (model_check_numbers). */
 enum status engine_check_weights(const struct engine *engine, struct error *error) STATUS_CHECKED;
 uint64_t engine_context_size(const struct engine *engine);
+size_t engine_sequence_capacity(const struct engine *engine);
+bool engine_saves(const struct engine *engine); /* prompts become documents, and attach to them */
 
 #endif

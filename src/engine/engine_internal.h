@@ -23,6 +23,8 @@ struct sequence {
     struct sequence *next, *previous; /* of the engine's list */
     int32_t *tokens;                  /* owned; [context_size]: the stored tokens; NULL: nothing is saved */
     bool attached;                    /* the first prefill has begun, with or without a document */
+    bool suffix_follows;              /* the next prefill is of what follows the document */
+    bool suffix_selects;              /* and selects: that prefill has paused */
     uint64_t selected;                /* tokens of the first prefill that selected */
     struct documents_outcome saved;   /* what the first prefill found */
 };

@@ -19,21 +19,28 @@ static enum status build_tail_key_index(struct engine *engine, struct sequence *
     return STATUS_OK;
 }
 
+enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
+                            struct error *error) {
+    struct engine *engine = sequence->engine;
+    ASSERT(sequence_length(sequence) == 0);
+    if (engine->documents == NULL || sequence->attached) return STATUS_OK;
+    sequence->attached = sequence->suffix_follows = true;
+    const struct documents_prompt prompt = {
+        .tokens = tokens, .token_count = token_count, .token_capacity = engine->context_size};
+    TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
+    sequence_note_tokens(sequence, 0, tokens, (size_t)sequence->saved.reused);
+    TRY(engine_attach_inputs(engine, sequence, tokens, error));
+    return build_tail_key_index(engine, sequence, error);
+}
+
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
 static enum status attach(struct engine *engine, struct sequence *sequence,
                           const struct prefill_request *request, struct error *error) {
     if (engine->documents == NULL || sequence->attached || sequence_length(sequence) > 0) return STATUS_OK;
-    sequence->attached = true;
-    if (request->each != NULL || request->selects) /* every row must be computed: no prefix is reused */
-        return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
-    const struct documents_prompt prompt = {.tokens = request->tokens,
-                                            .token_count =
-                                                request->token_count - 1, /* the last gives logits */
-                                            .token_capacity = engine->context_size};
-    TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
-    sequence_note_tokens(sequence, 0, request->tokens, (size_t)sequence->saved.reused);
-    TRY(engine_attach_inputs(engine, sequence, request->tokens, error));
-    return build_tail_key_index(engine, sequence, error);
+    if (request->each == NULL && !request->selects) /* the last token gives logits */
+        return sequence_attach(sequence, request->tokens, request->token_count - 1, error);
+    sequence->attached = true; /* every row must be computed: no prefix is reused */
+    return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
 }
 
 /* Whether a segment ends here: prompts become durable segment by segment. */
@@ -141,6 +148,25 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
 
+static enum status run_segments(struct engine *engine, struct sequence *sequence,
+                                const struct prefill_request *request, size_t done, const float **logits,
+                                struct error *error) {
+    size_t rows_max = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
+    while (done < request->token_count) {
+        struct prefill_segment segment = {
+            .request = request, .first = done, .count = min_size(request->token_count - done, rows_max)};
+        TRY(run_segment(engine, sequence, segment, logits, error));
+        done += segment.count;
+        bool last = done == request->token_count, stops = false;
+        if (request->progress != NULL)
+            stops = request->progress(request->progress_context, done, request->token_count);
+        if (stops && !last) return interrupted(request, done, error);
+        if (!last) *logits = NULL;
+        if (!last && request->pauses != NULL && request->pauses(request->pauses_context)) break;
+    }
+    return STATUS_OK;
+}
+
 enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                            const struct prefill_request *request, const float **logits, struct error *error) {
     ASSERT(sequence->engine == engine);
@@ -163,20 +189,17 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     if (holds != STATUS_OK) sequence->saved.notice.message[0] = '\0'; /* the error says it */
     TRY(holds);
     struct prefill_request selecting = *request;
-    if (reused > 0 && suffix_selects(engine, sequence, request->token_count - reused)) {
+    if (sequence->suffix_follows && sequence->saved.reused > 0 &&
+        suffix_selects(engine, sequence, request->token_count - reused)) {
         sequence->selected = request->token_count - reused;
+        sequence->suffix_selects = true;
+    }
+    sequence->suffix_follows = false;
+    if (sequence->suffix_selects) {
         selecting.selects = true;
         request = &selecting;
     }
-    size_t rows_max = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
-    for (size_t done = reused; done < request->token_count;) {
-        struct prefill_segment segment = {
-            .request = request, .first = done, .count = min_size(request->token_count - done, rows_max)};
-        TRY(run_segment(engine, sequence, segment, logits, error));
-        done += segment.count;
-        if (request->progress == NULL) continue;
-        bool stop = request->progress(request->progress_context, done, request->token_count);
-        if (stop && done < request->token_count) return interrupted(request, done, error);
-    }
-    return STATUS_OK;
+    enum status status = run_segments(engine, sequence, request, reused, logits, error);
+    if (status != STATUS_OK || *logits != NULL) sequence->suffix_selects = false;
+    return status;
 }

@@ -67,6 +67,10 @@ void sequence_note_tokens(struct sequence *sequence, uint64_t position, const in
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
+enum status sequence_save(struct sequence *sequence, struct error *error) {
+    return sequence->tokens != NULL ? kv_sequence_commit(sequence->kv, sequence->tokens, error) : STATUS_OK;
+}
+
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
     return sequence->engine->kv.host_bytes > 0 ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
 }

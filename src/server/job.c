@@ -1,0 +1,259 @@
+/* job: a request from its copy to its end. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "platform/clock.h"
+#include "server/service_internal.h"
+
+static enum status no_memory(struct error *error) {
+    return error_set(error, STATUS_MEMORY, "no memory for the request");
+}
+
+static enum status check(const struct service *service, const struct service_request *request,
+                         struct error *error) {
+    if (request->prompt_count == 0) return error_set(error, STATUS_USAGE, "the prompt is empty");
+    if (request->prompt_count > service->context_size)
+        return error_set(error, STATUS_USAGE, "the prompt has %zu tokens, the context holds %llu",
+                         request->prompt_count, (unsigned long long)service->context_size);
+    for (size_t i = 0; i < request->prompt_count; i++)
+        if (request->prompt[i] < 0 || (size_t)request->prompt[i] >= service->vocabulary_size)
+            return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
+                             request->prompt[i], service->vocabulary_size - 1);
+    if (request->top_count > SERVICE_TOP_MAX)
+        return error_set(error, STATUS_USAGE, "%zu likeliest tokens: expected at most %d", request->top_count,
+                         SERVICE_TOP_MAX);
+    if (request->stop_count > SERVICE_STOPS_MAX)
+        return error_set(error, STATUS_USAGE, "%zu stop strings: expected at most %d", request->stop_count,
+                         SERVICE_STOPS_MAX);
+    for (size_t i = 0; i < request->stop_count; i++)
+        if (request->stops[i][0] == '\0')
+            return error_set(error, STATUS_USAGE, "stop string %zu is empty", i);
+    if (request->owner != NULL && strlen(request->owner) >= SERVICE_OWNER_MAX)
+        return error_set(error, STATUS_USAGE, "owner: %zu bytes, expected at most %d", strlen(request->owner),
+                         SERVICE_OWNER_MAX - 1);
+    if (request->document_name != NULL && strlen(request->document_name) >= SERVICE_NAME_MAX)
+        return error_set(error, STATUS_USAGE, "name of the document: %zu bytes, expected at most %d",
+                         strlen(request->document_name), SERVICE_NAME_MAX - 1);
+    return STATUS_OK;
+}
+
+static enum status copy_stops(struct job *job, const struct service_request *request, struct error *error) {
+    if (request->stop_count == 0) return STATUS_OK;
+    char **stops = calloc(request->stop_count, sizeof *stops);
+    job->generation.stops = (const char *const *)stops;
+    if (stops == NULL) return no_memory(error);
+    for (size_t i = 0; i < request->stop_count; i++) {
+        stops[i] = strdup(request->stops[i]);
+        if (stops[i] == NULL) return no_memory(error);
+        job->generation.stop_count = i + 1;
+        job->bytes += strlen(stops[i]);
+    }
+    return STATUS_OK;
+}
+
+static enum status copy_prompt(struct job *job, const struct service_request *request, struct error *error) {
+    job->tokens.ids = malloc(request->prompt_count * sizeof *job->tokens.ids);
+    if (job->tokens.ids == NULL) return no_memory(error);
+    memcpy(job->tokens.ids, request->prompt, request->prompt_count * sizeof *job->tokens.ids);
+    job->tokens.count = job->tokens.capacity = job->prompt_count = request->prompt_count;
+    job->bytes += request->prompt_count * sizeof *job->tokens.ids;
+    return STATUS_OK;
+}
+
+/* The sampler is made at once, so that a wrong parameter is told at once; the sequence comes with the slot. */
+static enum status copy_sampling(struct job *job, const struct service *service,
+                                 const struct service_request *request, struct error *error) {
+    job->sampling = request->sampling;
+    if (request->greedy) job->sampling = (struct sampler_options){.top_p = 1, .repeat_penalty = 1};
+    job->answer.seed = job->sampling.seed;
+    job->bytes += job->sampling.bias_count * sizeof *job->biases;
+    return sampler_create(&job->answer.sampler, &job->sampling, service->vocabulary_size, error);
+}
+
+/* Appends whole characters of the answer, to be handed out with its token. */
+static enum status take_text(void *context, const char *bytes, size_t length, struct error *error) {
+    struct job *job = context;
+    if (length > job->text_capacity - job->text_length) {
+        size_t capacity = 2 * (job->text_length + length) + 64;
+        char *bigger = realloc(job->text, capacity);
+        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answer's text");
+        job->text = bigger;
+        job->text_capacity = capacity;
+    }
+    memcpy(job->text + job->text_length, bytes, length);
+    job->text_length += length;
+    return STATUS_OK;
+}
+
+static enum status job_init(struct job *job, struct service *service, const struct service_request *request,
+                            struct error *error) {
+    job->bytes = sizeof *job;
+    job->generation =
+        (struct generation){.engine = service->engine,
+                            .tokenizer = service->options.tokenizer,
+                            .token_max = request->has_token_max ? (int64_t)request->token_max : -1,
+                            .ignore_end = request->ignore_end};
+    job->log_probabilities = request->log_probabilities;
+    job->prompt_log_probabilities = request->prompt_log_probabilities;
+    job->top_count = request->top_count;
+    job->priority = request->priority;
+    snprintf(job->owner, sizeof job->owner, "%s", request->owner != NULL ? request->owner : "");
+    snprintf(job->document_name, sizeof job->document_name, "%s",
+             request->document_name != NULL ? request->document_name : "");
+    job->answer.sink = take_text;
+    job->answer.sink_context = job;
+    job->answer.utf8.replace = request->replaces_invalid;
+    TRY(copy_prompt(job, request, error));
+    TRY(copy_stops(job, request, error));
+    return copy_sampling(job, service, request, error);
+}
+
+enum status job_create(struct job **job, struct service *service, const struct service_request *request,
+                       const struct service_listener *listener, struct error *error) {
+    *job = NULL;
+    TRY(check(service, request, error));
+    struct job *made = calloc(1, sizeof *made);
+    if (made == NULL) return no_memory(error);
+    enum status status = job_init(made, service, request, error);
+    if (status != STATUS_OK) {
+        job_destroy(made);
+        return status;
+    }
+    made->listener = *listener;
+    made->submitted = made->queued_since = clock_seconds();
+    if (request->mask != NULL) {
+        made->mask = *request->mask;
+        made->has_mask = true;
+        sampler_set_mask(made->answer.sampler, &made->mask);
+    }
+    *job = made;
+    return STATUS_OK;
+}
+
+void job_destroy(struct job *job) {
+    for (size_t i = 0; i < job->generation.stop_count; i++) free((char *)job->generation.stops[i]);
+    free((void *)job->generation.stops);
+    ASSERT(job->answer.sequence == NULL);
+    answer_destroy(&job->answer);
+    if (job->has_mask && job->mask.destroy != NULL) job->mask.destroy(job->mask.context);
+    token_list_deinit(&job->tokens);
+    token_list_deinit(&job->history);
+    free(job->text);
+    free(job);
+}
+
+size_t job_wanted_tokens(const struct job *job) { return job->tokens.count - (job->answer.tokens.count > 0); }
+
+enum token_origin job_origin(const struct job *job, size_t index) {
+    if (index < job->history.count) return (enum token_origin)job->history.ids[index];
+    return index < job->prompt_count ? ORIGIN_DENSE : ORIGIN_STEP;
+}
+
+/* What live sequences of the same owner have computed of the prompt can be found once it is durable. */
+static void flush_relatives(struct service *service, const struct job *job) {
+    struct error ignored;
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *other = service->running[i];
+        if (other == job || strcmp(other->owner, job->owner) != 0) continue;
+        if (other->answer.stored.count > 0 && other->answer.stored.ids[0] == job->tokens.ids[0])
+            (void)!sequence_flush(other->answer.sequence, &ignored); /* its own end tells */
+    }
+    for (size_t i = 0; i < service->resident_count; i++) {
+        const struct resident *resident = &service->residents[i];
+        if (strcmp(resident->owner, job->owner) == 0 && resident->stored.ids[0] == job->tokens.ids[0])
+            (void)!sequence_flush(resident->sequence, &ignored);
+    }
+}
+
+enum status job_attach(struct job *job, struct service *service, struct error *error) {
+    struct answer *answer = &job->answer;
+    job->generation.engine = service->engine;
+    if (sequence_length(answer->sequence) > 0) return STATUS_OK; /* a resident one */
+    answer->stored.count = answer->origins.count = 0;
+    if (job->prompt_log_probabilities) return STATUS_OK;
+    size_t count = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    flush_relatives(service, job);
+    TRY(sequence_attach(answer->sequence, job->tokens.ids, count, error));
+    for (size_t i = 0; i < sequence_length(answer->sequence); i++)
+        TRY(answer_note_stored(answer, job->tokens.ids[i], job_origin(job, i), error));
+    return STATUS_OK;
+}
+
+enum status job_remember(struct job *job, struct error *error) {
+    const struct token_list *origins = &job->answer.origins;
+    for (size_t i = job->history.count; i < origins->count; i++)
+        TRY(token_list_append(&job->history, origins->ids[i], error));
+    return STATUS_OK;
+}
+
+/* Hands out the text that is ready, with the token that completed it, if any. */
+static void deliver(struct job *job, struct service_token *token) {
+    token->bytes = job->text != NULL ? job->text : "";
+    token->length = job->text_length;
+    job->text_length = 0;
+    if (job->listener.token != NULL && job->listener.token(job->listener.context, token) == SERVICE_PAUSE)
+        job->paused = true;
+}
+
+enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error) {
+    struct answer *answer = &job->answer;
+    size_t count = answer->tokens.count;
+    enum status status = answer_take(answer, &job->generation, logits, error);
+    if (answer->tokens.count == count) return status; /* nothing was sampled */
+    token_id id = answer->tokens.ids[count];
+    struct service_token token = {.id = id, .is_end = answer->stop == STOP_END};
+    if (status == STATUS_OK) status = token_list_append(&job->tokens, id, error);
+    if (count == 0) job->first_token_at = clock_seconds();
+    service->statistics.answer_tokens++;
+    if (job->log_probabilities) {
+        token.log_probability =
+            sampler_top_of(logits, service->vocabulary_size, id, job->top, job->top_count);
+        token.top = job->top;
+        token.top_count = job->top_count;
+    }
+    deliver(job, &token);
+    return status;
+}
+
+/* Text that was held back, of an answer that ends in between. */
+static void deliver_rest(struct job *job) {
+    struct error ignored;
+    if (job->answer.tokens.count == 0) return;
+    if (answer_finish(&job->answer, job->answer.stop, &ignored) != STATUS_OK) return;
+    if (job->text_length > 0) deliver(job, &(struct service_token){.id = TOKEN_NONE});
+}
+
+void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
+    double now = clock_seconds();
+    struct service_done done = {.reason = reason, .was_admitted = job->was_admitted, .notice = ""};
+    if (error != NULL) done.error = *error;
+    if (job->answer.stop == STOP_NONE) {
+        job->answer.stop = reason;
+        deliver_rest(job);
+    }
+    done.stop_index = reason == STOP_STRING ? job->answer.scan.found : 0;
+    done.figures = (struct service_figures){.prompt_tokens = job->prompt_count,
+                                            .reused_tokens = job->reused,
+                                            .answer_tokens = job->answer.tokens.count,
+                                            .preemptions = job->preemptions,
+                                            .queue_seconds = job->queue_seconds};
+    if (!job->was_admitted) {
+        done.figures.queue_seconds = now - job->submitted;
+    } else {
+        double first = job->first_token_at > 0 ? job->first_token_at : now;
+        done.figures.prefill_seconds = first - job->admitted_at;
+        done.figures.decode_seconds = now - first;
+    }
+    struct error notice = {.message = ""};
+    if (job->answer.sequence != NULL)
+        snprintf(notice.message, sizeof notice.message, "%s", sequence_notice(job->answer.sequence));
+    done.notice = notice.message;
+    resident_leave(service, job);
+    service->statistics.done[reason]++;
+    if (job->listener.done != NULL) job->listener.done(job->listener.context, &done);
+    job_destroy(job);
+}

@@ -1,0 +1,101 @@
+/* repair: jobs that give up their slot, and what a failed step or slice asks for. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "platform/clock.h"
+#include "server/service_internal.h"
+
+static void leave_slot(struct service *service, struct job *job) {
+    size_t at = 0;
+    while (service->running[at] != job) at++;
+    memmove(service->running + at, service->running + at + 1,
+            (service->running_count - at - 1) * sizeof(struct job *));
+    service->running_count--;
+}
+
+/* To the end of the queue, which takes it back even if it is full. */
+static void enqueue(struct service *service, struct job *job) {
+    struct job **end = &service->queue;
+    while (*end != NULL) end = &(*end)->next;
+    job->next = NULL;
+    *end = job;
+    service->queue_count++;
+    service->queue_bytes += job->bytes;
+}
+
+bool service_preempt(struct service *service, struct job *job) {
+    struct error error;
+    enum status status = job_remember(job, &error);
+    if (status == STATUS_OK && job->state == JOB_DECODE) status = sequence_save(job->answer.sequence, &error);
+    if (status != STATUS_OK) {
+        scheduler_end_job(service, job, STOP_FAILED, &error);
+        return false;
+    }
+    size_t residents = service->resident_count;
+    resident_leave(service, job);
+    if (service->resident_count > residents) service->residents[residents].ticket = job->ticket;
+    job->state = JOB_QUEUED;
+    job->preemptions++;
+    service->statistics.preemptions++;
+    pthread_mutex_lock(&service->mutex);
+    leave_slot(service, job);
+    job->queued_since = clock_seconds();
+    enqueue(service, job);
+    pthread_mutex_unlock(&service->mutex);
+    return true;
+}
+
+/* Memory does not hold all of them: what nobody uses goes, then the job that came last waits. */
+static bool make_room(struct service *service) {
+    if (resident_evict(service)) return true;
+    if (service->running_count < 2) return false;
+    struct job *job = service->running[service->running_count - 1];
+    if (!service_preempt(service, job)) return true;
+    service->running_max = service->running_count;
+    (void)resident_evict(service);
+    return true;
+}
+
+enum status service_need_engine(struct service *service, struct error *error) {
+    if (service->engine != NULL) return STATUS_OK;
+    enum status status =
+        service->options.make_engine(service->options.make_engine_context, &service->engine, error);
+    if (status != STATUS_OK) service->engine = NULL;
+    return status;
+}
+
+/* Damage ends an engine.  Another one computes what is running anew, as far as it was not saved. */
+static bool recover(struct service *service) {
+    struct error error = {.status = STATUS_OK};
+    resident_clear(service);
+    service->statistics.recoveries++;
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *job = service->running[i];
+        (void)!job_remember(job, &error); /* without memory: computed as a prompt */
+        sequence_destroy(job->answer.sequence);
+        job->answer.sequence = NULL;
+        job->state = JOB_PREFILL;
+    }
+    enum status made =
+        service->options.make_engine(service->options.make_engine_context, &service->engine, &error);
+    if (made != STATUS_OK) service->engine = NULL;
+    for (size_t i = 0; i < service->running_count;) {
+        struct job *job = service->running[i];
+        enum status status = made;
+        if (status == STATUS_OK) status = sequence_create(&job->answer.sequence, service->engine, &error);
+        if (status == STATUS_OK) status = job_attach(job, service, &error);
+        if (status != STATUS_OK)
+            scheduler_end_job(service, job, STOP_FAILED, &error);
+        else
+            i++;
+    }
+    return true;
+}
+
+bool service_repair(struct service *service, enum status status, const struct error *error) {
+    (void)error;
+    if (status == STATUS_MEMORY || status == STATUS_FULL) return make_room(service);
+    if (status == STATUS_DOCUMENT && service->options.make_engine != NULL) return recover(service);
+    return false;
+}

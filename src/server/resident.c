@@ -1,0 +1,112 @@
+/* resident: sequences that stay in memory after their request, for the next turn of a conversation. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "server/service_internal.h"
+
+static void remove_at(struct service *service, size_t index) {
+    ASSERT(index < service->resident_count);
+    struct resident *residents = service->residents;
+    memmove(residents + index, residents + index + 1,
+            (service->resident_count - index - 1) * sizeof *residents);
+    service->resident_count--;
+}
+
+static void drop(struct service *service, size_t index) {
+    struct resident *resident = &service->residents[index];
+    sequence_destroy(resident->sequence);
+    token_list_deinit(&resident->stored);
+    token_list_deinit(&resident->origins);
+    remove_at(service, index);
+}
+
+/* Whether a goes before b: what a request of low priority left, then what was used longest ago.  What a preempted
+ * request goes on with is last. */
+static bool goes_first(const struct resident *a, const struct resident *b) {
+    if ((a->ticket != 0) != (b->ticket != 0)) return b->ticket != 0;
+    if (a->priority != b->priority) return a->priority == SERVICE_LOW;
+    return a->used < b->used;
+}
+
+bool resident_evict(struct service *service) {
+    if (service->resident_count == 0) return false;
+    size_t victim = 0;
+    for (size_t i = 1; i < service->resident_count; i++)
+        if (goes_first(&service->residents[i], &service->residents[victim])) victim = i;
+    drop(service, victim);
+    return true;
+}
+
+void resident_clear(struct service *service) {
+    while (service->resident_count > 0) drop(service, service->resident_count - 1);
+}
+
+/* Tokens that the job may take over of it: at least one of the prompt is computed, for its logits. */
+static size_t shared_tokens(const struct job *job, const struct resident *resident) {
+    size_t shared = 0, limit = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    while (shared < limit && shared < resident->stored.count &&
+           resident->stored.ids[shared] == job->tokens.ids[shared])
+        shared++;
+    return shared;
+}
+
+/* A sequence that is cut back would not be saved any more; then its document is attached to instead. */
+static bool may_take(const struct service *service, const struct job *job, const struct resident *resident,
+                     size_t shared) {
+    if (resident->ticket != 0) return resident->ticket == job->ticket;
+    if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
+    return shared == resident->stored.count || !engine_saves(service->engine);
+}
+
+static void take_over(struct service *service, struct job *job, size_t index, size_t shared) {
+    struct resident *resident = &service->residents[index];
+    struct answer *answer = &job->answer;
+    token_list_deinit(&answer->stored);
+    token_list_deinit(&answer->origins);
+    answer->sequence = resident->sequence;
+    answer->stored = resident->stored;
+    answer->origins = resident->origins;
+    answer_truncate(answer, shared);
+    remove_at(service, index);
+}
+
+enum status resident_take(struct service *service, struct job *job, struct error *error) {
+    size_t best = SIZE_MAX, most = 0;
+    for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {
+        size_t shared = shared_tokens(job, &service->residents[i]);
+        if (!may_take(service, job, &service->residents[i], shared)) continue;
+        if (best != SIZE_MAX && shared <= most) continue;
+        best = i;
+        most = shared;
+    }
+    if (best != SIZE_MAX) {
+        take_over(service, job, best, most);
+        return STATUS_OK;
+    }
+    while (service->running_count + service->resident_count >= service->sequence_capacity)
+        if (!resident_evict(service)) break;
+    return sequence_create(&job->answer.sequence, service->engine, error);
+}
+
+void resident_leave(struct service *service, struct job *job) {
+    struct answer *answer = &job->answer;
+    struct sequence *sequence = answer->sequence;
+    answer->sequence = NULL;
+    if (sequence == NULL) return;
+    uint64_t length = sequence_length(sequence);
+    if (length == 0 || length != answer->stored.count || job->prompt_log_probabilities ||
+        service->resident_count == ENGINE_SEQUENCES_MAX) {
+        sequence_destroy(sequence);
+        return;
+    }
+    struct resident *resident = &service->residents[service->resident_count++];
+    *resident = (struct resident){.sequence = sequence,
+                                  .stored = answer->stored,
+                                  .origins = answer->origins,
+                                  .priority = job->priority,
+                                  .used = service->turn};
+    snprintf(resident->owner, sizeof resident->owner, "%s", job->owner);
+    answer->stored = answer->origins = (struct token_list){0};
+}

@@ -1,0 +1,249 @@
+/* service: its functions for other threads, and its own thread. */
+#include "server/service.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "platform/clock.h"
+#include "server/service_internal.h"
+
+enum { PREEMPT_WAIT_MS = 10000, PREEMPT_RUN_MS = 60000, WAIT_MAX_SECONDS = 120 };
+
+static struct timespec after(double seconds) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    seconds = fmin(fmax(seconds, 0), 1e9);
+    at.tv_sec += (time_t)seconds;
+    at.tv_nsec += (long)((seconds - floor(seconds)) * 1e9);
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
+/* Waits for something to do, or for the end of draining. */
+static void wait_for_work(struct service *service) {
+    bool waits = service->queue == NULL && service->callers == NULL && !service->stopping;
+    for (size_t i = 0; i < service->running_count; i++)
+        if (service->running[i]->cancelled || service->running[i]->resumed) waits = false;
+    if (service->draining && service->drain_deadline <= clock_seconds())
+        waits = waits && service->job_count == 0;
+    if (service->queue != NULL && service->running_count > 0 && !service->stopping &&
+        service->callers == NULL)
+        waits = service->running_count >= service->running_max; /* all slots are paused */
+    if (!waits) return;
+    struct timespec until = after(1); /* preemption and draining look at the time */
+    (void)pthread_cond_timedwait(&service->work, &service->mutex, &until);
+}
+
+static void *run(void *context) {
+    struct service *service = context;
+    for (;;) {
+        bool more = scheduler_turn(service);
+        pthread_mutex_lock(&service->mutex);
+        if (!more) wait_for_work(service);
+        bool stopping = service->stopping;
+        pthread_mutex_unlock(&service->mutex);
+        if (stopping) break;
+    }
+    scheduler_end(service);
+    return NULL;
+}
+
+static void take_options(struct service *service, const struct service_options *options) {
+    struct service_options *own = &service->options;
+    *own = *options;
+    service->engine = options->engine;
+    service->vocabulary_size = engine_config(options->engine)->vocabulary_size;
+    service->context_size = engine_context_size(options->engine);
+    service->sequence_capacity = engine_sequence_capacity(options->engine);
+    if (own->parallel == 0 || own->parallel > service->sequence_capacity)
+        own->parallel = service->sequence_capacity;
+    if (own->queue_max == 0) own->queue_max = SERVICE_QUEUE_DEFAULT;
+    if (own->queue_bytes_max == 0) own->queue_bytes_max = SERVICE_QUEUE_BYTES_DEFAULT;
+    if (own->slice_ms == 0) own->slice_ms = SERVICE_SLICE_MS_DEFAULT;
+    if (own->preempt_wait_ms == 0) own->preempt_wait_ms = PREEMPT_WAIT_MS;
+    if (own->preempt_run_ms == 0) own->preempt_run_ms = PREEMPT_RUN_MS;
+    service->running_max = own->parallel;
+}
+
+static void free_service(struct service *service) {
+    pthread_mutex_destroy(&service->mutex);
+    pthread_cond_destroy(&service->work);
+    pthread_cond_destroy(&service->idle);
+    free(service->accounts);
+    free(service);
+}
+
+enum status service_create(struct service **service, const struct service_options *options,
+                           struct error *error) {
+    *service = NULL;
+    struct service *made = calloc(1, sizeof *made);
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the service");
+    take_options(made, options);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&made->mutex, NULL);
+    pthread_cond_init(&made->work, &attributes);
+    pthread_cond_init(&made->idle, &attributes);
+    pthread_condattr_destroy(&attributes);
+    int failed = pthread_create(&made->thread, NULL, run, made);
+    if (failed != 0) {
+        free_service(made);
+        return error_set_os(error, STATUS_FAILED, failed, "the service's thread");
+    }
+    *service = made;
+    return STATUS_OK;
+}
+
+void service_destroy(struct service *service) {
+    if (service == NULL) return;
+    pthread_mutex_lock(&service->mutex);
+    service->stopping = service->draining = true;
+    pthread_cond_broadcast(&service->work);
+    pthread_mutex_unlock(&service->mutex);
+    pthread_join(service->thread, NULL);
+    free_service(service);
+}
+
+struct engine *service_engine(const struct service *service) {
+    return service->engine;
+}
+uint64_t service_context_size(const struct service *service) { return service->context_size; }
+size_t service_vocabulary_size(const struct service *service) { return service->vocabulary_size; }
+size_t service_parallel(const struct service *service) { return service->options.parallel; }
+
+/* Under the mutex. */
+static enum status accept(struct service *service, struct job *job, struct error *error) {
+    const struct service_options *options = &service->options;
+    if (service->draining) return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
+    if (service->queue_count >= options->queue_max)
+        return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait", service->queue_count);
+    if (service->queue_bytes + job->bytes > options->queue_bytes_max)
+        return error_set(error, STATUS_FULL, "the queue is full: its prompts have %llu bytes of %llu",
+                         (unsigned long long)service->queue_bytes,
+                         (unsigned long long)options->queue_bytes_max);
+    struct job **end = &service->queue;
+    while (*end != NULL) end = &(*end)->next;
+    *end = job;
+    service->queue_count++;
+    service->queue_bytes += job->bytes;
+    service->job_count++;
+    job->ticket = ++service->last_ticket;
+    return STATUS_OK;
+}
+
+enum status service_submit(struct service *service, const struct service_request *request,
+                           const struct service_listener *listener, service_ticket *ticket,
+                           struct error *error) {
+    struct job *job;
+    *ticket = 0;
+    TRY(job_create(&job, service, request, listener, error));
+    pthread_mutex_lock(&service->mutex);
+    enum status status = accept(service, job, error);
+    if (status == STATUS_OK) {
+        *ticket = job->ticket;
+        service->submitted++;
+        pthread_cond_broadcast(&service->work);
+    } else {
+        service->refused++;
+    }
+    pthread_mutex_unlock(&service->mutex);
+    if (status == STATUS_OK) return status; /* the job may be gone by now */
+    job->has_mask = false;
+    job_destroy(job);
+    return status;
+}
+
+/* Under the mutex; NULL: it is done. */
+static struct job *find_job(struct service *service, service_ticket ticket) {
+    for (size_t i = 0; i < service->running_count; i++)
+        if (service->running[i]->ticket == ticket) return service->running[i];
+    struct job *job = service->queue;
+    while (job != NULL && job->ticket != ticket) job = job->next;
+    return job;
+}
+
+void service_cancel(struct service *service, service_ticket ticket) {
+    pthread_mutex_lock(&service->mutex);
+    struct job *job = find_job(service, ticket);
+    if (job != NULL && !job->cancelled) service->cancelled++;
+    if (job != NULL) job->cancelled = true;
+    pthread_cond_broadcast(&service->work);
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void service_resume(struct service *service, service_ticket ticket) {
+    pthread_mutex_lock(&service->mutex);
+    struct job *job = find_job(service, ticket);
+    if (job != NULL) job->resumed = true;
+    pthread_cond_broadcast(&service->work);
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void service_drain(struct service *service, double seconds) {
+    pthread_mutex_lock(&service->mutex);
+    service->draining = true;
+    service->drain_deadline = clock_seconds() + seconds;
+    pthread_cond_broadcast(&service->work);
+    pthread_mutex_unlock(&service->mutex);
+}
+
+bool service_wait(struct service *service, double seconds) {
+    struct timespec until = after(seconds);
+    pthread_mutex_lock(&service->mutex);
+    while (service->job_count > 0)
+        if (pthread_cond_timedwait(&service->idle, &service->mutex, &until) == ETIMEDOUT) break;
+    bool waited = service->job_count == 0;
+    pthread_mutex_unlock(&service->mutex);
+    return waited;
+}
+
+enum status service_call(struct service *service, service_function *function, void *context,
+                         struct error *error) {
+    struct service_caller caller = {.function = function, .context = context};
+    pthread_mutex_lock(&service->mutex);
+    if (service->stopping) {
+        pthread_mutex_unlock(&service->mutex);
+        return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
+    }
+    caller.next = service->callers;
+    service->callers = &caller;
+    pthread_cond_broadcast(&service->work);
+    while (!caller.finished) pthread_cond_wait(&service->idle, &service->mutex);
+    pthread_mutex_unlock(&service->mutex);
+    return caller.refused ? error_set(error, STATUS_FAILED, "there is no engine") : STATUS_OK;
+}
+
+/* Until the first of the queue is admitted, as if the tokens that wait were computed at the rates of late. */
+uint32_t service_wait_estimate(struct service *service) {
+    enum { ANSWER_TOKENS = 128 }; /* a guess of what an answer has */
+    pthread_mutex_lock(&service->mutex);
+    const struct service_statistics *now = &service->published;
+    double prompt_tokens = 0, seconds = 0;
+    for (const struct job *job = service->queue; job != NULL; job = job->next)
+        prompt_tokens += (double)job->prompt_count;
+    if (now->prefill_rate > 0) seconds += prompt_tokens / now->prefill_rate;
+    if (now->decode_rate > 0) seconds += (double)service->queue_count * ANSWER_TOKENS / now->decode_rate;
+    double share = fmax((double)service->queue_count, 1);
+    pthread_mutex_unlock(&service->mutex);
+    seconds = fmin(fmax(ceil(seconds / share), 1), WAIT_MAX_SECONDS);
+    return (uint32_t)seconds;
+}
+
+struct service_statistics service_get_statistics(struct service *service) {
+    pthread_mutex_lock(&service->mutex);
+    struct service_statistics statistics = service->published;
+    statistics.queued = service->queue_count;
+    statistics.queued_bytes = service->queue_bytes;
+    statistics.submitted = service->submitted;
+    statistics.refused = service->refused;
+    statistics.cancelled = service->cancelled;
+    statistics.draining = service->draining;
+    pthread_mutex_unlock(&service->mutex);
+    return statistics;
+}

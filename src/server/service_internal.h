@@ -1,0 +1,167 @@
+/* A service and its jobs, for the files of this folder:
+ *
+ *   service     the functions of service.h, and the thread
+ *   job         a request: its copy, its callbacks, its end
+ *   scheduler   a turn of the loop: admission, steps, slices
+ *   repair      preemption; what a failed step or slice asks for
+ *   accounts    computing time by owner
+ *   resident    sequences that stay in memory without a request
+ *
+ * The mutex guards what other threads touch: the queue of new jobs, the flags of jobs, the copy of the statistics.
+ * Everything else is the service's thread's.
+ */
+#ifndef LOAM_SERVER_SERVICE_INTERNAL_H
+#define LOAM_SERVER_SERVICE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "server/service.h"
+
+enum job_state {
+    JOB_QUEUED,
+    JOB_PREFILL, /* has a slot: tokens that exist are stored, by prefill or, after a preemption, by steps */
+    JOB_DECODE,  /* the last token was sampled and is not stored */
+};
+
+struct job {
+    service_ticket ticket;
+    struct job *next;
+    struct service_listener listener;
+    enum job_state state;
+    /* Guarded by the mutex. */
+    bool cancelled, resumed;
+
+    /* The request. */
+    struct token_list tokens; /* the prompt, then what was sampled */
+    size_t prompt_count;
+    struct generation generation; /* stops: owned copies */
+    struct sampler_options sampling;
+    struct token_bias *biases; /* owned */
+    struct logit_mask mask;
+    bool has_mask, log_probabilities, prompt_log_probabilities;
+    size_t top_count;
+    enum service_priority priority;
+    char owner[SERVICE_OWNER_MAX], document_name[SERVICE_NAME_MAX];
+    uint64_t bytes; /* that it takes in the queue */
+
+    /* While it runs. */
+    struct answer answer;
+    bool paused, was_admitted;
+    size_t reused;
+    struct token_list
+        history; /* enum token_origin of tokens that were stored before a preemption or damage */
+    char *text;  /* owned: whole characters not yet handed out */
+    size_t text_length, text_capacity;
+    struct token_probability top[SERVICE_TOP_MAX];
+    double submitted, queued_since, admitted_at, decode_since, seconds; /* seconds: of computing for it */
+    double queue_seconds, first_token_at;
+    uint32_t preemptions;
+};
+
+/* A sequence in memory that no request uses. */
+struct resident {
+    struct sequence *sequence;
+    struct token_list stored, origins;
+    char owner[SERVICE_OWNER_MAX];
+    enum service_priority priority; /* of the request that left it */
+    uint64_t used;                  /* the number of the turn when it was left */
+    service_ticket ticket;          /* of a preempted request, which goes on with it; 0: none */
+};
+
+/* Computing time by owner, for turns. */
+struct owner_account {
+    char owner[SERVICE_OWNER_MAX];
+    double seconds;
+};
+
+struct service_caller {
+    service_function *function;
+    void *context;
+    bool finished, refused;
+    struct service_caller *next;
+};
+
+struct service {
+    struct service_options options;
+    struct engine *engine;
+    size_t vocabulary_size, sequence_capacity;
+    uint64_t context_size;
+    pthread_t thread;
+
+    /* Guarded by the mutex. */
+    pthread_mutex_t mutex;
+    pthread_cond_t work, idle; /* something to do; no job is left, or a call was made */
+    struct job *queue;         /* in order of arrival */
+    size_t queue_count;
+    uint64_t queue_bytes;
+    service_ticket last_ticket;
+    bool stopping, draining;
+    double drain_deadline;
+    struct service_caller *callers;
+    struct service_statistics published;
+    size_t job_count; /* queued and running */
+    uint64_t submitted, refused, cancelled;
+
+    /* The thread's. */
+    struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
+    size_t running_count;
+    size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */
+    struct resident residents[ENGINE_SEQUENCES_MAX];
+    size_t resident_count;
+    struct owner_account *accounts; /* owned */
+    size_t account_count, account_capacity;
+    uint64_t turn;
+    struct service_statistics statistics;
+};
+
+/* job.c */
+enum status job_create(struct job **job, struct service *service, const struct service_request *request,
+                       const struct service_listener *listener, struct error *error) STATUS_CHECKED;
+void job_destroy(struct job *job); /* the mask too, unless has_mask was cleared */
+/* Tokens that the sequence must have before the next one is sampled. */
+size_t job_wanted_tokens(const struct job *job);
+/* How the KV of a token is to be computed: as before, where it was computed before. */
+enum token_origin job_origin(const struct job *job, size_t index);
+/* An empty sequence takes the longest saved prefix. */
+enum status job_attach(struct job *job, struct service *service, struct error *error) STATUS_CHECKED;
+/* The sequence is about to go: how its tokens were computed stays known. */
+enum status job_remember(struct job *job, struct error *error) STATUS_CHECKED;
+/* Samples from a row of logits and hands the token out.  The job may stop by it. */
+enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error)
+    STATUS_CHECKED;
+/* The request's end: done, and its memory.  error: NULL where it has none. */
+void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
+
+/* accounts.c: computing time by owner.  An owner who comes back starts where the others are: time without requests
+ * gives no advance. */
+void account_open(struct service *service, const char *owner);
+void account_charge(struct service *service, struct job *job, double seconds);
+double account_seconds(const struct service *service, const struct job *job);
+bool account_is_active(const struct service *service, const char *owner); /* a job of the owner runs */
+
+/* repair.c.  A step or slice failed.  true: what can be done about it was done, so it can be tried again: room made, or
+ * everything computed anew after damage.  Jobs may have gone back to the queue. */
+bool service_repair(struct service *service, enum status status, const struct error *error);
+/* After a recovery that failed there is no engine: tries again. */
+enum status service_need_engine(struct service *service, struct error *error) STATUS_CHECKED;
+/* A running job gives up its slot, and goes on later.  false: it failed instead. */
+bool service_preempt(struct service *service, struct job *job);
+
+/* scheduler.c: one turn; false: nothing can be done before something comes. */
+bool scheduler_turn(struct service *service);
+/* Ends every job that is left, and destroys the sequences. */
+void scheduler_end(struct service *service);
+/* Ends a running job. */
+void scheduler_end_job(struct service *service, struct job *job, enum stop_reason reason,
+                       const struct error *error);
+
+/* resident.c */
+/* The sequence of a job, or a new one: the prefix that it shares with a resident one need not be computed. */
+enum status resident_take(struct service *service, struct job *job, struct error *error) STATUS_CHECKED;
+/* Takes the sequence over from a job that ends or is preempted. */
+void resident_leave(struct service *service, struct job *job);
+/* Destroys the one that was used longest ago; false: there is none. */
+bool resident_evict(struct service *service);
+void resident_clear(struct service *service);
+
+#endif
