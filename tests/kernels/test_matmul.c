@@ -315,6 +315,40 @@ static void test_not_finite(void **state) {
             }
 }
 
+/* A scale that is no number shows in its row and in no other. */
+static void test_broken_scales(void **state) {
+    struct fixture *fixture = *state;
+    enum { ROWS = 37, BAD = 11, COLUMNS_MAX = 544, INPUTS = 9 };
+    static const float bad[] = {INFINITY, NAN};
+    static const size_t columns[] = {32, 96, 256, 288, 300, 480, 544};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+            static float x[INPUTS * COLUMNS_MAX], want[INPUTS * ROWS], got[INPUTS * ROWS];
+            static _Alignas(64) char data[ROWS * COLUMNS_MAX * 4];
+            enum tensor_type type = weight_types[t];
+            const struct test_case test = {type, ROWS, columns[i],    INPUTS,
+                                           0,    ROWS, WEIGHT_RANDOM, INPUT_NORMAL};
+            struct matrix weight = {type, data, ROWS, columns[i], 0};
+            if (!tensor_row_bytes(type, weight.columns, &weight.row_bytes)) continue;
+            weight_fill(&fixture->random, type, WEIGHT_RANDOM, data, ROWS * weight.columns);
+            fill_input(&fixture->random, INPUT_NORMAL, x, INPUTS * weight.columns);
+            uint8_t before[COLUMNS_MAX * 4];
+            memcpy(before, data + BAD * weight.row_bytes, weight.row_bytes);
+            for (size_t v = 0; v < fixture->variant_count; v++) {
+                const struct matmul_method *method = &fixture->variants[v].kernels.method[type];
+                run(method, &test, &weight, x, want, ROWS);
+                weight_spoil(type, data + BAD * weight.row_bytes, bad[i % 2], i % 3 == 2);
+                run(method, &test, &weight, x, got, ROWS);
+                memcpy(data + BAD * weight.row_bytes, before, weight.row_bytes);
+                for (size_t n = 0; n < (size_t)INPUTS * ROWS; n++)
+                    if (n % ROWS == BAD ? isfinite(got[n]) : memcmp(got + n, want + n, sizeof *got) != 0)
+                        fail_msg("%s %s columns %zu: row %zu is %g beside a scale of %g in row %d",
+                                 fixture->variants[v].name, tensor_type_info(type)->name,
+                                 (size_t)weight.columns, n % ROWS, (double)got[n], (double)bad[i % 2], BAD);
+            }
+        }
+}
+
 /* matvec's outputs, [input_count][rows]. */
 static void matvec_run(const struct matvec_kernels *kernels, const struct matrix *weight, const float *x,
                        size_t input_count, float *y) {
@@ -379,10 +413,15 @@ static void test_matvec_is_equal(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),  cmocka_unit_test(test_input_counts),
-        cmocka_unit_test(test_rows),       cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_extremes),   cmocka_unit_test(test_prepare_parts),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_matvec_is_equal),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_input_counts),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_prepare_parts),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_broken_scales),
+        cmocka_unit_test(test_matvec_is_equal),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -348,6 +348,46 @@ static void not_finite_shows(void **state) {
             }
 }
 
+/* A scale that is no number shows in its row and in no other: what lies behind a row's last group is the next row. */
+static void broken_scales_stay_in_their_row(void **state) {
+    struct fixture *fixture = *state;
+    enum { ROWS = 13, BAD = 5, COLUMNS_MAX = 544 };
+    static const float bad[] = {INFINITY, NAN};
+    static const size_t columns[] = {32, 96, 256, 288, 300, 480, 544};
+    static const size_t counts[] = {1, 2, 3, 4, 8};
+    for (size_t t = 0; t < WEIGHT_TYPES; t++)
+        for (size_t i = 0; i < sizeof columns / sizeof *columns * 5; i++) {
+            enum tensor_type type = weight_types[t];
+            size_t count = counts[i % 5];
+            static float x[MATVEC_INPUTS_MAX * COLUMNS_MAX], want[MATVEC_INPUTS_MAX * ROWS],
+                got[MATVEC_INPUTS_MAX * ROWS];
+            static _Alignas(64) char data[ROWS * COLUMNS_MAX * 4], inputs[MATVEC_INPUTS_MAX * 8192];
+            struct matrix weight = {type, data, ROWS, columns[i / 5], 0};
+            if (!tensor_row_bytes(type, weight.columns, &weight.row_bytes)) continue;
+            weight_fill(&fixture->random, type, WEIGHT_RANDOM, data, ROWS * weight.columns);
+            fill_input(&fixture->random, INPUT_NORMAL, x, count * weight.columns);
+            uint8_t before[COLUMNS_MAX * 4];
+            memcpy(before, data + BAD * weight.row_bytes, weight.row_bytes);
+            for (size_t v = 0; v < fixture->variant_count; v++) {
+                const struct matvec_kernels *kernels = &fixture->variants[v].kernels;
+                enum matvec_form form = kernels->form[type];
+                size_t bytes = kernels->input_bytes(form, weight.columns);
+                for (size_t n = 0; n < count; n++)
+                    kernels->prepare[form](x + n * weight.columns, weight.columns, inputs + n * bytes);
+                kernels->run[type](&(struct matvec_args){&weight, count, inputs, want, ROWS, 0, ROWS});
+                weight_spoil(type, data + BAD * weight.row_bytes, bad[i % 2], i % 3 == 2);
+                kernels->run[type](&(struct matvec_args){&weight, count, inputs, got, ROWS, 0, ROWS});
+                memcpy(data + BAD * weight.row_bytes, before, weight.row_bytes);
+                for (size_t n = 0; n < count * ROWS; n++)
+                    if (n % ROWS == BAD ? isfinite(got[n]) : memcmp(got + n, want + n, sizeof *got) != 0)
+                        fail_msg(
+                            "%s %s columns %zu, %zu inputs: row %zu is %g beside a scale of %g in row %d",
+                            fixture->variants[v].name, tensor_type_info(type)->name, (size_t)weight.columns,
+                            count, n % ROWS, (double)got[n], (double)bad[i % 2], BAD);
+            }
+        }
+}
+
 static int setup(void **state) {
     static struct fixture fixture;
     matvec_kernels_init(&fixture.reference, 0);
@@ -363,6 +403,7 @@ int main(void) {
         cmocka_unit_test_setup(reference_is_the_product, setup),
         cmocka_unit_test_setup(prepared_inputs_are_equal, setup),
         cmocka_unit_test_setup(not_finite_shows, setup),
+        cmocka_unit_test_setup(broken_scales_stay_in_their_row, setup),
         cmocka_unit_test_setup(shapes_agree, setup),
         cmocka_unit_test_setup(extremes_agree, setup),
         cmocka_unit_test_setup(row_ranges_agree, setup),

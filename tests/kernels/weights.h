@@ -65,6 +65,19 @@ static inline void weight_fill_plain(struct random *random, enum tensor_type typ
     }
 }
 
+/* The scale (or, as a file might have it, the minimum) of a row's first block, or its first weight. */
+static inline void weight_spoil(enum tensor_type type, void *row, float value, bool minimum) {
+    const struct block_layout *layout = block_layout_find(type);
+    if (layout != NULL)
+        half_put((uint8_t *)row + (minimum && layout->m >= 0 ? layout->m : layout->d), value);
+    else if (type == TENSOR_F32)
+        memcpy(row, &value, sizeof value);
+    else if (type == TENSOR_F16)
+        half_put(row, value);
+    else
+        memcpy(row, &(uint16_t){float_to_bfloat(value)}, sizeof(uint16_t));
+}
+
 /* `elements` of the type, a whole number of blocks. */
 static inline void weight_fill(struct random *random, enum tensor_type type, enum weight_kind kind,
                                void *data, size_t elements) {

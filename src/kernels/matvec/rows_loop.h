@@ -51,6 +51,7 @@ struct row_set {
     size_t row_apart;    /* rows from one to the next */
     float *y;            /* of the first row and input */
     size_t input_stride; /* floats of y */
+    bool is_alone;       /* nothing behind a row is read with its last group */
 };
 
 /* Adds the sums of a span to totals[streams · n]. */
@@ -135,11 +136,11 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
     }
     size_t last = groups % SPAN_GROUPS;
     if (last > 0 || has_rest) {
-        /* Behind a row comes another row, whose weights meet zeros of the input. */
+        /* Behind a row comes another row, whose weights meet zeros of the input (and see rows_again). */
         const uint8_t *rest_end =
             set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
         const uint8_t *end = (const uint8_t *)weight->data + weight->rows * weight->row_bytes;
-        const bool is_within = has_rest && rest_end <= end;
+        const bool is_within = has_rest && !set.is_alone && rest_end <= end;
         acc_clear(acc, streams, n);
         last += is_within;
         ONE_BY_ONE for (; last > 0; last--) row_group_add(&stand, apart, n, streams, group, kind, acc);
@@ -181,11 +182,29 @@ INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inp
         /* All tiles of inputs before the next rows: the rows are then in L1. */
         for (size_t i = 0; i < args->input_count; i += step) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
-                                        args->outputs + i * args->output_stride + row, args->output_stride};
+                                        args->outputs + i * args->output_stride + row, args->output_stride,
+                                        false};
             if (streams > 1)
                 row_set_times(weight, set, inputs + i, n, streams, group, kind);
             else
                 row_tile_times(weight, set, inputs + i, args->input_count - i, group, kind);
+        }
+    }
+}
+
+/* An infinite scale in the row behind, times a zero of the input, makes a NaN of this row: those that are one are
+ * computed again, alone. */
+INLINE void rows_again(const struct matvec_args *args, const uint8_t *const *inputs, group_function *group,
+                       struct row_kind kind) {
+    const struct matrix *weight = args->weight;
+    for (size_t i = 0; i < args->input_count; i++) {
+        float *y = args->outputs + i * args->output_stride;
+        uint32_t found = 0; /* in this form gcc takes many at once */
+        for (size_t row = args->row_begin; row < args->row_end; row++) found |= y[row] != y[row];
+        for (size_t row = args->row_begin; found != 0 && row < args->row_end; row++) {
+            const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, 1, y + row,
+                                        args->output_stride, true};
+            if (y[row] != y[row]) row_set_times(weight, set, inputs + i, 1, 1, group, kind);
         }
     }
 }
@@ -213,6 +232,7 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
         rows_times(args, x, args->row_begin, count, 4, TILE_MAX, group, kind);
     const size_t done = args->row_begin + streams * count;
     if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, n, group, kind);
+    if (kind.group_blocks > 1 && args->weight->columns % INPUT_GROUP != 0) rows_again(args, x, group, kind);
 }
 
 #endif
