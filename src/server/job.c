@@ -146,8 +146,6 @@ void job_destroy(struct job *job) {
     free(job);
 }
 
-size_t job_wanted_tokens(const struct job *job) { return job->tokens.count - (job->answer.tokens.count > 0); }
-
 enum token_origin job_origin(const struct job *job, size_t index) {
     if (index < job->history.count) return (enum token_origin)job->history.ids[index];
     return index < job->prompt_count ? ORIGIN_DENSE : ORIGIN_STEP;
@@ -227,6 +225,13 @@ static void deliver_rest(struct job *job) {
     if (job->text_length > 0) deliver(job, &(struct service_token){.id = TOKEN_NONE});
 }
 
+static void count_down(struct service *service) {
+    pthread_mutex_lock(&service->mutex);
+    service->job_count--;
+    if (service->job_count == 0) pthread_cond_broadcast(&service->idle);
+    pthread_mutex_unlock(&service->mutex);
+}
+
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
     double now = clock_seconds();
     struct service_done done = {.reason = reason, .was_admitted = job->was_admitted, .notice = ""};
@@ -256,4 +261,25 @@ void job_done(struct job *job, struct service *service, enum stop_reason reason,
     service->statistics.done[reason]++;
     if (job->listener.done != NULL) job->listener.done(job->listener.context, &done);
     job_destroy(job);
+    count_down(service);
+}
+
+static void remove_running(struct service *service, struct job *job) {
+    pthread_mutex_lock(&service->mutex);
+    size_t at = 0;
+    while (service->running[at] != job) at++;
+    memmove(service->running + at, service->running + at + 1,
+            (service->running_count - at - 1) * sizeof(struct job *));
+    service->running_count--;
+    service->running_max = service->options.parallel;
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
+                     const struct error *error) {
+    struct error ignored;
+    remove_running(service, job);
+    if (job->state == JOB_DECODE && (reason != STOP_FAILED))
+        (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
+    job_done(job, service, reason, error);
 }

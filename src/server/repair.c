@@ -29,7 +29,7 @@ bool service_preempt(struct service *service, struct job *job) {
     enum status status = job_remember(job, &error);
     if (status == STATUS_OK && job->state == JOB_DECODE) status = sequence_save(job->answer.sequence, &error);
     if (status != STATUS_OK) {
-        scheduler_end_job(service, job, STOP_FAILED, &error);
+        job_end_running(service, job, STOP_FAILED, &error);
         return false;
     }
     size_t residents = service->resident_count;
@@ -86,7 +86,7 @@ static bool recover(struct service *service) {
         if (status == STATUS_OK) status = sequence_create(&job->answer.sequence, service->engine, &error);
         if (status == STATUS_OK) status = job_attach(job, service, &error);
         if (status != STATUS_OK)
-            scheduler_end_job(service, job, STOP_FAILED, &error);
+            job_end_running(service, job, STOP_FAILED, &error);
         else
             i++;
     }

@@ -14,39 +14,9 @@
 #include "platform/clock.h"
 #include "server/service_internal.h"
 
-/* ---- the end of a job ---- */
-
-static void remove_running(struct service *service, struct job *job) {
-    pthread_mutex_lock(&service->mutex);
-    size_t at = 0;
-    while (service->running[at] != job) at++;
-    memmove(service->running + at, service->running + at + 1,
-            (service->running_count - at - 1) * sizeof(struct job *));
-    service->running_count--;
-    service->running_max = service->options.parallel;
-    pthread_mutex_unlock(&service->mutex);
-}
-
-static void count_down(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    service->job_count--;
-    if (service->job_count == 0) pthread_cond_broadcast(&service->idle);
-    pthread_mutex_unlock(&service->mutex);
-}
-
-void scheduler_end_job(struct service *service, struct job *job, enum stop_reason reason,
-                       const struct error *error) {
-    struct error ignored;
-    remove_running(service, job);
-    if (job->state == JOB_DECODE && (reason != STOP_FAILED))
-        (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
-    job_done(job, service, reason, error);
-    count_down(service);
-}
-
 static void fail(struct service *service, struct job *job, const struct error *error) {
-    scheduler_end_job(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
-                      error);
+    job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
+                    error);
 }
 
 /* ---- the queue ---- */
@@ -93,7 +63,6 @@ static void end_queued(struct service *service, bool all, const char *why) {
         pthread_mutex_unlock(&service->mutex);
         if (job == NULL) return;
         job_done(job, service, STOP_INTERRUPTED, &error);
-        count_down(service);
     }
 }
 
@@ -108,7 +77,7 @@ static void end_cancelled(struct service *service) {
         if (job->resumed) job->paused = job->resumed = false;
         pthread_mutex_unlock(&service->mutex);
         if (cancelled)
-            scheduler_end_job(service, job, STOP_INTERRUPTED, &error);
+            job_end_running(service, job, STOP_INTERRUPTED, &error);
         else
             i++;
     }
@@ -207,7 +176,7 @@ static void take_step(struct service *service, struct job *job, const float *log
     if (status != STATUS_OK)
         fail(service, job, &error);
     else if (answer->stop != STOP_NONE)
-        scheduler_end_job(service, job, answer->stop, NULL);
+        job_end_running(service, job, answer->stop, NULL);
 }
 
 static void fail_all(struct service *service, struct job *const *jobs, size_t count,
@@ -342,13 +311,13 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     job->state = JOB_DECODE;
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
     if (job->generation.token_max == 0) {
-        scheduler_end_job(service, job, STOP_LENGTH, NULL);
+        job_end_running(service, job, STOP_LENGTH, NULL);
         return;
     }
     if (job_take(job, service, logits, &error) != STATUS_OK)
         fail(service, job, &error);
     else if (job->answer.stop != STOP_NONE)
-        scheduler_end_job(service, job, job->answer.stop, NULL);
+        job_end_running(service, job, job->answer.stop, NULL);
 }
 
 static void prefill_slice(struct service *service, struct job *job) {
@@ -424,7 +393,7 @@ static void drain(struct service *service) {
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "the server is stopping");
     while (late && service->running_count > 0)
-        scheduler_end_job(service, service->running[0], STOP_INTERRUPTED, &error);
+        job_end_running(service, service->running[0], STOP_INTERRUPTED, &error);
 }
 
 static void publish(struct service *service) {
@@ -477,7 +446,7 @@ void scheduler_end(struct service *service) {
     (void)error_set(&error, STATUS_INTERRUPTED, "the server is stopping");
     end_queued(service, true, error.message);
     while (service->running_count > 0)
-        scheduler_end_job(service, service->running[0], STOP_INTERRUPTED, &error);
+        job_end_running(service, service->running[0], STOP_INTERRUPTED, &error);
     resident_clear(service);
     answer_callers(service);
     publish(service);

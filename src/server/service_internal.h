@@ -119,7 +119,9 @@ enum status job_create(struct job **job, struct service *service, const struct s
                        const struct service_listener *listener, struct error *error) STATUS_CHECKED;
 void job_destroy(struct job *job); /* the mask too, unless has_mask was cleared */
 /* Tokens that the sequence must have before the next one is sampled. */
-size_t job_wanted_tokens(const struct job *job);
+static inline size_t job_wanted_tokens(const struct job *job) {
+    return job->tokens.count - (job->answer.tokens.count > 0);
+}
 /* How the KV of a token is to be computed: as before, where it was computed before. */
 enum token_origin job_origin(const struct job *job, size_t index);
 /* An empty sequence takes the longest saved prefix. */
@@ -131,6 +133,9 @@ enum status job_take(struct job *job, struct service *service, const float *logi
     STATUS_CHECKED;
 /* The request's end: done, and its memory.  error: NULL where it has none. */
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
+/* The same for a job that runs: it gives up its slot, and its sequence is saved. */
+void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
+                     const struct error *error);
 
 /* accounts.c: computing time by owner.  An owner who comes back starts where the others are: time without requests
  * gives no advance. */
@@ -151,9 +156,6 @@ bool service_preempt(struct service *service, struct job *job);
 bool scheduler_turn(struct service *service);
 /* Ends every job that is left, and destroys the sequences. */
 void scheduler_end(struct service *service);
-/* Ends a running job. */
-void scheduler_end_job(struct service *service, struct job *job, enum stop_reason reason,
-                       const struct error *error);
 
 /* resident.c */
 /* The sequence of a job, or a new one: the prefix that it shares with a resident one need not be computed. */
