@@ -65,6 +65,8 @@ struct loam_model_options {
     size_t thread_count;  /* 0: one per processor */
     const char *cpu_mask; /* "ref", "avx2", "avx512", "amx", "neon", "all"; NULL: all */
     bool force_pre;       /* accept a pre-tokenizer that loam does not know */
+    /* Weights in RAM; the others are read from the model file for each pass.  0: all are mapped. */
+    uint64_t weights_host_bytes;
 };
 
 LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char *path,

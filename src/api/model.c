@@ -75,6 +75,8 @@ static enum status model_open(struct loam_model *model, const char *path,
     if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
     TRY(device_cpu_create(&model->device, &device, error));
     TRY(model_load(&model->model, path, model->device, error));
+    if (options->weights_host_bytes > 0)
+        TRY(model_limit_weights(model->model, options->weights_host_bytes, NULL, error));
     return tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error);
 }
 

@@ -290,6 +290,10 @@ const struct option_spec option_table[] = {
     {.id = OPTION_RECEIPT, .name = "receipt",
      .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
      .help = "estimate how much of the attention is left out, from a sample of the keys, and say it"},
+    {.id = OPTION_WEIGHTS_HOST, .name = "weights-host",
+     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
+     .help = "weights in RAM (K, M, G: 1024); the others are read from the model file for each pass, while layers "
+             "compute"},
     {.id = OPTION_KV_DEVICE, .name = "kv-device",
      .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = GENERATE, .group = GROUP_CACHE,
      .help = "KV cache budget in the device's memory (on a CPU the same memory as --kv-host)"},

@@ -16,6 +16,7 @@
 #include "cli/sampling.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
+#include "model/weight_stream.h"
 
 struct run {
     const struct options *options;
@@ -387,6 +388,18 @@ static void tiers_json(const struct run *run, json_t *root) {
     json_add(root, "io", io);
 }
 
+static json_t *weights_json(const struct weight_stream *stream) {
+    const struct weight_figures figures = weight_stream_figures(stream);
+    json_t *weights = json_object();
+    json_add_uint(weights, "bytes", figures.weight_bytes);
+    json_add_uint(weights, "host_bytes", figures.resident_bytes + figures.slot_bytes);
+    json_add_uint(weights, "resident_layers", figures.resident_layers);
+    json_add_uint(weights, "pass_bytes", figures.pass_bytes);
+    json_add_uint(weights, "read_bytes", figures.read_bytes);
+    json_add(weights, "wait_seconds", json_real(figures.wait_seconds));
+    return weights;
+}
+
 /* The contract's fields.  What preset full does not do is 0 where nothing was moved and null where there
  * is nothing to measure; it selects everything, so kept_ratio and recall are 1 by definition. */
 static json_t *run_json(const struct run *run) {
@@ -413,6 +426,7 @@ static json_t *run_json(const struct run *run) {
     json_add(root, "decode",
              phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
     tiers_json(run, root);
+    if (session->model->stream != NULL) json_add(root, "weights", weights_json(session->model->stream));
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
     if (fractions != NULL) json_add(root, "compression", fractions);
     json_t *rebuilt = rebuilt_json(session->engine);

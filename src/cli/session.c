@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
+#include "model/weight_stream.h"
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "platform/io_link.h"
@@ -15,6 +16,19 @@ enum status session_open(struct session *session, const struct options *options,
     const char *path;
     TRY(model_path(options, &path, error));
     return session_open_path(session, path, options, thread_count, error);
+}
+
+static enum status limit_weights(struct session *session, uint64_t bytes, struct error *error) {
+    TRY(model_limit_weights(session->model, bytes, NULL, error));
+    if (session->model->stream == NULL || session->quiet) return STATUS_OK;
+    const struct weight_figures figures = weight_stream_figures(session->model->stream);
+    fprintf(
+        stderr,
+        "loam: note: %zu of %zu layers stay in RAM; %.1f of %.1f MiB of weights are read for each pass%s\n",
+        figures.resident_layers, (size_t)session->model->config.layer_count,
+        (double)figures.pass_bytes / (1 << 20), (double)figures.weight_bytes / (1 << 20),
+        figures.direct ? "" : ", through the page cache: this file system has no O_DIRECT");
+    return STATUS_OK;
 }
 
 enum status session_open_path(struct session *session, const char *path, const struct options *options,
@@ -29,6 +43,8 @@ enum status session_open_path(struct session *session, const char *path, const s
     struct device_options device_options = {.thread_count = session->thread_count, .mask = session->mask};
     TRY(device_cpu_create(&session->device, &device_options, error));
     TRY(model_load(&session->model, path, session->device, error));
+    if (option_given(options, OPTION_WEIGHTS_HOST))
+        TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));
     session->load_seconds = clock_seconds() - began;
     return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "model/forward_internal.h"
+#include "model/weight_stream.h"
 
 enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MAX = 1 << 20 };
 
@@ -437,6 +438,13 @@ static enum status run_block(struct forward *forward, const struct block *block,
     return STATUS_OK;
 }
 
+/* Launched operations read the layer's weights, whose memory the next layer takes. */
+static enum status leave_layer(struct forward *forward, size_t layer, struct error *error) {
+    TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
+    weight_stream_done(forward->model->stream, layer);
+    return STATUS_OK;
+}
+
 static enum status run_layers(struct forward *forward, const struct forward_batch *batch,
                               struct error *error) {
     size_t layer_count = forward->model->config.layer_count;
@@ -444,6 +452,7 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
     uint64_t done = 0, total = (uint64_t)batch->row_count * layer_count;
     for (size_t layer = 0; layer < layer_count; layer++) {
         struct block block = {.count = 0};
+        TRY(weight_stream_need(forward->model->stream, layer, error));
         while (next_block(forward, batch, &block)) {
             if (layer == 0) embed(forward, &block.batch, block.first);
             TRY(run_block(forward, &block, layer, all_wanted, error));
@@ -452,6 +461,7 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
                 batch->progress(batch->progress_context, done, total))
                 return error_set(error, STATUS_INTERRUPTED, "interrupted");
         }
+        if (forward->model->stream != NULL) TRY(leave_layer(forward, layer, error));
     }
     return STATUS_OK;
 }
@@ -475,6 +485,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
     trace_engine(forward, batch->rules != NULL ? "step" : "prompt", began, TRACE_NONE, batch->row_count);
     if (status == STATUS_OK) status = finished;
+    if (status == STATUS_OK) status = weight_stream_end_pass(forward->model->stream, error);
     if (status != STATUS_OK) return status;
     if (batch->keep_rows) forward->kept_row_count = batch->row_count;
     if (logits != NULL) *logits = forward->logits.host;

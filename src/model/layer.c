@@ -1,6 +1,7 @@
 /* layer: the attention part of a layer, which all families share. */
 #include "base/assert.h"
 #include "model/forward_internal.h"
+#include "model/weight_stream.h"
 
 /* Narrows the pass to the rows whose logits are wanted, with their q. */
 static void narrow(struct layer_pass *pass) {
@@ -68,6 +69,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
     if (forward->replay != NULL || pass->narrow || next >= config->layer_count ||
         pass->row_count > forward->block_capacity || config->layers[next].attention == ATTENTION_SLIDING)
         return false;
+    if (!weight_stream_has_queries(model->stream, next)) return false;
     const struct layer_weights *weights = &model->layers[next];
     layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next.normed);
     model->device->operations->matmul(

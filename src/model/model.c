@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "model/model_internal.h"
+#include "model/weight_stream.h"
 
 static enum status load(struct model *model, const char *path, struct error *error) {
     TRY(gguf_open(&model->gguf, path, error));
@@ -25,8 +26,16 @@ enum status model_load(struct model **model, const char *path, struct device *de
     return STATUS_OK;
 }
 
+enum status model_limit_weights(struct model *model, uint64_t host_bytes, const struct io_faults *faults,
+                                struct error *error) {
+    weight_stream_destroy(model->stream);
+    model->stream = NULL;
+    return weight_stream_create(&model->stream, model, host_bytes, faults, error);
+}
+
 void model_destroy(struct model *model) {
     if (model == NULL) return;
+    weight_stream_destroy(model->stream);
     if (model->vectors != NULL)
         model->device->operations->release(model->device, MEMORY_DEVICE, model->vectors,
                                            model->vectors_bytes);

@@ -69,7 +69,9 @@ struct model {
     const float *output_norm, *output_norm_bias;
     const float *rope_frequency;  /* [rope_dimension / 2], scaling applied, device memory */
     struct layer_weights *layers; /* [layer_count] */
-    void *vectors;                /* owned device memory: every norm, bias and the rope table, as floats */
+    struct weight_stream
+        *stream;   /* owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
+    void *vectors; /* owned device memory: every norm, bias and the rope table, as floats */
     size_t vectors_bytes;
     struct arena arena;
 };
@@ -78,6 +80,11 @@ struct model {
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
+/* Keeps at most host_bytes of weights in memory and reads the others from the file for each pass (weight_stream.h).
+ * Call before the first pass.  faults: tests; NULL: none. */
+struct io_faults;
+enum status model_limit_weights(struct model *model, uint64_t host_bytes, const struct io_faults *faults,
+                                struct error *error) STATUS_CHECKED;
 /* STATUS_MODEL names the first tensor with a weight that is NaN or infinite.  Reads the whole file. */
 enum status model_check_numbers(const struct model *model, struct error *error) STATUS_CHECKED;
 

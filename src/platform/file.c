@@ -75,7 +75,10 @@ enum status file_map_open(struct file_map *map, const char *path, struct error *
     if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
     struct stat info;
     enum status status = STATUS_OK;
-    if (fstat(fd, &info) != 0)
+    map->path = strdup(path);
+    if (map->path == NULL)
+        status = error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    else if (fstat(fd, &info) != 0)
         status = error_set_os(error, STATUS_IO, errno, "%s", path);
     else if (!S_ISREG(info.st_mode))
         status = error_set(error, STATUS_IO, "%s: not a regular file", path);
@@ -96,20 +99,35 @@ enum status file_map_open(struct file_map *map, const char *path, struct error *
         }
     }
     close(fd);
+    if (status != STATUS_OK) file_map_close(map);
     return status;
 }
 
 void file_map_close(struct file_map *map) {
-    if (map->data == NULL) return;
-    guard_remove(map->data);
-    munmap((void *)(uintptr_t)map->data, map->size_bytes);
+    if (map->data != NULL) {
+        guard_remove(map->data);
+        munmap((void *)(uintptr_t)map->data, map->size_bytes);
+    }
+    free(map->path);
     *map = (struct file_map){0};
 }
 
-void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes) {
+static void advise(const struct file_map *map, uint64_t offset, uint64_t bytes, int advice) {
     uintptr_t begin = ((uintptr_t)map->data + offset) & ~(uintptr_t)4095;
     uintptr_t end = (uintptr_t)map->data + offset + bytes;
-    (void)madvise((void *)begin, end - begin, MADV_WILLNEED); /* a hint */
+    (void)madvise((void *)begin, end - begin, advice); /* a hint */
+}
+
+void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes) {
+    advise(map, offset, bytes, MADV_WILLNEED);
+}
+
+void file_map_scatter(const struct file_map *map, uint64_t offset, uint64_t bytes) {
+    advise(map, offset, bytes, MADV_RANDOM);
+}
+
+void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes) {
+    advise(map, offset, bytes, MADV_DONTNEED);
 }
 
 enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,

@@ -15,6 +15,7 @@
 struct file_map {
     const uint8_t *data; /* [size_bytes], borrowed until file_unmap */
     uint64_t size_bytes;
+    char *path; /* owned; as it was given */
 };
 
 /* STATUS_IO with the path when it cannot be opened, is not a regular file, or is
@@ -24,6 +25,10 @@ void file_map_close(struct file_map *map);
 
 /* Hints for the mapped range [offset, offset + bytes). */
 void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes);
+/* The range is touched here and there: nothing is read ahead. */
+void file_map_scatter(const struct file_map *map, uint64_t offset, uint64_t bytes);
+/* The range is not needed for now: the process no longer holds its pages. */
+void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes);
 
 /* After this call a page of any open file_map that has vanished (the file was
  * truncated while mapped) ends the process with the line

@@ -158,6 +158,29 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
     return status;
 }
 
+enum status io_file_open_path(struct io_file *file, const char *path, bool direct,
+                              const struct io_faults *faults, struct error *error) {
+    *file = (struct io_file){.fd = -1, .faults = faults, .path = strdup(path)};
+    if (file->path == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    int failed = refused(faults, IO_CALL_OPEN, path);
+    struct stat info;
+    if (failed == 0) {
+        file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (file->fd < 0 || fstat(file->fd, &info) != 0) failed = errno;
+    }
+    const int waiting = failed == 0 ? fcntl(file->fd, F_GETFL) & ~O_NONBLOCK : 0;
+    if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
+    if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
+    file->block_bytes = block_bytes_of(file);
+    enum status status = STATUS_OK;
+    if (failed != 0)
+        status = error_set_os(error, STATUS_IO, failed, "%s", path);
+    else if (!S_ISREG(info.st_mode))
+        status = error_set(error, STATUS_IO, "%s: not a regular file", path);
+    if (status != STATUS_OK) io_file_close(file);
+    return status;
+}
+
 void io_file_close(struct io_file *file) {
     if (file->path == NULL) return;
     if (file->fd >= 0) {

@@ -94,6 +94,9 @@ enum io_file_mode {
  * STATUS_IO: the message says why ("not there", "not a regular file", "of another user", ...). */
 enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
                          enum io_file_mode mode, bool direct, struct error *error) STATUS_CHECKED;
+/* A regular file at any path, of any user, to be read; links are followed.  faults: borrowed, NULL outside tests. */
+enum status io_file_open_path(struct io_file *file, const char *path, bool direct,
+                              const struct io_faults *faults, struct error *error) STATUS_CHECKED;
 void io_file_close(struct io_file *file); /* safe after a failed open */
 
 enum status io_file_size(const struct io_file *file, uint64_t *size_bytes, struct error *error)

@@ -53,6 +53,26 @@ static double number_at(json_t *root, const char *outer, const char *inner) {
 
 static char *compact(json_t *value) { return json_dumps(value, JSON_COMPACT); }
 
+/* Fewer bytes than the model has: the same tokens, and what was read; too few: how many are needed. */
+static void weights_beyond_a_budget(void **state) {
+    (void)state;
+    const char *real = LOAM_SOURCE_DIR "/models/loam-nano.gguf";
+    struct process_result all = LOAM("run", "-m", real, "--raw", "-p", "hello", "-n", "6", "--temp", "0");
+    struct process_result few = LOAM("run", "-m", real, "--raw", "-p", "hello", "-n", "6", "--temp", "0",
+                                     "--weights-host", "6M", "--json", json_path);
+    assert_int_equal(few.code, 0);
+    assert_string_equal(few.output, all.output);
+    assert_non_null(strstr(few.complaints, "layers stay in RAM"));
+    json_t *root = load_json();
+    assert_true(number_at(root, "weights", "host_bytes") <= 6 << 20);
+    assert_true(number_at(root, "weights", "read_bytes") >= 6 * number_at(root, "weights", "pass_bytes"));
+    json_decref(root);
+    struct process_result none = LOAM("run", "-m", real, "-p", "hello", "--weights-host", "64K");
+    assert_int_equal(none.code, 5);
+    assert_non_null(strstr(none.complaints, "--weights-host: 65536 bytes, at least "));
+    process_deinit(&all), process_deinit(&few), process_deinit(&none);
+}
+
 static void json_has_the_fields_of_the_contract(void **state) {
     (void)state;
     struct process_result result = LOAM("run", "-m", model_path, "-p", "hello", "-n", "6", "--temp", "0",
@@ -540,6 +560,7 @@ static void a_second_ctrl_c_leaves_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_beyond_a_budget),
         cmocka_unit_test(json_has_the_fields_of_the_contract),
         cmocka_unit_test(the_same_seed_gives_the_same_tokens),
         cmocka_unit_test(prompts_join_and_ids_stand_for_text),

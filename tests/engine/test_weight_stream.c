@@ -1,0 +1,300 @@
+/* Weights beyond a budget, read for each pass, give bit for bit the logits of weights in memory: random families,
+ * windows, types, budgets, batches and tiers of KV, with a printed seed.  A read that fails, an interrupted prompt and
+ * a file that changes end a pass with a message; the next pass is right again. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "model/weight_stream.h"
+#include "platform/fault_plan.h"
+#include "platform/scratch.h"
+#include "seed.h"
+
+enum { ROUNDS = 40, PROMPT_MAX = 200, STEPS = 3, SEQUENCES = 3, CONTEXT = 256, LAYERS_MAX = 7, METHODS = 3 };
+
+static const struct select_method *const methods[METHODS] = {&select_all, &select_quest, &select_hash};
+
+/* The same file twice: mapped, and read. */
+struct rig {
+    struct random random;
+    struct tiny_model tiny;
+    char path[64];
+    struct device *device;
+    struct model *models[2];
+    struct engine *engines[2];
+    struct scratch scratches[2];
+    bool has_disk;
+    uint64_t least;
+    size_t counts[SEQUENCES];
+    int32_t tokens[SEQUENCES][PROMPT_MAX + STEPS];
+    struct error error;
+};
+
+static uint64_t least_of(struct model *model) {
+    struct error error;
+    unsigned long long least = 0;
+    assert_int_equal(model_limit_weights(model, 1, NULL, &error), STATUS_MEMORY);
+    const char *number = strstr(error.message, "at least ");
+    assert_non_null(number);
+    assert_int_equal(sscanf(number, "at least %llu", &least), 1);
+    assert_int_equal(model_limit_weights(model, least - 1, NULL, &error), STATUS_MEMORY);
+    return least;
+}
+
+static void open_engines(struct rig *rig) {
+    struct random *random = &rig->random;
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = SEQUENCES,
+                        .batch_size = random_between(random, 1, 64),
+                        .segment_size = random_between(random, 1, 200),
+                        .k_type = random_below(random, 2) ? KV_Q8 : KV_F16,
+                        .select = select_options_default()};
+    plan.v_type = plan.k_type;
+    plan.select.method = methods[random_below(random, METHODS)];
+    if (plan.select.method != &select_all) plan.select.keep = (struct select_keep){.tokens = 160};
+    plan.select.recent = 32;
+    plan.select.dense_layers = random_below(random, 2);
+    rig->has_disk = rig->tiny.window == 0 && random_below(random, 2) == 0;
+    for (size_t i = 0; i < 2; i++) {
+        if (rig->has_disk) {
+            scratch_create(&rig->scratches[i], SCRATCH_MEMORY);
+            plan.disk_directory = rig->scratches[i].path;
+            plan.prefetches = true;
+            assert_ok(plan_host_bytes_min(&plan, &rig->models[0]->config, &plan.host_bytes, &rig->error),
+                      rig->error);
+        }
+        assert_ok(engine_create(&rig->engines[i], rig->models[i], &plan, NULL, &rig->error), rig->error);
+    }
+}
+
+static void rig_open(struct rig *rig, uint64_t seed) {
+    *rig = (struct rig){0};
+    random_init(&rig->random, seed);
+    static const char *const families[] = {"llama", "qwen3", "opt"};
+    static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_Q4_0};
+    rig->tiny = tiny_model_random(&rig->random, families, 3);
+    rig->tiny.layer_count = random_between(&rig->random, 4, LAYERS_MAX);
+    rig->tiny.tied = random_below(&rig->random, 2);
+    rig->tiny.type = types[random_below(&rig->random, 4)];
+    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
+    tiny_model_write(&rig->tiny, tiny_model_path("weight_stream", rig->path, sizeof rig->path));
+    for (size_t i = 0; i < 2; i++)
+        assert_ok(model_load(&rig->models[i], rig->path, rig->device, &rig->error), rig->error);
+    rig->least = least_of(rig->models[1]);
+    open_engines(rig);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        rig->counts[s] = random_between(&rig->random, 1, PROMPT_MAX);
+        tiny_model_tokens(&rig->tiny, &rig->random, rig->tokens[s], PROMPT_MAX + STEPS);
+    }
+}
+
+static void rig_close(struct rig *rig) {
+    for (size_t i = 0; i < 2; i++) {
+        engine_destroy(rig->engines[i]);
+        model_destroy(rig->models[i]);
+        if (rig->has_disk) scratch_destroy(&rig->scratches[i]);
+    }
+    unlink(rig->path);
+    device_destroy(rig->device);
+}
+
+/* Prompts, then steps of all sequences together.  The caller frees. */
+static float *run(struct rig *rig, size_t engine) {
+    const size_t width = rig->tiny.vocabulary_size;
+    struct sequence *sequences[SEQUENCES];
+    float *all = calloc(SEQUENCES * (1 + STEPS) * width, sizeof *all), *next = all;
+    const float *logits;
+    for (size_t s = 0; s < SEQUENCES; s++, next += width) {
+        const struct prefill_request request = {.tokens = rig->tokens[s], .token_count = rig->counts[s]};
+        assert_ok(sequence_create(&sequences[s], rig->engines[engine], &rig->error), rig->error);
+        assert_ok(engine_prefill(rig->engines[engine], sequences[s], &request, &logits, &rig->error),
+                  rig->error);
+        memcpy(next, logits, width * sizeof *next);
+    }
+    for (size_t step = 0; step < STEPS; step++, next += SEQUENCES * width) {
+        int32_t tokens[SEQUENCES];
+        for (size_t s = 0; s < SEQUENCES; s++) tokens[s] = rig->tokens[s][rig->counts[s] + step];
+        assert_ok(engine_step(rig->engines[engine], sequences, tokens, SEQUENCES, &logits, &rig->error),
+                  rig->error);
+        memcpy(next, logits, SEQUENCES * width * sizeof *next);
+    }
+    for (size_t s = 0; s < SEQUENCES; s++) sequence_destroy(sequences[s]);
+    return all;
+}
+
+/* A budget between the least and all, and what it must lead to. */
+static uint64_t limit(struct rig *rig, uint64_t budget, const struct io_faults *faults) {
+    assert_ok(model_limit_weights(rig->models[1], budget, faults, &rig->error), rig->error);
+    assert_non_null(rig->models[1]->stream);
+    const struct weight_figures figures = weight_stream_figures(rig->models[1]->stream);
+    assert_true(figures.resident_bytes + figures.slot_bytes <= budget);
+    assert_true(figures.resident_layers < rig->tiny.layer_count);
+    assert_true(figures.pass_bytes > 0 && figures.read_bytes == 0);
+    return figures.pass_bytes;
+}
+
+static uint64_t weight_bytes(const struct model *model) {
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++) bytes += model->gguf.tensors[i].size_bytes;
+    return bytes;
+}
+
+static void test_same_bits(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(20261123);
+    size_t resident = 0, with_disk = 0, wholly_read = 0;
+    for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
+        struct rig rig;
+        rig_open(&rig, seed + round);
+        const uint64_t all = weight_bytes(rig.models[1]);
+        struct fault_plan parts; /* reads end in parts: bytes that are used too early are not there */
+        fault_plan_init(&parts, FAULT_SHORT_HALF, 0, true, 0);
+        if (rig.least < all) {
+            float *expected = run(&rig, 0);
+            for (size_t tries = 0; tries < 2; tries++) {
+                const uint64_t spare = all - rig.least;
+                const uint64_t budget = rig.least + (tries == 0 ? 0 : random_below(&rig.random, spare));
+                const uint64_t pass = limit(&rig, budget, tries == 0 ? &parts.faults : NULL);
+                float *found = run(&rig, 1);
+                const struct weight_figures figures = weight_stream_figures(rig.models[1]->stream);
+                if (memcmp(found, expected,
+                           SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
+                    fail_msg("seed %llu: %llu bytes of weights: other logits",
+                             (unsigned long long)(seed + round), (unsigned long long)budget);
+                assert_true(figures.read_bytes >= (SEQUENCES + STEPS) * pass); /* in each pass */
+                resident += figures.resident_layers > 0;
+                wholly_read += figures.resident_layers == 0;
+                free(found);
+            }
+            with_disk += rig.has_disk;
+            free(expected);
+        }
+        /* All of it: nothing is read. */
+        assert_ok(model_limit_weights(rig.models[1], all, NULL, &rig.error), rig.error);
+        assert_null(rig.models[1]->stream);
+        rig_close(&rig);
+    }
+    assert_met(resident > 0 && with_disk > 0 && wholly_read > 0);
+}
+
+static bool stop_at(void *context, uint64_t done, uint64_t total) {
+    uint64_t *calls = context;
+    (void)done, (void)total;
+    return --*calls == 0;
+}
+
+/* A pass that ended within a layer leaves nothing behind. */
+static void test_interrupted_prompt(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(20261123);
+    for (size_t round = 0; round < ROUNDS / 4; round++) {
+        if (!test_takes_next()) continue;
+        struct rig rig;
+        rig_open(&rig, seed + round);
+        float *expected = run(&rig, 0);
+        (void)limit(&rig, rig.least, NULL);
+        struct sequence *sequence;
+        const float *logits;
+        uint64_t calls = random_between(&rig.random, 1, 6);
+        const struct prefill_request request = {.tokens = rig.tokens[0],
+                                                .token_count = rig.counts[0],
+                                                .progress = stop_at,
+                                                .progress_context = &calls};
+        assert_ok(sequence_create(&sequence, rig.engines[1], &rig.error), rig.error);
+        const enum status status = engine_prefill(rig.engines[1], sequence, &request, &logits, &rig.error);
+        assert_true(status == STATUS_INTERRUPTED || status == STATUS_OK);
+        sequence_destroy(sequence);
+        float *found = run(&rig, 1);
+        assert_memory_equal(found, expected,
+                            SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found);
+        free(found), free(expected);
+        rig_close(&rig);
+    }
+}
+
+static enum status try_prompt(struct rig *rig, struct error *error) {
+    struct sequence *sequence;
+    const float *logits;
+    const struct prefill_request request = {.tokens = rig->tokens[0], .token_count = rig->counts[0]};
+    assert_ok(sequence_create(&sequence, rig->engines[1], &rig->error), rig->error);
+    enum status status = engine_prefill(rig->engines[1], sequence, &request, &logits, error);
+    sequence_destroy(sequence);
+    return status;
+}
+
+/* The n-th call to the system fails, for every n: the file is named, and the next pass is right. */
+static void test_every_fault(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(20261123);
+    static const enum fault_kind kinds[] = {FAULT_EIO, FAULT_EMFILE, FAULT_EINTR, FAULT_EAGAIN,
+                                            FAULT_SHORT_HALF};
+    struct rig rig;
+    rig_open(&rig, seed);
+    float *expected = run(&rig, 0);
+    size_t refused = 0, failed = 0;
+    for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++)
+        for (uint64_t n = 0;; n++) {
+            struct fault_plan faults;
+            struct error error = {.message = ""};
+            fault_plan_init(&faults, kinds[kind], n, false, 0);
+            enum status status = model_limit_weights(rig.models[1], rig.least, &faults.faults, &error);
+            const bool stands = status == STATUS_OK;
+            if (stands) status = try_prompt(&rig, &error);
+            const bool hit = faults.hits > 0;
+            faults.kind = FAULT_NONE; /* what was read ahead for the next pass may have failed, too */
+            if (stands && status == STATUS_OK) status = try_prompt(&rig, &error);
+            if (kinds[kind] != FAULT_EIO && kinds[kind] != FAULT_EMFILE) assert_int_equal(status, STATUS_OK);
+            if (status != STATUS_OK) {
+                assert_int_equal(status, STATUS_IO);
+                assert_non_null(strstr(error.message, rig.path));
+                refused += !stands, failed += stands;
+            }
+            if (stands) { /* the fault is over: the next passes are right */
+                float *found = run(&rig, 1);
+                assert_memory_equal(found, expected,
+                                    SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found);
+                free(found);
+            }
+            if (!hit) break;
+        }
+    assert_true(refused > 0 && failed > 0);
+    free(expected);
+    rig_close(&rig);
+}
+
+/* A model file that is written to while it is in use: no answer is computed from two versions of it unsaid. */
+static void test_changed_file(void **state) {
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, test_seed(20261123));
+    struct error error = {.message = ""};
+    (void)limit(&rig, rig.least, NULL);
+    assert_ok(try_prompt(&rig, &error), error);
+    FILE *file = fopen(rig.path, "r+be");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(try_prompt(&rig, &error), STATUS_IO);
+    assert_non_null(strstr(error.message, rig.path));
+    assert_non_null(strstr(error.message, "changed"));
+    rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_interrupted_prompt),
+        cmocka_unit_test(test_every_fault),
+        cmocka_unit_test(test_changed_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
