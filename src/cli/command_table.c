@@ -21,6 +21,18 @@ const struct command command_table[COMMAND_COUNT] = {
                           "Where standard input is no terminal every line of it is a turn.  /help lists what "
                           "else can be typed.  Ctrl-C stops an answer, twice leaves.",
                       .run = chat_command},
+    [COMMAND_SERVE] =
+        {.id = COMMAND_SERVE,
+         .name = "serve",
+         .usage = "[-m MODEL] [--port PORT] [--api-key KEY] [options]",
+         .summary = "answer requests of OpenAI's and Anthropic's clients over HTTP",
+         .description =
+             "Listens on --host and --port and answers /v1/chat/completions, /v1/completions, /v1/messages, "
+             "/v1/responses and llama-server's own routes; docs/server.md describes them.  Requests are answered "
+             "together, up to -np at once.  With --kv-disk, prompts and answers are saved, and what was read "
+             "once is not read again.  Ctrl-C or SIGTERM ends it once running requests are answered, at the "
+             "latest after 30 s; a second one leaves at once.",
+         .run = serve_command},
     [COMMAND_BENCH] =
         {.id = COMMAND_BENCH,
          .name = "bench",

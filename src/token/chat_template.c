@@ -458,6 +458,8 @@ const struct chat_template *chat_template_find(const char *name) {
 }
 
 const char *chat_template_name(const struct chat_template *chat) { return chat->name; }
+bool chat_template_takes_turns(const struct chat_template *chat) { return chat->takes_turns; }
+bool chat_template_wants_system_first(const struct chat_template *chat) { return chat->system_is_first; }
 
 /* ---- detection ---- */
 

@@ -29,6 +29,10 @@ const struct chat_template *chat_template_find(const char *name); /* NULL: unkno
 const struct chat_template *chat_template_at(size_t index);       /* all, for --help; NULL after the last */
 const char *chat_template_name(const struct chat_template *chat);
 
+/* Whether user and assistant must take turns, and a system message must be the first. */
+bool chat_template_takes_turns(const struct chat_template *chat);
+bool chat_template_wants_system_first(const struct chat_template *chat);
+
 /* The family of a Jinja text. STATUS_UNSUPPORTED with the beginning of the text, and --chat-template NAME as
  * the way out. */
 enum status chat_template_detect(const char *text, size_t length, const struct chat_template **chat,

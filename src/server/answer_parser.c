@@ -1,0 +1,180 @@
+#include "server/answer_parser.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/json.h"
+
+static const char think_begin[] = "<think>", think_end[] = "</think>";
+static const char call_begin[] = "<tool_call>", call_end[] = "</tool_call>";
+
+static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+static void drop(struct answer_parser *parser, size_t count) {
+    memmove(parser->held, parser->held + count, parser->count - count);
+    parser->count -= count;
+}
+
+/* Passes on the first `count` held bytes. */
+static void emit(struct answer_parser *parser, enum answer_part_kind kind, size_t count,
+                 answer_part_sink *sink, void *context) {
+    if (count > 0) sink(context, &(struct answer_part){.kind = kind, .bytes = parser->held, .length = count});
+    drop(parser, count);
+}
+
+/* Bytes at the end of text that may be the beginning of tag. */
+static size_t tag_beginning(const char *text, size_t length, const char *tag) {
+    size_t longest = strlen(tag) - 1;
+    if (longest > length) longest = length;
+    for (size_t count = longest; count > 0; count--)
+        if (memcmp(text + length - count, tag, count) == 0) return count;
+    return 0;
+}
+
+static size_t trailing_blanks(const char *text, size_t length) {
+    size_t count = 0;
+    while (count < length && is_blank(text[length - 1 - count])) count++;
+    return count;
+}
+
+/* {"name": "...", "arguments": {...}}: *arguments is newly allocated. */
+static bool parse_call(const char *text, size_t length, json_t **call, char **arguments) {
+    *arguments = NULL;
+    if (json_parse_bytes(text, length, "tool call", STATUS_USAGE, call, NULL) != STATUS_OK) return false;
+    const json_t *name = json_object_get(*call, "name"), *given = json_object_get(*call, "arguments");
+    if (given == NULL) given = json_object_get(*call, "parameters");
+    if (json_is_string(name) && json_is_object(given)) *arguments = json_dumps(given, 0);
+    if (json_is_string(name) && json_is_string(given)) *arguments = strdup(json_string_value(given));
+    if (json_is_string(name) && given == NULL) *arguments = strdup("{}");
+    if (*arguments != NULL) return true;
+    json_decref(*call);
+    *call = NULL;
+    return false;
+}
+
+/* The first `count` held bytes are between the tags. */
+static void emit_call(struct answer_parser *parser, size_t count, answer_part_sink *sink, void *context) {
+    json_t *call = NULL;
+    char *arguments = NULL;
+    if (!parse_call(parser->held, count, &call, &arguments)) {
+        emit(parser, ANSWER_CONTENT, count, sink, context);
+        return;
+    }
+    sink(context, &(struct answer_part){.kind = ANSWER_TOOL_CALL,
+                                        .bytes = arguments,
+                                        .length = strlen(arguments),
+                                        .tool_name = json_string_value(json_object_get(call, "name"))});
+    free(arguments);
+    json_decref(call);
+    drop(parser, count);
+}
+
+/* true: a tag was found, there may be more. */
+static bool step_content(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    const char *tag =
+        parser->has_tools ? memmem(parser->held, parser->count, call_begin, strlen(call_begin)) : NULL;
+    if (tag != NULL) {
+        const size_t before = (size_t)(tag - parser->held);
+        const size_t blanks = trailing_blanks(parser->held, before);
+        emit(parser, ANSWER_CONTENT, before - blanks, sink, context);
+        drop(parser, blanks + strlen(call_begin));
+        parser->state = ANSWER_IN_TOOL_CALL;
+        return true;
+    }
+    size_t kept = parser->has_tools ? tag_beginning(parser->held, parser->count, call_begin) : 0;
+    if (parser->has_tools) kept += trailing_blanks(parser->held, parser->count - kept);
+    emit(parser, ANSWER_CONTENT, parser->count - kept, sink, context);
+    return false;
+}
+
+static bool step_start(struct answer_parser *parser) {
+    const size_t length = strlen(think_begin);
+    size_t blanks = 0;
+    while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
+    const char *text = parser->held + blanks;
+    const size_t count = parser->count - blanks;
+    if (parser->has_reasoning && count < length && memcmp(text, think_begin, count) == 0) return false;
+    if (parser->has_reasoning && count >= length && memcmp(text, think_begin, length) == 0) {
+        drop(parser, blanks + length);
+        parser->state = ANSWER_IN_REASONING;
+        parser->drops_blanks = true;
+    } else {
+        parser->state = ANSWER_IN_CONTENT;
+    }
+    return true;
+}
+
+static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    const char *tag = memmem(parser->held, parser->count, think_end, strlen(think_end));
+    size_t before = tag != NULL ? (size_t)(tag - parser->held)
+                                : parser->count - tag_beginning(parser->held, parser->count, think_end);
+    before -= trailing_blanks(parser->held, before);
+    emit(parser, ANSWER_REASONING, before, sink, context);
+    if (tag == NULL) return false;
+    const char *end = memmem(parser->held, parser->count, think_end, strlen(think_end));
+    drop(parser, (size_t)(end - parser->held) + strlen(think_end));
+    parser->state = ANSWER_IN_CONTENT;
+    parser->drops_blanks = true;
+    return true;
+}
+
+static bool step_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    const char *tag = memmem(parser->held, parser->count, call_end, strlen(call_end));
+    if (tag == NULL) return false;
+    emit_call(parser, (size_t)(tag - parser->held), sink, context);
+    drop(parser, strlen(call_end));
+    parser->state = ANSWER_IN_CONTENT;
+    parser->drops_blanks = true;
+    return true;
+}
+
+static bool step(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    if (parser->drops_blanks) {
+        size_t blanks = 0;
+        while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
+        drop(parser, blanks);
+        if (parser->count == 0) return false;
+        parser->drops_blanks = false;
+    }
+    switch (parser->state) {
+    case ANSWER_IN_START: return step_start(parser);
+    case ANSWER_IN_CONTENT: return step_content(parser, sink, context);
+    case ANSWER_IN_REASONING: return step_reasoning(parser, sink, context);
+    case ANSWER_IN_TOOL_CALL: return step_call(parser, sink, context);
+    }
+    return false;
+}
+
+bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
+                        answer_part_sink *sink, void *context) {
+    if (length == 0) return true;
+    if (parser->count + length > parser->capacity) {
+        const size_t capacity = 2 * parser->capacity + length + 64;
+        char *grown = realloc(parser->held, capacity);
+        if (grown == NULL) return false;
+        parser->held = grown;
+        parser->capacity = capacity;
+    }
+    memcpy(parser->held + parser->count, bytes, length);
+    parser->count += length;
+    while (step(parser, sink, context)) {}
+    return true;
+}
+
+void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    if (parser->count == 0) return;
+    switch (parser->state) {
+    case ANSWER_IN_START:
+    case ANSWER_IN_CONTENT:
+        if (!parser->drops_blanks) emit(parser, ANSWER_CONTENT, parser->count, sink, context);
+        break;
+    case ANSWER_IN_REASONING: emit(parser, ANSWER_REASONING, parser->count, sink, context); break;
+    case ANSWER_IN_TOOL_CALL: emit_call(parser, parser->count, sink, context); break; /* cut by the length */
+    }
+}
+
+void answer_parser_deinit(struct answer_parser *parser) {
+    free(parser->held);
+    *parser = (struct answer_parser){0};
+}

@@ -1,0 +1,44 @@
+/* answer_parser: tells content, reasoning and tool calls in an answer's text apart while it comes.
+ *
+ *   <think> reasoning </think> content <tool_call> {"name": ..., "arguments": {...}} </tool_call>
+ *
+ * Tags never come out: what may be the beginning of one is held back until the next piece decides.  <think> counts at
+ * the start of an answer only.  A tool call that is no valid JSON comes out as content, without its tags.  How the
+ * text is cut makes no difference.
+ */
+#ifndef LOAM_SERVER_ANSWER_PARSER_H
+#define LOAM_SERVER_ANSWER_PARSER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum answer_part_kind { ANSWER_CONTENT, ANSWER_REASONING, ANSWER_TOOL_CALL };
+
+struct answer_part {
+    enum answer_part_kind kind;
+    const char *bytes; /* [length]; of a tool call its arguments, a JSON object */
+    size_t length;
+    const char *tool_name; /* of a tool call */
+};
+
+typedef void answer_part_sink(void *context, const struct answer_part *part);
+
+enum answer_state { ANSWER_IN_START, ANSWER_IN_CONTENT, ANSWER_IN_REASONING, ANSWER_IN_TOOL_CALL };
+
+/* Zeros but for the flags. */
+struct answer_parser {
+    bool has_tools;     /* <tool_call> counts */
+    bool has_reasoning; /* <think> counts */
+    enum answer_state state;
+    bool drops_blanks; /* behind a tag */
+    char *held;        /* owned */
+    size_t count, capacity;
+};
+
+/* false: no memory. */
+bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
+                        answer_part_sink *sink, void *context);
+void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context);
+void answer_parser_deinit(struct answer_parser *parser);
+
+#endif

@@ -1,0 +1,84 @@
+#include "server/api_error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/json_text.h"
+
+bool api_error_set(struct api_error *error, unsigned http_status, const char *param, const char *format,
+                   ...) {
+    *error = (struct api_error){.http_status = http_status, .never_retry = http_status < 429};
+    if (param != NULL) snprintf(error->param, sizeof error->param, "%s", param);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool api_error_set_overflow(struct api_error *error, uint64_t prompt_tokens, uint64_t context_tokens) {
+    api_error_set(
+        error, 400, NULL,
+        "This model's maximum context length is %llu tokens. However, your messages resulted in %llu "
+        "tokens. Please reduce the length of the messages.",
+        (unsigned long long)context_tokens, (unsigned long long)prompt_tokens);
+    error->code = "context_length_exceeded";
+    error->prompt_tokens = prompt_tokens;
+    error->context_tokens = context_tokens;
+    return false;
+}
+
+bool api_error_from(struct api_error *error, const struct error *reason) {
+    unsigned http_status = 500;
+    switch (reason->status) {
+    case STATUS_USAGE: http_status = 400; break;
+    case STATUS_UNSUPPORTED: http_status = 501; break;
+    case STATUS_FULL: http_status = 429; break;
+    case STATUS_MEMORY:
+    case STATUS_INTERRUPTED: http_status = 503; break;
+    case STATUS_OK:
+    case STATUS_FAILED:
+    case STATUS_MODEL:
+    case STATUS_DOCUMENT:
+    case STATUS_IO: break;
+    }
+    return api_error_set(error, http_status, NULL, "%s", reason->message);
+}
+
+static const char *type_of(unsigned http_status, bool anthropic) {
+    switch (http_status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return anthropic ? "request_too_large" : "invalid_request_error";
+    case 429: return "rate_limit_error";
+    case 501: return anthropic ? "invalid_request_error" : "not_supported_error";
+    case 503: return anthropic ? "overloaded_error" : "unavailable_error";
+    default: break;
+    }
+    if (http_status < 500) return "invalid_request_error";
+    return anthropic ? "api_error" : "server_error";
+}
+
+static json_t *text_or_null(const char *text) {
+    return text != NULL && text[0] != '\0' ? json_text(text, strlen(text)) : json_null();
+}
+
+json_t *api_error_json(const struct api_error *error, bool anthropic) {
+    json_t *inner = json_object(), *body = json_object();
+    json_put(inner, "message", json_text(error->message, strlen(error->message)));
+    json_put(inner, "type", json_string(type_of(error->http_status, anthropic)));
+    if (anthropic) {
+        json_put(body, "type", json_string("error"));
+    } else {
+        json_put(inner, "param", text_or_null(error->param));
+        json_put(inner, "code", text_or_null(error->code));
+        if (error->context_tokens > 0) {
+            json_put_uint(inner, "n_prompt_tokens", error->prompt_tokens);
+            json_put_uint(inner, "n_ctx", error->context_tokens);
+        }
+    }
+    json_put(body, "error", inner);
+    return body;
+}

@@ -1,0 +1,404 @@
+#include "server/ask.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/assert.h"
+#include "platform/clock.h"
+#include "server/json_text.h"
+
+enum { PROGRESS_INTERVAL_NS = 100000000 };
+
+bool ask_bytes_append(struct ask_bytes *bytes, const char *text, size_t length) {
+    if (bytes->length + length + 1 > bytes->capacity) {
+        const size_t capacity = 2 * bytes->capacity + length + 64;
+        char *grown = realloc(bytes->bytes, capacity);
+        if (grown == NULL) return false;
+        bytes->bytes = grown;
+        bytes->capacity = capacity;
+    }
+    memcpy(bytes->bytes + bytes->length, text, length);
+    bytes->length += length;
+    bytes->bytes[bytes->length] = '\0';
+    return true;
+}
+
+uint64_t ask_seed(const struct ask *ask) {
+    if (ask->server->model.has_seed) return ask->server->model.sampling.seed;
+    uint64_t seed = clock_ns();
+    (void)!getrandom(&seed, sizeof seed, GRND_NONBLOCK);
+    return seed;
+}
+
+/* ---- life ---- */
+
+struct ask *ask_create(struct server *server, struct exchange *exchange, json_t *body,
+                       const struct ask_family *family, const char *id_prefix) {
+    struct ask *ask = calloc(1, sizeof *ask);
+    if (ask == NULL) {
+        struct api_error error;
+        api_error_set(&error, 503, NULL, "no memory");
+        exchange_reply_error(exchange, &error);
+        json_decref(body);
+        return NULL;
+    }
+    ask->server = server;
+    ask->exchange = exchange;
+    exchange_acquire(exchange);
+    ask->family = family;
+    ask->body = body;
+    ask->created = (int64_t)time(NULL);
+    server_new_id(server, id_prefix, ask->id);
+    pthread_mutex_init(&ask->mutex, NULL);
+    return ask;
+}
+
+static void ask_choice_deinit(struct ask_choice *choice) {
+    token_list_deinit(&choice->prompt);
+    free(choice->content.bytes);
+    free(choice->reasoning.bytes);
+    for (size_t i = 0; i < choice->call_count; i++) {
+        free(choice->calls[i].name);
+        free(choice->calls[i].arguments);
+    }
+    free(choice->calls);
+    free(choice->tokens);
+    answer_parser_deinit(&choice->parser);
+}
+
+static void ask_destroy(struct ask *ask) {
+    exchange_set_work(ask->exchange, NULL);
+    if (ask->family->destroy != NULL) ask->family->destroy(ask->data);
+    for (size_t i = 0; i < ask->choice_count; i++) ask_choice_deinit(&ask->choices[i]);
+    free(ask->choices);
+    json_decref(ask->body);
+    exchange_release(ask->exchange);
+    pthread_mutex_destroy(&ask->mutex);
+    free(ask);
+}
+
+void ask_refuse(struct ask *ask, const struct api_error *error) {
+    exchange_reply_error(ask->exchange, error);
+    ask_destroy(ask);
+}
+
+bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
+                     struct api_error *error) {
+    const uint64_t context = service_context_size(ask->server->model.service);
+    const size_t n = ask->options.choices;
+    for (size_t i = 0; i < prompt_count; i++) {
+        if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
+        if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
+    }
+    if (prompt_count * n > ASK_CHOICES_MAX)
+        return api_error_set(error, 400, "n", "'n': %zu prompts of %zu answers, expected at most %d together",
+                             prompt_count, n, ASK_CHOICES_MAX);
+    ask->choices = calloc(prompt_count * n, sizeof *ask->choices);
+    if (ask->choices == NULL) return api_error_set(error, 503, NULL, "no memory");
+    ask->choice_count = prompt_count * n;
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        struct ask_choice *choice = &ask->choices[i];
+        *choice = (struct ask_choice){.ask = ask, .index = i};
+        choice->parser.has_tools = ask->parses_tools;
+        choice->parser.has_reasoning = ask->parses_reasoning;
+        if (i % n != 0) continue;
+        choice->prompt = prompts[i / n];
+        prompts[i / n] = (struct token_list){0};
+    }
+    return true;
+}
+
+/* ---- ends ---- */
+
+static void finish(struct ask *ask) {
+    if (!ask->has_failed) {
+        ask->family->end(ask);
+    } else if (ask->has_begun && ask->options.streams) {
+        if (ask->family->fail != NULL) ask->family->fail(ask, &ask->failure);
+    } else {
+        exchange_reply_error(ask->exchange, &ask->failure);
+    }
+    exchange_stream_end(ask->exchange);
+    ask_destroy(ask);
+}
+
+/* One of those that ask->pending counts. */
+static void settle(struct ask *ask) {
+    pthread_mutex_lock(&ask->mutex);
+    ASSERT(ask->pending > 0);
+    const bool last = --ask->pending == 0;
+    pthread_mutex_unlock(&ask->mutex);
+    if (last) finish(ask);
+}
+
+static void cancel_all(struct ask *ask) {
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        pthread_mutex_lock(&ask->mutex);
+        const service_ticket ticket = ask->choices[i].ticket;
+        pthread_mutex_unlock(&ask->mutex);
+        if (ticket != 0) service_cancel(ask->server->model.service, ticket);
+    }
+}
+
+/* The first failure is told; the other choices end. */
+static void fail(struct ask *ask, const struct api_error *error) {
+    pthread_mutex_lock(&ask->mutex);
+    const bool first = !ask->has_failed;
+    ask->has_failed = true;
+    if (first) ask->failure = *error;
+    pthread_mutex_unlock(&ask->mutex);
+    if (first) cancel_all(ask);
+}
+
+/* ---- the service's callbacks ---- */
+
+static void on_admitted(void *context, const struct service_admission *admission) {
+    struct ask_choice *choice = context;
+    struct ask *ask = choice->ask;
+    choice->figures.prompt_tokens = admission->prompt_tokens;
+    choice->figures.reused_tokens = admission->reused_tokens;
+    if (ask->has_begun) return;
+    ask->has_begun = true;
+    ask->admission = *admission;
+    ask->admitted_ns = clock_ns();
+    atomic_store(&ask->progress_total, admission->prompt_tokens);
+    if (!ask->options.streams) return;
+    exchange_stream_begin(ask->exchange);
+    if (ask->family->begin != NULL) ask->family->begin(ask, admission);
+}
+
+static void on_progress(void *context, size_t done, size_t total) {
+    const struct ask_choice *choice = context;
+    struct ask *ask = choice->ask;
+    if (choice->index != 0) return;
+    atomic_store(&ask->progress_done, done);
+    atomic_store(&ask->progress_total, total);
+    const uint64_t now_ns = clock_ns();
+    const bool is_news = done == ask->admission.reused_tokens || done >= total ||
+                         now_ns - ask->progress_ns >= PROGRESS_INTERVAL_NS;
+    if (!is_news || !ask->options.streams || ask->family->progress == NULL) return;
+    if (done == ask->admission.reused_tokens && ask->progress_ns != 0) return; /* told already */
+    ask->progress_ns = now_ns;
+    ask->family->progress(ask, done, total);
+}
+
+static bool add_token(struct ask_choice *choice, token_id id, float log_probability,
+                      const struct token_probability *top, size_t top_count) {
+    if (choice->token_count == choice->token_capacity) {
+        const size_t capacity = 2 * choice->token_capacity + 32;
+        struct ask_token *grown = realloc(choice->tokens, capacity * sizeof *grown);
+        if (grown == NULL) return false;
+        choice->tokens = grown;
+        choice->token_capacity = capacity;
+    }
+    struct ask_token *token = &choice->tokens[choice->token_count++];
+    *token = (struct ask_token){
+        .id = id, .log_probability = log_probability, .has_log_probability = !isnan(log_probability)};
+    token->top_count = top_count < ASK_TOP_MAX ? top_count : ASK_TOP_MAX;
+    if (token->top_count > 0) memcpy(token->top, top, token->top_count * sizeof *top);
+    return true;
+}
+
+static void no_memory(struct ask *ask) {
+    struct api_error error;
+    api_error_set(&error, 503, NULL, "no memory for the answer");
+    fail(ask, &error);
+}
+
+static void on_prompt_token(void *context, const struct service_prompt_token *token) {
+    struct ask_choice *choice = context;
+    if (!add_token(choice, token->id, token->log_probability, token->top, token->top_count))
+        no_memory(choice->ask);
+}
+
+static bool add_call(struct ask_choice *choice, const struct answer_part *part) {
+    struct ask_call *grown = realloc(choice->calls, (choice->call_count + 1) * sizeof *grown);
+    if (grown == NULL) return false;
+    choice->calls = grown;
+    struct ask_call *call = &grown[choice->call_count];
+    server_new_id(choice->ask->server, "call_", call->id);
+    call->name = strdup(part->tool_name);
+    call->arguments = strndup(part->bytes, part->length);
+    if (call->name != NULL && call->arguments != NULL) {
+        choice->call_count++;
+        return true;
+    }
+    free(call->name);
+    free(call->arguments);
+    return false;
+}
+
+static void take_part(void *context, const struct answer_part *part) {
+    struct ask_choice *choice = context;
+    struct ask *ask = choice->ask;
+    bool taken = true;
+    switch (part->kind) {
+    case ANSWER_CONTENT: taken = ask_bytes_append(&choice->content, part->bytes, part->length); break;
+    case ANSWER_REASONING: taken = ask_bytes_append(&choice->reasoning, part->bytes, part->length); break;
+    case ANSWER_TOOL_CALL: taken = add_call(choice, part); break;
+    }
+    if (!taken)
+        no_memory(ask);
+    else if (ask->options.streams && ask->family->part != NULL)
+        ask->family->part(ask, choice, part);
+}
+
+static enum service_flow on_token(void *context, const struct service_token *token) {
+    struct ask_choice *choice = context;
+    struct ask *ask = choice->ask;
+    ask->is_full = false;
+    if (token->id != TOKEN_NONE && ask->options.has_log_probabilities &&
+        !add_token(choice, token->id, token->log_probability, token->top, token->top_count))
+        no_memory(ask);
+    if (!answer_parser_push(&choice->parser, token->bytes, token->length, take_part, choice)) no_memory(ask);
+    if (ask->options.streams && ask->options.has_log_probabilities && ask->family->token != NULL)
+        ask->family->token(ask, choice);
+    return ask->is_full ? SERVICE_PAUSE : SERVICE_CONTINUE;
+}
+
+static void on_done(void *context, const struct service_done *done) {
+    struct ask_choice *choice = context;
+    struct ask *ask = choice->ask;
+    choice->stop = done->reason;
+    choice->stop_index = done->stop_index;
+    choice->figures = done->figures;
+    choice->document = done->document;
+    pthread_mutex_lock(&ask->mutex);
+    choice->has_ended = true;
+    const bool was_left = ask->has_left;
+    choice->ticket = 0;
+    pthread_mutex_unlock(&ask->mutex);
+    if (done->reason == STOP_FAILED || done->reason == STOP_INTERRUPTED) {
+        struct api_error error;
+        api_error_from(&error, &done->error);
+        fail(ask, &error);
+    } else if (!was_left) {
+        answer_parser_finish(&choice->parser, take_part, choice);
+        if (ask->options.streams && ask->family->choice_ends != NULL) ask->family->choice_ends(ask, choice);
+    }
+    settle(ask);
+}
+
+/* ---- the exchange's callbacks ---- */
+
+static void on_leave(void *context) {
+    struct ask *ask = context;
+    pthread_mutex_lock(&ask->mutex);
+    ask->has_left = true;
+    pthread_mutex_unlock(&ask->mutex);
+    cancel_all(ask);
+}
+
+static void on_resume(void *context) {
+    struct ask *ask = context;
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        pthread_mutex_lock(&ask->mutex);
+        const service_ticket ticket = ask->choices[i].ticket;
+        pthread_mutex_unlock(&ask->mutex);
+        if (ticket != 0) service_resume(ask->server->model.service, ticket);
+    }
+}
+
+static void on_beat(void *context) {
+    struct ask *ask = context;
+    if (ask->family->beat != NULL) ask->family->beat(ask);
+}
+
+/* ---- submitting ---- */
+
+static bool submit_choice(struct ask *ask, struct ask_choice *choice, const struct ask_choice *first) {
+    const struct ask_options *options = &ask->options;
+    char owner[SERVICE_OWNER_MAX];
+    struct service_request request = {
+        .prompt = first->prompt.ids,
+        .prompt_count = first->prompt.count,
+        .sampling = options->sampling,
+        .greedy = options->is_greedy,
+        .has_token_max = options->has_token_max,
+        .token_max = options->token_max,
+        .stops = options->stops,
+        .stop_count = options->stop_count,
+        .ignore_end = options->ignore_end,
+        .replaces_invalid = true,
+        .log_probabilities = options->has_log_probabilities,
+        .top_count = options->top_count,
+        .prompt_log_probabilities = ask->wants_prompt_tokens,
+        .owner = server_owner(ask->server, exchange_key(ask->exchange), owner),
+        .priority = options->is_low_priority ? SERVICE_LOW : SERVICE_NORMAL,
+        .document_name = ask->document_name[0] != '\0' ? ask->document_name : NULL,
+    };
+    request.sampling.seed += choice->index;
+    const struct service_listener listener = {.context = choice,
+                                              .admitted = on_admitted,
+                                              .progress = on_progress,
+                                              .prompt_token = on_prompt_token,
+                                              .token = on_token,
+                                              .done = on_done};
+    struct error reason = {0};
+    service_ticket ticket = 0;
+    pthread_mutex_lock(&ask->mutex);
+    ask->pending++;
+    pthread_mutex_unlock(&ask->mutex);
+    const enum status status =
+        service_submit(ask->server->model.service, &request, &listener, &ticket, &reason);
+    pthread_mutex_lock(&ask->mutex);
+    const bool has_left = ask->has_left || ask->has_failed;
+    if (status == STATUS_OK && !choice->has_ended) choice->ticket = ticket;
+    if (status != STATUS_OK) ask->pending--;
+    pthread_mutex_unlock(&ask->mutex);
+    if (status == STATUS_OK) {
+        if (has_left) service_cancel(ask->server->model.service, ticket);
+        return true;
+    }
+    struct api_error error;
+    api_error_from(&error, &reason);
+    if (status == STATUS_FULL) error.retry_after_seconds = service_wait_estimate(ask->server->model.service);
+    fail(ask, &error);
+    return false;
+}
+
+void ask_submit(struct ask *ask) {
+    const struct exchange_work work = {
+        .context = ask, .leave = on_leave, .resume = on_resume, .beat = on_beat};
+    ask->pending = 1; /* this function's */
+    exchange_set_work(ask->exchange, &work);
+    const struct ask_choice *first = NULL;
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        if (i % ask->options.choices == 0) first = &ask->choices[i];
+        if (!submit_choice(ask, &ask->choices[i], first)) break;
+    }
+    settle(ask);
+}
+
+/* ---- figures ---- */
+
+struct ask_usage ask_usage(const struct ask *ask) {
+    struct ask_usage usage = {0};
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        const struct ask_choice *choice = &ask->choices[i];
+        usage.answer_tokens += choice->figures.answer_tokens;
+        if (i % ask->options.choices != 0) continue; /* a prompt counts once */
+        usage.prompt_tokens += choice->figures.prompt_tokens;
+        usage.reused_tokens += choice->figures.reused_tokens;
+    }
+    return usage;
+}
+
+json_t *ask_timings(const struct ask *ask) {
+    const struct service_figures *f = &ask->choices[0].figures;
+    const size_t computed = f->prompt_tokens - f->reused_tokens;
+    json_t *timings = json_object();
+    json_put_uint(timings, "cache_n", f->reused_tokens);
+    json_put_uint(timings, "prompt_n", computed);
+    json_put_number(timings, "prompt_ms", f->prefill_seconds * 1e3);
+    json_put_number(timings, "prompt_per_second",
+                    f->prefill_seconds > 0 ? (double)computed / f->prefill_seconds : 0);
+    json_put_uint(timings, "predicted_n", f->answer_tokens);
+    json_put_number(timings, "predicted_ms", f->decode_seconds * 1e3);
+    json_put_number(timings, "predicted_per_second",
+                    f->decode_seconds > 0 ? (double)f->answer_tokens / f->decode_seconds : 0);
+    return timings;
+}

@@ -1,0 +1,125 @@
+/* ask: the answers of one HTTP request, from the service to the exchange.
+ *
+ *   ask_create -> add prompts -> ask_submit -> family's callbacks -> freed by itself
+ *
+ * A request has `prompts` x n choices; each is a request of the service.  The callbacks of a family come on the
+ * service's thread, one at a time:
+ *
+ *   begin (the first choice has a slot), text, choice_ends, ..., end (all choices have ended)
+ *
+ * or fail, instead of end.  A family writes frames to the exchange in a stream, or replies once in end.  A client that
+ * leaves cancels all choices.
+ */
+#ifndef LOAM_SERVER_ASK_H
+#define LOAM_SERVER_ASK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/answer_parser.h"
+#include "server/ask_options.h"
+#include "server/exchange.h"
+#include "server/server_internal.h"
+
+struct ask_token {
+    token_id id;
+    float log_probability;
+    bool has_log_probability;
+    struct token_probability top[ASK_TOP_MAX];
+    size_t top_count;
+};
+
+struct ask_bytes {
+    char *bytes; /* owned */
+    size_t length, capacity;
+};
+
+struct ask_call {
+    char id[SERVER_ID_BYTES];
+    char *name, *arguments; /* owned */
+};
+
+struct ask_choice {
+    struct ask *ask;
+    size_t index;
+    service_ticket ticket;
+    struct token_list prompt; /* shared by the n choices of a prompt; owned by the first */
+    struct ask_bytes content, reasoning;
+    struct ask_call *calls; /* [call_count] owned */
+    size_t call_count;
+    struct answer_parser parser;
+    struct ask_token *tokens; /* [token_count] owned; of the prompt, too, where that is wanted */
+    size_t token_count, token_capacity;
+    size_t tokens_sent, content_sent, characters_sent; /* how far a stream has come */
+    bool has_ended;
+    enum stop_reason stop;
+    size_t stop_index;
+    struct service_figures figures;
+    uint64_t document;
+};
+
+/* Any may be NULL but end. */
+struct ask_family {
+    void (*begin)(struct ask *ask, const struct service_admission *admission);
+    void (*progress)(struct ask *ask, size_t done, size_t total);
+    void (*part)(struct ask *ask, struct ask_choice *choice, const struct answer_part *part);
+    /* After the parts of each token, where log probabilities are wanted. */
+    void (*token)(struct ask *ask, struct ask_choice *choice);
+    void (*choice_ends)(struct ask *ask, struct ask_choice *choice);
+    void (*end)(struct ask *ask);
+    /* In a stream, after begin. */
+    void (*fail)(struct ask *ask, const struct api_error *error);
+    void (*beat)(struct ask *ask); /* any thread */
+    void (*destroy)(void *data);
+};
+
+struct ask {
+    struct server *server;
+    struct exchange *exchange; /* a reference */
+    const struct ask_family *family;
+    void *data;   /* the family's */
+    json_t *body; /* owned; what options borrow from */
+    struct ask_options options;
+    bool parses_tools, parses_reasoning;
+    bool wants_prompt_tokens, echoes; /* of completions */
+    char id[SERVER_ID_BYTES];
+    char document_name[SERVICE_NAME_MAX];
+    int64_t created;            /* seconds since 1970 */
+    struct ask_choice *choices; /* [choice_count] owned */
+    size_t choice_count;
+    bool has_begun, is_full; /* service thread */
+    struct service_admission admission;
+    uint64_t admitted_ns, progress_ns; /* the second: when progress was last told */
+    _Atomic size_t progress_done, progress_total;
+    pthread_mutex_t mutex; /* of what follows */
+    bool has_left, has_failed;
+    struct api_error failure;
+    size_t pending; /* choices that have not ended, and the submitter */
+};
+
+/* Takes the body. NULL: no memory, and replied. */
+struct ask *ask_create(struct server *server, struct exchange *exchange, json_t *body,
+                       const struct ask_family *family, const char *id_prefix);
+/* Before ask_submit: gives up, replying the error. */
+void ask_refuse(struct ask *ask, const struct api_error *error);
+/* Makes the choices: prompts[prompt_count], taken. */
+bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
+                     struct api_error *error);
+/* Hands the choices to the service.  The ask may be gone when this returns. */
+void ask_submit(struct ask *ask);
+
+/* For a request without a seed. */
+uint64_t ask_seed(const struct ask *ask);
+bool ask_bytes_append(struct ask_bytes *bytes, const char *text, size_t length);
+/* Sums over the choices. */
+struct ask_usage {
+    uint64_t prompt_tokens, reused_tokens, answer_tokens;
+    uint64_t reasoning_tokens;
+};
+struct ask_usage ask_usage(const struct ask *ask);
+/* What llama.cpp's page shows; of the first choice. */
+json_t *ask_timings(const struct ask *ask);
+
+#endif

@@ -1,0 +1,317 @@
+/* /v1/chat/completions: a conversation's next message, with tools and reasoning told apart. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/ask.h"
+#include "server/conversation.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/log_probabilities.h"
+#include "server/openai.h"
+#include "server/routes.h"
+#include "server/sse.h"
+
+static const char object_whole[] = "chat.completion", object_chunk[] = "chat.completion.chunk";
+
+/* ---- the messages ---- */
+
+static bool read_role(const json_t *message, size_t index, const char **role, struct api_error *error) {
+    size_t length = 0;
+    *role = NULL;
+    if (!json_is_object(message))
+        return api_error_set(error, 400, "messages", "'messages'[%zu]: found %s, expected an object", index,
+                             json_kind(message));
+    if (!field_text(message, "role", 64, role, &length, error))
+        return api_error_set(error, 400, "messages", "'messages'[%zu]: 'role': expected a string", index);
+    return *role != NULL ||
+           api_error_set(error, 400, "messages", "'messages'[%zu]: 'role' is missing", index);
+}
+
+static bool read_calls(struct conversation *conversation, const json_t *message, struct api_error *error) {
+    const json_t *calls;
+    if (!field_array(message, "tool_calls", CONVERSATION_TOOLS_MAX, &calls, error)) return false;
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *function = json_object_get(json_array_get(calls, i), "function");
+        const json_t *name = json_object_get(function, "name");
+        if (!json_is_string(name))
+            return api_error_set(error, 400, "messages", "'tool_calls'[%zu]: expected a function with a name",
+                                 i);
+        if (!conversation_append_call(conversation, json_string_value(name),
+                                      json_object_get(function, "arguments"), error))
+            return false;
+    }
+    return true;
+}
+
+static bool read_message(struct conversation *conversation, const json_t *message, size_t index,
+                         struct api_error *error) {
+    const char *role;
+    char param[48];
+    snprintf(param, sizeof param, "messages[%zu].content", index);
+    if (!read_role(message, index, &role, error)) return false;
+    const json_t *content = json_object_get(message, "content");
+    if (strcmp(role, "tool") == 0 || strcmp(role, "function") == 0)
+        return conversation_add_result(conversation, content, param, error);
+    enum chat_role known;
+    if (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0)
+        known = CHAT_SYSTEM;
+    else if (strcmp(role, "user") == 0)
+        known = CHAT_USER;
+    else if (strcmp(role, "assistant") == 0)
+        known = CHAT_ASSISTANT;
+    else
+        return api_error_set(
+            error, 400, "messages",
+            "'messages'[%zu]: found role '%.40s', expected system, developer, user, assistant or "
+            "tool",
+            index, role);
+    return conversation_add(conversation, known, error) &&
+           conversation_append_content(conversation, content, param, error) &&
+           (known != CHAT_ASSISTANT || read_calls(conversation, message, error));
+}
+
+static bool read_messages(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const json_t *messages;
+    if (!field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error)) return false;
+    if (messages == NULL || json_array_size(messages) == 0)
+        return api_error_set(error, 400, "messages", "'messages': expected at least one");
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        if (!read_message(conversation, json_array_get(messages, i), i, error)) return false;
+    return true;
+}
+
+/* tool_choice none: the model does not hear of the tools. */
+static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
+                       struct api_error *error) {
+    const json_t *tools, *choice = field_get(body, "tool_choice");
+    *has_tools = false;
+    if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
+    if (json_array_size(tools) == 0) return true;
+    const char *word = json_is_string(choice) ? json_string_value(choice)
+                       : choice != NULL       ? "a function"
+                                              : "auto";
+    if (strcmp(word, "none") == 0) return true;
+    if (strcmp(word, "auto") != 0)
+        return api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto or none",
+                             word);
+    *has_tools = true;
+    return conversation_add_tools(conversation, tools, error);
+}
+
+/* ---- the options ---- */
+
+static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
+    int64_t top = 0;
+    if (!field_flag(ask->body, "logprobs", &ask->options.has_log_probabilities, error) ||
+        !field_integer(ask->body, "top_logprobs", 0, ASK_TOP_MAX, &top, error))
+        return false;
+    ask->options.top_count = (size_t)top;
+    if (top > 0 && !ask->options.has_log_probabilities)
+        return api_error_set(error, 400, "top_logprobs", "'top_logprobs': needs 'logprobs': true");
+    return true;
+}
+
+static bool read_options(struct ask *ask, struct api_error *error) {
+    static const char *const token_max[] = {"max_completion_tokens", "max_tokens", "n_predict"};
+    static const char *const refused[] = {"functions",     "audio",          "web_search_options",
+                                          "grammar",       "guided_json",    "guided_regex",
+                                          "guided_choice", "guided_grammar", "chat_template"};
+    const struct server_model *model = &ask->server->model;
+    return ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
+                            service_vocabulary_size(model->service), error) &&
+           ask_options_read_token_max(&ask->options, ask->body, token_max, 3, error) &&
+           ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) &&
+           read_log_probabilities(ask, error);
+}
+
+static bool read_request(struct ask *ask, struct api_error *error) {
+    const struct server_model *model = &ask->server->model;
+    struct conversation conversation = {0};
+    struct token_list prompt = {0};
+    bool read = read_options(ask, error) && read_messages(&conversation, ask->body, error) &&
+                read_tools(&conversation, ask->body, &ask->parses_tools, error);
+    /* Open WebUI's requests for titles, tags and searches. */
+    ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
+    read = read && conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
+    ask->parses_reasoning = true;
+    read = read && ask_set_prompts(ask, &prompt, 1, error);
+    token_list_deinit(&prompt);
+    conversation_deinit(&conversation);
+    return read;
+}
+
+/* ---- the response ---- */
+
+static json_t *calls_json(const struct ask_choice *choice, size_t first, bool with_index) {
+    json_t *calls = json_array();
+    for (size_t i = first; i < choice->call_count; i++) {
+        json_t *call = json_object(), *function = json_object();
+        if (with_index) json_put_uint(call, "index", i);
+        json_put(call, "id", json_string(choice->calls[i].id));
+        json_put(call, "type", json_string("function"));
+        json_put(function, "name", json_text(choice->calls[i].name, strlen(choice->calls[i].name)));
+        json_put(function, "arguments",
+                 json_text(choice->calls[i].arguments, strlen(choice->calls[i].arguments)));
+        json_put(call, "function", function);
+        json_array_append_new(calls, call);
+    }
+    return calls;
+}
+
+/* Takes the delta.  Log-probabilities of the tokens since the last frame come along. */
+static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta, const char *finish_reason) {
+    json_t *object = openai_envelope(ask, object_chunk), *choices = json_array(), *entry = json_object();
+    json_put_uint(entry, "index", choice->index);
+    json_put(entry, "delta", delta);
+    json_put(entry, "logprobs",
+             choice->tokens_sent < choice->token_count
+                 ? log_probabilities_chat(choice, choice->tokens_sent, choice->token_count)
+                 : json_null());
+    choice->tokens_sent = choice->token_count;
+    json_put(entry, "finish_reason", finish_reason != NULL ? json_string(finish_reason) : json_null());
+    json_array_append_new(choices, entry);
+    json_put(object, "choices", choices);
+    if (sse_send(ask->exchange, NULL, object)) ask->is_full = true;
+}
+
+static void stream_begin(struct ask *ask, const struct service_admission *admission) {
+    (void)admission;
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        json_t *delta = json_object();
+        json_put(delta, "role", json_string("assistant"));
+        json_put(delta, "content", json_string(""));
+        send_delta(ask, &ask->choices[i], delta, NULL);
+    }
+}
+
+static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
+    json_t *delta = json_object();
+    switch (part->kind) {
+    case ANSWER_CONTENT: json_put(delta, "content", json_text(part->bytes, part->length)); break;
+    case ANSWER_REASONING: json_put(delta, "reasoning_content", json_text(part->bytes, part->length)); break;
+    case ANSWER_TOOL_CALL:
+        json_put(delta, "tool_calls", calls_json(choice, choice->call_count - 1, true));
+        break;
+    }
+    send_delta(ask, choice, delta, NULL);
+}
+
+static void stream_token(struct ask *ask, struct ask_choice *choice) {
+    if (choice->tokens_sent < choice->token_count) send_delta(ask, choice, json_object(), NULL);
+}
+
+static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) {
+    send_delta(ask, choice, json_object(), openai_finish_reason(choice));
+}
+
+/* A frame without text; some clients give up after two minutes of silence, and comments do not count. */
+static void send_progress(struct ask *ask) {
+    json_t *object = openai_envelope(ask, object_chunk), *choices = json_array(), *entry = json_object();
+    json_put_uint(entry, "index", 0);
+    json_put(entry, "delta", json_object());
+    json_put(entry, "finish_reason", json_null());
+    json_array_append_new(choices, entry);
+    json_put(object, "choices", choices);
+    json_put(object, "prompt_progress", openai_progress(ask));
+    (void)sse_send(ask->exchange, NULL, object);
+}
+
+static void stream_progress(struct ask *ask, size_t done, size_t total) {
+    (void)done, (void)total;
+    if (ask->options.returns_progress) send_progress(ask);
+}
+
+static json_t *message_json(const struct ask_choice *choice) {
+    const struct ask_bytes *content = &choice->content, *reasoning = &choice->reasoning;
+    json_t *message = json_object();
+    json_put(message, "role", json_string("assistant"));
+    json_put(message, "content",
+             content->length > 0 || choice->call_count == 0
+                 ? json_text(content->bytes != NULL ? content->bytes : "", content->length)
+                 : json_null());
+    json_put(message, "refusal", json_null());
+    if (reasoning->length > 0)
+        json_put(message, "reasoning_content", json_text(reasoning->bytes, reasoning->length));
+    if (choice->call_count > 0) json_put(message, "tool_calls", calls_json(choice, 0, false));
+    return message;
+}
+
+static void reply_whole(struct ask *ask) {
+    json_t *object = openai_envelope(ask, object_whole), *choices = json_array();
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        struct ask_choice *choice = &ask->choices[i];
+        json_t *entry = json_object();
+        json_put_uint(entry, "index", i);
+        json_put(entry, "message", message_json(choice));
+        json_put(entry, "logprobs",
+                 ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->token_count)
+                                                    : json_null());
+        json_put(entry, "finish_reason", json_string(openai_finish_reason(choice)));
+        json_array_append_new(choices, entry);
+    }
+    json_put(object, "choices", choices);
+    json_put(object, "usage", openai_usage(ask));
+    json_put(object, "timings", ask_timings(ask));
+    exchange_reply_json(ask->exchange, 200, object);
+}
+
+static void end(struct ask *ask) {
+    if (!ask->options.streams) {
+        reply_whole(ask);
+        return;
+    }
+    if (ask->options.includes_usage) openai_send_usage(ask, object_chunk);
+    sse_send_done(ask->exchange);
+}
+
+static const struct ask_family family = {.begin = stream_begin,
+                                         .progress = stream_progress,
+                                         .part = stream_part,
+                                         .token = stream_token,
+                                         .choice_ends = stream_choice_ends,
+                                         .end = end,
+                                         .fail = openai_fail,
+                                         .beat = send_progress};
+
+void chat_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = ask_create(server, exchange, body, &family, "chatcmpl-");
+    if (ask == NULL) return;
+    struct api_error error;
+    if (read_request(ask, &error))
+        ask_submit(ask);
+    else
+        ask_refuse(ask, &error);
+}
+
+/* The conversation as text, as llama-server's route of this name. */
+void apply_template_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    const struct server_model *model = &server->model;
+    struct conversation conversation = {0};
+    struct token_list list = {0};
+    struct api_error error;
+    struct error reason;
+    bool has_tools;
+    char *text = NULL;
+    size_t length = 0;
+    if (!read_messages(&conversation, body, &error) || !read_tools(&conversation, body, &has_tools, &error) ||
+        !conversation_encode(&conversation, model->chat, model->tokenizer, &list, &error)) {
+        exchange_reply_error(exchange, &error);
+    } else if (tokenizer_decode(model->tokenizer, list.ids, list.count, true, &text, &length, &reason) !=
+               STATUS_OK) {
+        api_error_from(&error, &reason);
+        exchange_reply_error(exchange, &error);
+    } else {
+        json_t *reply = json_object();
+        json_put(reply, "prompt", json_text(text, length));
+        exchange_reply_json(exchange, 200, reply);
+    }
+    free(text);
+    conversation_deinit(&conversation);
+    token_list_deinit(&list);
+    json_decref(body);
+}

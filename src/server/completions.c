@@ -1,0 +1,228 @@
+/* /v1/completions: raw text or tokens to continue, and the log-probabilities that lm-eval sums. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/ask.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/log_probabilities.h"
+#include "server/openai.h"
+#include "server/routes.h"
+#include "server/sse.h"
+#include "server/token_text.h"
+
+enum { COMPLETION_TOKENS_DEFAULT = 16 }; /* OpenAI's */
+
+/* ---- the prompts: a string, [string], [id] or [[id]] ---- */
+
+static bool encode_text(const struct server *server, const json_t *text, struct token_list *list,
+                        struct api_error *error) {
+    struct error reason;
+    const struct tokenize_options how = {.add_special = true};
+    if (tokenizer_encode(server->model.tokenizer, json_string_value(text), json_string_length(text), how,
+                         list, &reason) == STATUS_OK)
+        return true;
+    return api_error_from(error, &reason);
+}
+
+static bool read_prompt(const struct server *server, const json_t *prompt, struct token_list *list,
+                        struct api_error *error) {
+    if (json_is_string(prompt)) return encode_text(server, prompt, list, error);
+    if (json_is_array(prompt))
+        return token_ids_read(prompt, "prompt", service_vocabulary_size(server->model.service), list, error);
+    return api_error_set(error, 400, "prompt", "'prompt': found %s, expected a string or token ids",
+                         json_kind(prompt));
+}
+
+static bool is_list_of_prompts(const json_t *prompt) {
+    const json_t *first = json_array_get(prompt, 0);
+    return json_is_string(first) || json_is_array(first);
+}
+
+static bool read_prompts(struct ask *ask, struct api_error *error) {
+    const json_t *prompt = field_get(ask->body, "prompt");
+    if (prompt == NULL)
+        return api_error_set(error, 400, "prompt", "'prompt': expected a string or token ids");
+    const bool is_list = json_is_array(prompt) && is_list_of_prompts(prompt);
+    const size_t count = is_list ? json_array_size(prompt) : 1;
+    if (count > ASK_CHOICES_MAX)
+        return api_error_set(error, 400, "prompt", "'prompt': found %zu prompts, expected at most %d", count,
+                             ASK_CHOICES_MAX);
+    struct token_list lists[ASK_CHOICES_MAX] = {0};
+    bool read = true;
+    for (size_t i = 0; i < count && read; i++)
+        read = read_prompt(ask->server, is_list ? json_array_get(prompt, i) : prompt, &lists[i], error);
+    read = read && ask_set_prompts(ask, lists, count, error);
+    for (size_t i = 0; i < count; i++) token_list_deinit(&lists[i]);
+    return read;
+}
+
+/* ---- the options ---- */
+
+static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
+    int64_t top = 0;
+    if (field_get(ask->body, "logprobs") == NULL || json_is_false(field_get(ask->body, "logprobs")))
+        return true;
+    if (!field_integer(ask->body, "logprobs", 0, ASK_TOP_MAX, &top, error)) return false;
+    ask->options.has_log_probabilities = true;
+    ask->options.top_count = (size_t)top;
+    ask->wants_prompt_tokens = ask->echoes;
+    return true;
+}
+
+static bool read_request(struct ask *ask, struct api_error *error) {
+    static const char *const token_max[] = {"max_tokens", "max_completion_tokens", "n_predict"};
+    static const char *const refused[] = {"suffix",        "grammar",        "guided_json",   "guided_regex",
+                                          "guided_choice", "guided_grammar", "chat_template", "images"};
+    const struct server_model *model = &ask->server->model;
+    if (!ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
+                          service_vocabulary_size(model->service), error))
+        return false;
+    ask->options.has_token_max = true;
+    ask->options.token_max = COMPLETION_TOKENS_DEFAULT;
+    int64_t best_of = (int64_t)ask->options.choices;
+    if (!ask_options_read_token_max(&ask->options, ask->body, token_max, 3, error) ||
+        !ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) ||
+        !field_integer(ask->body, "best_of", 1, ASK_CHOICES_MAX, &best_of, error) ||
+        !field_flag(ask->body, "echo", &ask->echoes, error) || !read_log_probabilities(ask, error))
+        return false;
+    if (best_of != (int64_t)ask->options.choices)
+        return api_error_set(error, 400, "best_of", "'best_of': not supported, unless it is 'n'");
+    return read_prompts(ask, error);
+}
+
+/* ---- the response ---- */
+
+/* The text of a choice's prompt; the caller frees it. */
+static char *prompt_text(const struct ask_choice *choice, size_t *length) {
+    const struct ask *ask = choice->ask;
+    const struct ask_choice *first = &ask->choices[choice->index - choice->index % ask->options.choices];
+    char *text = NULL;
+    *length = 0;
+    if (tokenizer_decode(ask->server->model.tokenizer, first->prompt.ids, first->prompt.count, false, &text,
+                         length, NULL) != STATUS_OK)
+        return NULL;
+    return text;
+}
+
+static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token_first, bool is_last) {
+    const struct ask *ask = choice->ask;
+    json_t *object = json_object();
+    json_put_uint(object, "index", choice->index);
+    json_put(object, "text", text);
+    json_put(
+        object, "logprobs",
+        ask->options.has_log_probabilities
+            ? log_probabilities_completion(choice, token_first, choice->token_count, &choice->characters_sent)
+            : json_null());
+    json_put(object, "finish_reason", is_last ? json_string(openai_finish_reason(choice)) : json_null());
+    return object;
+}
+
+static json_t *envelope(const struct ask *ask, json_t *choices) {
+    json_t *object = openai_envelope(ask, "text_completion");
+    json_put(object, "choices", choices);
+    return object;
+}
+
+static json_t *one(json_t *choice) {
+    json_t *choices = json_array();
+    json_array_append_new(choices, choice);
+    return choices;
+}
+
+static void send(struct ask *ask, json_t *value) {
+    if (sse_send(ask->exchange, NULL, value)) ask->is_full = true;
+}
+
+/* What has come since the last frame. */
+static void send_new(struct ask *ask, struct ask_choice *choice, bool is_last) {
+    const size_t from = choice->content_sent, token_first = choice->tokens_sent;
+    json_t *text = json_text(choice->content.bytes != NULL ? choice->content.bytes + from : "",
+                             choice->content.length - from);
+    choice->content_sent = choice->content.length;
+    json_t *object = choice_json(choice, text, token_first, is_last);
+    choice->tokens_sent = choice->token_count;
+    send(ask, envelope(ask, one(object)));
+}
+
+static void stream_begin(struct ask *ask, const struct service_admission *admission) {
+    (void)admission;
+    if (!ask->echoes) return;
+    for (size_t i = 0; i < ask->choice_count;
+         i++) { /* their tokens come with the first frame of the answer */
+        size_t length;
+        char *text = prompt_text(&ask->choices[i], &length);
+        if (text != NULL) (void)ask_bytes_append(&ask->choices[i].content, text, length);
+        free(text);
+    }
+}
+
+static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
+    (void)part;
+    if (!ask->options.has_log_probabilities) send_new(ask, choice, false);
+}
+
+static void stream_token(struct ask *ask, struct ask_choice *choice) { send_new(ask, choice, false); }
+
+static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) { send_new(ask, choice, true); }
+
+static void reply_whole(struct ask *ask) {
+    json_t *choices = json_array();
+    for (size_t i = 0; i < ask->choice_count; i++) {
+        struct ask_choice *choice = &ask->choices[i];
+        struct ask_bytes text = {0};
+        size_t length = 0;
+        char *prompt = ask->echoes ? prompt_text(choice, &length) : NULL;
+        bool fits = prompt == NULL || ask_bytes_append(&text, prompt, length);
+        if (choice->content.length > 0)
+            fits = fits && ask_bytes_append(&text, choice->content.bytes, choice->content.length);
+        json_t *value = fits ? json_text(text.bytes != NULL ? text.bytes : "", text.length) : NULL;
+        json_array_append_new(choices, choice_json(choice, value, 0, true));
+        free(text.bytes);
+        free(prompt);
+    }
+    json_t *object = envelope(ask, choices);
+    json_put(object, "usage", openai_usage(ask));
+    json_put(object, "timings", ask_timings(ask));
+    exchange_reply_json(ask->exchange, 200, object);
+}
+
+static void end(struct ask *ask) {
+    if (!ask->options.streams) {
+        reply_whole(ask);
+        return;
+    }
+    if (ask->options.includes_usage) openai_send_usage(ask, "text_completion");
+    sse_send_done(ask->exchange);
+}
+
+static void beat(struct ask *ask) {
+    json_t *choice = json_object();
+    json_put_uint(choice, "index", 0);
+    json_put(choice, "text", json_string(""));
+    json_put(choice, "finish_reason", json_null());
+    json_t *object = envelope(ask, one(choice));
+    json_put(object, "prompt_progress", openai_progress(ask));
+    (void)sse_send(ask->exchange, NULL, object);
+}
+
+static const struct ask_family family = {.begin = stream_begin,
+                                         .part = stream_part,
+                                         .token = stream_token,
+                                         .choice_ends = stream_choice_ends,
+                                         .end = end,
+                                         .fail = openai_fail,
+                                         .beat = beat};
+
+void completions_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = ask_create(server, exchange, body, &family, "cmpl-");
+    if (ask == NULL) return;
+    struct api_error error;
+    if (read_request(ask, &error))
+        ask_submit(ask);
+    else
+        ask_refuse(ask, &error);
+}

@@ -1,0 +1,57 @@
+/* conversation: the messages of a request as tokens, whichever family of routes they came by.
+ *
+ * Text of a request never becomes a control token: the chat template alone places those.  Tools are told and called as
+ * Hermes and Qwen 2.5 were trained to, with every template: their signatures stand in the system message, calls in
+ * <tool_call>, results in <tool_response> of a user's turn.
+ */
+#ifndef LOAM_SERVER_CONVERSATION_H
+#define LOAM_SERVER_CONVERSATION_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "server/api_error.h"
+#include "token/chat_template.h"
+
+enum { CONVERSATION_MESSAGES_MAX = 16384, CONVERSATION_TOOLS_MAX = 512 };
+
+struct conversation_message {
+    enum chat_role role;
+    char *text; /* [length] owned */
+    size_t length, capacity;
+    bool is_tool_result; /* a user's turn made of results: the next result joins it */
+};
+
+/* Zeros: empty. */
+struct conversation {
+    struct conversation_message *messages; /* [count] owned */
+    size_t count, capacity;
+};
+
+void conversation_deinit(struct conversation *conversation);
+/* A new message. */
+bool conversation_add(struct conversation *conversation, enum chat_role role, struct api_error *error);
+/* More text for the last message. */
+bool conversation_append(struct conversation *conversation, const char *text, size_t length,
+                         struct api_error *error);
+/* A string, or a list of parts {type: text, text}; param names it in messages.  Other parts are refused. */
+bool conversation_append_content(struct conversation *conversation, const json_t *content, const char *param,
+                                 struct api_error *error);
+/* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text. */
+bool conversation_append_call(struct conversation *conversation, const char *name, const json_t *arguments,
+                              struct api_error *error);
+/* A tool's result: content as above. */
+bool conversation_add_result(struct conversation *conversation, const json_t *content, const char *param,
+                             struct api_error *error);
+/* tools: [{type: function, function: {name, description, parameters}}].  After the messages were added. */
+bool conversation_add_tools(struct conversation *conversation, const json_t *tools, struct api_error *error);
+
+/* Ready for the answer.  chat NULL: the model has no template. */
+bool conversation_encode(struct conversation *conversation, const struct chat_template *chat,
+                         const struct tokenizer *tokenizer, struct token_list *list, struct api_error *error);
+
+/* Whether the last user's message begins with these words. */
+bool conversation_last_begins(const struct conversation *conversation, const char *words);
+
+#endif

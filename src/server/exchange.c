@@ -1,0 +1,356 @@
+#include "server/exchange.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "platform/clock.h"
+#include "server/guard.h"
+#include "server/json_text.h"
+
+enum response_state { RESPONSE_NONE, RESPONSE_WHOLE, RESPONSE_STREAM, RESPONSE_ENDED };
+
+struct exchange {
+    enum http_method method;
+    uint32_t key;
+    char path[256], query[256], id[24], origin[256];
+    char *body; /* owned */
+    size_t body_length, body_capacity;
+
+    pthread_mutex_t mutex; /* of what follows */
+    unsigned references;
+    enum response_state state;
+    unsigned http_status, retry_after_seconds;
+    bool never_retry;
+    const char *content_type;
+    char *out; /* owned; [out_start, out_end) is to be sent */
+    size_t out_start, out_end, out_capacity;
+    bool has_left, is_full;
+    uint64_t written_ns, taken_ns; /* the last time that something was */
+    void *asleep;                  /* the suspended connection; NULL: awake */
+    exchange_wake *wake;
+    struct exchange_work work;
+    bool has_work;
+    unsigned work_calls;       /* callbacks that run now */
+    pthread_cond_t calls_done; /* work_calls is 0 */
+};
+
+static _Atomic uint64_t body_bytes_total;
+
+uint64_t exchange_body_bytes_total(void) { return atomic_load(&body_bytes_total); }
+
+static void copy_text(char *buffer, size_t capacity, struct head_text text) {
+    const size_t length = text.length < capacity ? text.length : capacity - 1;
+    if (text.text != NULL) memcpy(buffer, text.text, length);
+    buffer[text.text != NULL ? length : 0] = '\0';
+}
+
+struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t number) {
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+    if (exchange == NULL) return NULL;
+    pthread_mutex_init(&exchange->mutex, NULL);
+    pthread_cond_init(&exchange->calls_done, NULL);
+    exchange->references = 1;
+    exchange->method = head->method;
+    exchange->key = key;
+    copy_text(exchange->path, sizeof exchange->path, head->path);
+    copy_text(exchange->query, sizeof exchange->query, head->query);
+    snprintf(exchange->id, sizeof exchange->id, "req_%016llx", (unsigned long long)number);
+    exchange->written_ns = exchange->taken_ns = clock_ns();
+    return exchange;
+}
+
+void exchange_acquire(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->references++;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_release(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    const unsigned left = --exchange->references;
+    pthread_mutex_unlock(&exchange->mutex);
+    if (left > 0) return;
+    exchange_drop_body(exchange);
+    free(exchange->out);
+    pthread_cond_destroy(&exchange->calls_done);
+    pthread_mutex_destroy(&exchange->mutex);
+    free(exchange);
+}
+
+enum http_method exchange_method(const struct exchange *exchange) { return exchange->method; }
+const char *exchange_path(const struct exchange *exchange) { return exchange->path; }
+const char *exchange_query(const struct exchange *exchange) { return exchange->query; }
+uint32_t exchange_key(const struct exchange *exchange) { return exchange->key; }
+const char *exchange_id(const struct exchange *exchange) { return exchange->id; }
+
+bool exchange_is_anthropic(const struct exchange *exchange) {
+    return strncmp(exchange->path, "/v1/messages", 12) == 0;
+}
+
+void exchange_allow_origin(struct exchange *exchange, struct head_text origin) {
+    copy_text(exchange->origin, sizeof exchange->origin, origin);
+}
+
+const char *exchange_origin(const struct exchange *exchange) { return exchange->origin; }
+
+/* ---- the body ---- */
+
+bool exchange_append_body(struct exchange *exchange, const char *bytes, size_t length) {
+    if (length > GUARD_BODY_BYTES_MAX - exchange->body_length) return false;
+    if (exchange->body_length + length > exchange->body_capacity) {
+        const size_t capacity = 2 * exchange->body_capacity + length + 1024;
+        char *grown = realloc(exchange->body, capacity);
+        if (grown == NULL) return false;
+        atomic_fetch_add(&body_bytes_total, capacity - exchange->body_capacity);
+        exchange->body = grown;
+        exchange->body_capacity = capacity;
+    }
+    memcpy(exchange->body + exchange->body_length, bytes, length);
+    exchange->body_length += length;
+    return true;
+}
+
+const char *exchange_body(const struct exchange *exchange, size_t *length) {
+    *length = exchange->body_length;
+    return exchange->body != NULL ? exchange->body : "";
+}
+
+void exchange_drop_body(struct exchange *exchange) {
+    atomic_fetch_sub(&body_bytes_total, exchange->body_capacity);
+    free(exchange->body);
+    exchange->body = NULL;
+    exchange->body_length = exchange->body_capacity = 0;
+}
+
+/* ---- callbacks of the work ---- */
+
+/* With the mutex held, which is free while the callback runs. */
+static void call_work(struct exchange *exchange, void (*function)(void *context)) {
+    if (!exchange->has_work || function == NULL) return;
+    void *context = exchange->work.context;
+    exchange->work_calls++;
+    pthread_mutex_unlock(&exchange->mutex);
+    function(context);
+    pthread_mutex_lock(&exchange->mutex);
+    if (--exchange->work_calls == 0) pthread_cond_broadcast(&exchange->calls_done);
+}
+
+/* The mutex is held. */
+static void wake_connection(struct exchange *exchange) {
+    void *connection = exchange->asleep;
+    exchange->asleep = NULL;
+    if (connection != NULL) exchange->wake(connection);
+}
+
+void exchange_set_work(struct exchange *exchange, const struct exchange_work *work) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->has_work = work != NULL;
+    if (work != NULL) exchange->work = *work;
+    while (work == NULL && exchange->work_calls > 0)
+        pthread_cond_wait(&exchange->calls_done, &exchange->mutex);
+    if (exchange->has_left) call_work(exchange, exchange->work.leave);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_leave(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    if (!exchange->has_left) {
+        exchange->has_left = true;
+        wake_connection(exchange);
+        call_work(exchange, exchange->work.leave);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+/* ---- the response ---- */
+
+/* The mutex is held.  false: no memory. */
+static bool append(struct exchange *exchange, const char *bytes, size_t length) {
+    if (exchange->out_start > 0) {
+        memmove(exchange->out, exchange->out + exchange->out_start, exchange->out_end - exchange->out_start);
+        exchange->out_end -= exchange->out_start;
+        exchange->out_start = 0;
+    }
+    if (exchange->out_end + length > exchange->out_capacity) {
+        const size_t capacity = 2 * exchange->out_capacity + length + 512;
+        char *grown = realloc(exchange->out, capacity);
+        if (grown == NULL) return false;
+        exchange->out = grown;
+        exchange->out_capacity = capacity;
+    }
+    memcpy(exchange->out + exchange->out_end, bytes, length);
+    if (exchange->out_end == 0) exchange->taken_ns = clock_ns(); /* the client can begin to take it */
+    exchange->out_end += length;
+    return true;
+}
+
+/* Takes bytes. */
+static void reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
+                  size_t length, const struct api_error *error) {
+    pthread_mutex_lock(&exchange->mutex);
+    const bool counts = exchange->state == RESPONSE_NONE;
+    if (counts) {
+        exchange->state = RESPONSE_WHOLE;
+        exchange->http_status = http_status;
+        exchange->content_type = content_type;
+        exchange->out = bytes;
+        exchange->out_start = 0;
+        exchange->out_end = exchange->out_capacity = length;
+        if (error != NULL) {
+            exchange->retry_after_seconds = error->retry_after_seconds;
+            exchange->never_retry = error->never_retry;
+        }
+        wake_connection(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    if (!counts) free(bytes);
+}
+
+void exchange_reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
+                    size_t length) {
+    reply(exchange, http_status, content_type, bytes, length, NULL);
+}
+
+static void reply_json(struct exchange *exchange, unsigned http_status, json_t *value,
+                       const struct api_error *error) {
+    size_t length;
+    char *text = json_line(value, &length);
+    json_decref(value);
+    reply(exchange, text != NULL ? http_status : 500, "application/json", text, length, error);
+}
+
+void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value) {
+    reply_json(exchange, http_status, value, NULL);
+}
+
+void exchange_reply_error(struct exchange *exchange, const struct api_error *error) {
+    const bool anthropic = exchange_is_anthropic(exchange);
+    json_t *body = api_error_json(error, anthropic);
+    if (anthropic) json_put(body, "request_id", json_string(exchange->id));
+    reply_json(exchange, error->http_status, body, error);
+}
+
+void exchange_stream_begin(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_NONE) {
+        exchange->state = RESPONSE_STREAM;
+        exchange->http_status = 200;
+        exchange->content_type = "text/event-stream";
+        exchange->written_ns = clock_ns();
+        wake_connection(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+bool exchange_write(struct exchange *exchange, const char *bytes, size_t length) {
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_STREAM && !exchange->has_left) {
+        if (!append(exchange, bytes, length)) exchange->state = RESPONSE_ENDED;
+        exchange->written_ns = clock_ns();
+        if (exchange->out_end - exchange->out_start > EXCHANGE_BUFFER_BYTES) exchange->is_full = true;
+        wake_connection(exchange);
+    }
+    const bool full = exchange->is_full;
+    pthread_mutex_unlock(&exchange->mutex);
+    return full;
+}
+
+void exchange_stream_end(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_STREAM) exchange->state = RESPONSE_ENDED;
+    wake_connection(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+bool exchange_is_stream(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    const bool is = exchange->state == RESPONSE_STREAM || exchange->state == RESPONSE_ENDED;
+    pthread_mutex_unlock(&exchange->mutex);
+    return is;
+}
+
+/* ---- the HTTP side ---- */
+
+static void fall_asleep(struct exchange *exchange, void *connection, void (*suspend)(void *connection),
+                        exchange_wake *wake) {
+    exchange->asleep = connection;
+    exchange->wake = wake;
+    suspend(connection);
+}
+
+enum exchange_progress exchange_await(struct exchange *exchange, void *connection,
+                                      void (*suspend)(void *connection), exchange_wake *wake) {
+    enum exchange_progress progress = EXCHANGE_WAITS;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->has_left)
+        progress = EXCHANGE_LEFT;
+    else if (exchange->state == RESPONSE_WHOLE)
+        progress = EXCHANGE_HAS_REPLY;
+    else if (exchange->state != RESPONSE_NONE)
+        progress = EXCHANGE_HAS_STREAM;
+    else
+        fall_asleep(exchange, connection, suspend, wake);
+    pthread_mutex_unlock(&exchange->mutex);
+    return progress;
+}
+
+struct exchange_reply_view exchange_take_reply(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    struct exchange_reply_view view = {
+        .http_status = exchange->http_status,
+        .content_type = exchange->content_type,
+        .bytes = exchange->out,
+        .length = exchange->out_end - exchange->out_start,
+        .retry_after_seconds = exchange->retry_after_seconds,
+        .never_retry = exchange->never_retry,
+    };
+    exchange->out = NULL;
+    exchange->out_start = exchange->out_end = exchange->out_capacity = 0;
+    pthread_mutex_unlock(&exchange->mutex);
+    return view;
+}
+
+int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, void *connection,
+                      void (*suspend)(void *connection), exchange_wake *wake) {
+    int64_t result = 0;
+    pthread_mutex_lock(&exchange->mutex);
+    const size_t there = exchange->out_end - exchange->out_start;
+    if (exchange->has_left) {
+        result = EXCHANGE_READ_LEFT;
+    } else if (there > 0) {
+        const size_t taken = there < capacity ? there : capacity;
+        memcpy(buffer, exchange->out + exchange->out_start, taken);
+        exchange->out_start += taken;
+        exchange->taken_ns = clock_ns();
+        result = (int64_t)taken;
+        if (exchange->is_full && there - taken <= EXCHANGE_BUFFER_BYTES / 2) {
+            exchange->is_full = false;
+            call_work(exchange, exchange->work.resume);
+        }
+    } else if (exchange->state == RESPONSE_ENDED) {
+        result = EXCHANGE_READ_END;
+    } else {
+        fall_asleep(exchange, connection, suspend, wake);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return result;
+}
+
+bool exchange_tick(struct exchange *exchange, uint64_t now_ns) {
+    static const uint64_t second = 1000000000;
+    pthread_mutex_lock(&exchange->mutex);
+    const bool waits = exchange->out_end > exchange->out_start; /* the client has something to take */
+    const bool streams = exchange->state == RESPONSE_STREAM;
+    const bool blocked = waits && (streams || exchange->state == RESPONSE_ENDED) &&
+                         now_ns > exchange->taken_ns + EXCHANGE_BLOCKED_SECONDS * second;
+    if (streams && !waits && !exchange->has_left &&
+        now_ns > exchange->written_ns + EXCHANGE_BEAT_SECONDS * second) {
+        exchange->written_ns = now_ns;
+        call_work(exchange, exchange->work.beat);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return blocked;
+}

@@ -1,0 +1,106 @@
+/* exchange: one HTTP request and its response, between the thread that speaks HTTP and those that do the work.
+ *
+ *   worker:   exchange_reply (a whole body), or exchange_stream_begin, exchange_write ..., exchange_stream_end
+ *   HTTP:     waits (the connection is suspended), then sends what is there
+ *   watcher:  exchange_leave when the client closed its connection
+ *
+ * What is written is kept until the client takes it.  Beyond EXCHANGE_BUFFER_BYTES exchange_write says so: its caller
+ * pauses the work, and struct exchange_work.resume goes on once the client has taken half of it.  Writing after the
+ * client left does nothing.  Counted references; thread-safe.  No callback is called with a lock held.
+ */
+#ifndef LOAM_SERVER_EXCHANGE_H
+#define LOAM_SERVER_EXCHANGE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/api_error.h"
+#include "server/head.h"
+
+enum { EXCHANGE_BUFFER_BYTES = 64 << 10, EXCHANGE_BLOCKED_SECONDS = 30, EXCHANGE_BEAT_SECONDS = 10 };
+
+struct exchange;
+
+/* What the owner of the work is told.  Called on any thread, never after exchange_set_work(NULL). */
+struct exchange_work {
+    void *context;
+    void (*leave)(void *context);  /* the client is gone: nobody reads what follows; once */
+    void (*resume)(void *context); /* the client took what made exchange_write say stop */
+    void (*beat)(void *context);   /* nothing was written for EXCHANGE_BEAT_SECONDS; streams only */
+};
+
+/* How the HTTP side wakes a connection that it suspended. */
+typedef void exchange_wake(void *connection);
+
+/* head is copied as far as the functions below give it. */
+struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t number);
+void exchange_acquire(struct exchange *exchange);
+void exchange_release(struct exchange *exchange);
+
+enum http_method exchange_method(const struct exchange *exchange);
+const char *exchange_path(const struct exchange *exchange);
+const char *exchange_query(const struct exchange *exchange); /* "": none */
+uint32_t exchange_key(const struct exchange *exchange);      /* guard_check's */
+const char *exchange_id(const struct exchange *exchange);    /* for x-request-id */
+bool exchange_is_anthropic(const struct exchange *exchange); /* errors in Anthropic's form */
+/* The origin of a page from elsewhere that may read the response; "": none. */
+void exchange_allow_origin(struct exchange *exchange, struct head_text origin);
+const char *exchange_origin(const struct exchange *exchange);
+
+/* ---- the body, on the HTTP thread until the work begins ---- */
+
+/* false: no memory, or more than GUARD_BODY_BYTES_MAX. */
+bool exchange_append_body(struct exchange *exchange, const char *bytes, size_t length);
+const char *exchange_body(const struct exchange *exchange, size_t *length);
+/* Gives the body's memory back. */
+void exchange_drop_body(struct exchange *exchange);
+uint64_t exchange_body_bytes_total(void); /* of all exchanges */
+
+/* ---- the response, on any thread; the first reply or stream counts ---- */
+
+/* Takes bytes (malloc). */
+void exchange_reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
+                    size_t length);
+/* Takes the value; NULL (no memory) becomes 500. */
+void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value);
+void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
+/* Status 200, text/event-stream. */
+void exchange_stream_begin(struct exchange *exchange);
+/* true: enough for now; the caller pauses until resume. */
+bool exchange_write(struct exchange *exchange, const char *bytes, size_t length);
+void exchange_stream_end(struct exchange *exchange);
+bool exchange_is_stream(struct exchange *exchange);
+
+/* work NULL: none any more.  If the client has left already, leave is called at once. */
+void exchange_set_work(struct exchange *exchange, const struct exchange_work *work);
+
+/* ---- the HTTP side and the watcher ---- */
+
+enum exchange_progress { EXCHANGE_WAITS, EXCHANGE_HAS_REPLY, EXCHANGE_HAS_STREAM, EXCHANGE_LEFT };
+
+struct exchange_reply_view {
+    unsigned http_status;
+    const char *content_type; /* borrowed */
+    char *bytes;              /* the caller's now */
+    size_t length;
+    unsigned retry_after_seconds;
+    bool never_retry;
+};
+
+/* Where the exchange stands.  EXCHANGE_WAITS: `connection` was noted as asleep before this returns, after calling
+ * suspend, and is woken once. */
+enum exchange_progress exchange_await(struct exchange *exchange, void *connection,
+                                      void (*suspend)(void *connection), exchange_wake *wake);
+struct exchange_reply_view exchange_take_reply(struct exchange *exchange);
+enum { EXCHANGE_READ_END = -1, EXCHANGE_READ_LEFT = -2 };
+/* Bytes copied; 0: none yet, and the connection is suspended as above. */
+int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, void *connection,
+                      void (*suspend)(void *connection), exchange_wake *wake);
+/* The client is gone, or has taken nothing for too long. */
+void exchange_leave(struct exchange *exchange);
+/* Once a second: sends beats.  true: the client has taken nothing for EXCHANGE_BLOCKED_SECONDS. */
+bool exchange_tick(struct exchange *exchange, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,116 @@
+#include "server/fields.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "format/json.h"
+
+const char *json_kind(const json_t *value) {
+    switch (json_typeof(value)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL: return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    case JSON_NULL: return "null";
+    }
+    return "a value";
+}
+
+bool fields_parse(const char *body, size_t length, json_t **object, struct api_error *error) {
+    struct error reason = {0};
+    *object = NULL;
+    if (json_parse_bytes(body, length, "the body", STATUS_USAGE, object, &reason) != STATUS_OK)
+        return api_error_set(error, 400, NULL, "%s", reason.message);
+    if (json_is_object(*object)) return true;
+    api_error_set(error, 400, NULL, "the body: found %s, expected an object", json_kind(*object));
+    json_decref(*object);
+    *object = NULL;
+    return false;
+}
+
+const json_t *field_get(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    return value != NULL && !json_is_null(value) ? value : NULL;
+}
+
+static bool wrong_kind(const char *name, const json_t *found, const char *expected, struct api_error *error) {
+    return api_error_set(error, 400, name, "'%s': found %s, expected %s", name, json_kind(found), expected);
+}
+
+bool field_number(const json_t *object, const char *name, double min, double max, double *value,
+                  struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    if (found == NULL) return true;
+    if (!json_is_number(found)) return wrong_kind(name, found, "a number", error);
+    const double number = json_number_value(found);
+    if (!(number >= min && number <= max))
+        return api_error_set(error, 400, name, "'%s': found %g, expected %g to %g", name, number, min, max);
+    *value = number;
+    return true;
+}
+
+bool field_integer(const json_t *object, const char *name, int64_t min, int64_t max, int64_t *value,
+                   struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    if (found == NULL) return true;
+    int64_t number = 0;
+    if (json_is_integer(found)) {
+        number = json_integer_value(found);
+    } else if (json_is_real(found) && json_real_value(found) == floor(json_real_value(found)) &&
+               fabs(json_real_value(found)) < 9e15) {
+        number = (int64_t)json_real_value(found); /* 16.0: clients in languages without integers */
+    } else {
+        return wrong_kind(name, found, "an integer", error);
+    }
+    if (number < min || number > max)
+        return api_error_set(error, 400, name, "'%s': found %lld, expected %lld to %lld", name,
+                             (long long)number, (long long)min, (long long)max);
+    *value = number;
+    return true;
+}
+
+bool field_flag(const json_t *object, const char *name, bool *value, struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    if (found == NULL) return true;
+    if (!json_is_boolean(found)) return wrong_kind(name, found, "true or false", error);
+    *value = json_is_true(found);
+    return true;
+}
+
+bool field_text(const json_t *object, const char *name, size_t length_max, const char **text, size_t *length,
+                struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    if (found == NULL) return true;
+    if (!json_is_string(found)) return wrong_kind(name, found, "a string", error);
+    if (json_string_length(found) > length_max)
+        return api_error_set(error, 400, name, "'%s': found %zu bytes, expected at most %zu", name,
+                             json_string_length(found), length_max);
+    *text = json_string_value(found);
+    *length = json_string_length(found);
+    return true;
+}
+
+bool field_array(const json_t *object, const char *name, size_t count_max, const json_t **array,
+                 struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    *array = NULL;
+    if (found == NULL) return true;
+    if (!json_is_array(found)) return wrong_kind(name, found, "an array", error);
+    if (json_array_size(found) > count_max)
+        return api_error_set(error, 400, name, "'%s': found %zu entries, expected at most %zu", name,
+                             json_array_size(found), count_max);
+    *array = found;
+    return true;
+}
+
+bool field_object(const json_t *object, const char *name, const json_t **value, struct api_error *error) {
+    const json_t *found = field_get(object, name);
+    *value = NULL;
+    if (found == NULL) return true;
+    if (!json_is_object(found)) return wrong_kind(name, found, "an object", error);
+    *value = found;
+    return true;
+}

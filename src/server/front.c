@@ -1,0 +1,415 @@
+#include "server/front.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "platform/clock.h"
+#include "server/json_text.h"
+
+enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
+enum { BACKLOG = 512 };
+
+static const uint64_t second_ns = 1000000000;
+
+enum connection_state { CONNECTION_HEAD, CONNECTION_ADOPTED, CONNECTION_LINGERS };
+
+struct connection {
+    enum connection_state state;
+    uint32_t generation;
+    uint64_t deadline_ns;      /* 0: none */
+    struct exchange *exchange; /* a reference; NULL before the head is complete */
+    bool in_use;
+    struct sockaddr_storage address;
+    socklen_t address_length;
+};
+
+struct front {
+    struct front_options options;
+    int listener, epoll, wake; /* listener -1: closed */
+    uint16_t port;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t mutex; /* of what follows */
+    bool stops, closes_listener;
+    struct connection *connections; /* [SOCKETS_MAX], by socket */
+    size_t count;
+    uint32_t next_generation;
+    uint64_t next_number; /* of exchanges */
+    char peek[HEAD_BYTES_MAX];
+};
+
+/* ---- opening ---- */
+
+static enum status listen_on(struct front *front, const struct addrinfo *address, struct error *error) {
+    const int on = 1;
+    front->listener = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (front->listener < 0) return error_set_os(error, STATUS_IO, errno, "--host %s", front->options.host);
+    (void)setsockopt(front->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(front->listener, address->ai_addr, address->ai_addrlen) != 0 ||
+        listen(front->listener, BACKLOG) != 0)
+        return error_set_os(error, STATUS_IO, errno, "cannot listen on %s port %u", front->options.host,
+                            front->options.port);
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (getsockname(front->listener, (struct sockaddr *)&bound, &length) != 0)
+        return error_set_os(error, STATUS_IO, errno, "--host %s", front->options.host);
+    front->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                    : ((struct sockaddr_in *)&bound)->sin_port);
+    return STATUS_OK;
+}
+
+static enum status open_listener(struct front *front, struct error *error) {
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%u", front->options.port);
+    const int failed = getaddrinfo(front->options.host, port, &hints, &found);
+    if (failed != 0)
+        return error_set(error, STATUS_USAGE, "--host %s: %s", front->options.host, gai_strerror(failed));
+    const struct addrinfo *chosen = found;
+    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next)
+        if (a->ai_family == AF_INET && chosen->ai_family != AF_INET) chosen = a; /* localhost: both */
+    enum status status = listen_on(front, chosen, error);
+    freeaddrinfo(found);
+    return status;
+}
+
+static bool watch(struct front *front, int operation, int socket, uint32_t events, uint32_t generation) {
+    struct epoll_event event = {.events = events, .data.u64 = (uint64_t)generation << 32 | (uint32_t)socket};
+    return epoll_ctl(front->epoll, operation, socket, &event) == 0;
+}
+
+/* Every stream holds a socket: as many as the system allows. */
+static void raise_socket_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= SOCKETS_MAX) return;
+    limit.rlim_cur = limit.rlim_max < SOCKETS_MAX ? limit.rlim_max : SOCKETS_MAX;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+enum status front_create(struct front **result, const struct front_options *options, struct error *error) {
+    struct front *front = *result = calloc(1, sizeof *front);
+    if (front == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
+    front->options = *options;
+    front->listener = front->epoll = front->wake = -1;
+    pthread_mutex_init(&front->mutex, NULL);
+    raise_socket_limit();
+    front->connections = calloc(SOCKETS_MAX, sizeof *front->connections);
+    if (front->connections == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
+    front->epoll = epoll_create1(EPOLL_CLOEXEC);
+    front->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (front->epoll < 0 || front->wake < 0) return error_set_os(error, STATUS_IO, errno, "epoll");
+    TRY(open_listener(front, error));
+    if (!watch(front, EPOLL_CTL_ADD, front->listener, EPOLLIN, 0) ||
+        !watch(front, EPOLL_CTL_ADD, front->wake, EPOLLIN, 0))
+        return error_set_os(error, STATUS_IO, errno, "epoll");
+    return STATUS_OK;
+}
+
+uint16_t front_port(const struct front *front) { return front->port; }
+
+/* ---- one connection; the mutex is held ---- */
+
+static void forget(struct front *front, struct connection *connection) {
+    if (!connection->in_use) return;
+    if (connection->exchange != NULL) exchange_release(connection->exchange);
+    *connection = (struct connection){0};
+    front->count--;
+}
+
+static void close_connection(struct front *front, int socket) {
+    forget(front, &front->connections[socket]);
+    close(socket);
+}
+
+/* The error as a whole response, then the end; a client that still sends is read, else its system would throw the
+ * response away. */
+static void refuse(struct front *front, int socket, const struct api_error *error, bool anthropic) {
+    struct connection *connection = &front->connections[socket];
+    json_t *value = api_error_json(error, anthropic);
+    size_t length;
+    char *body = json_line(value, &length), head[400];
+    json_decref(value);
+    const int head_length =
+        snprintf(head, sizeof head,
+                 "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                 "Connection: close\r\nx-should-retry: false\r\n%s\r\n",
+                 error->http_status, length, error->http_status == 405 ? "Allow: GET, POST, DELETE\r\n" : "");
+    bool sent = body != NULL &&
+                send(socket, head, (size_t)head_length, MSG_NOSIGNAL | MSG_MORE) == (ssize_t)head_length &&
+                send(socket, body, length, MSG_NOSIGNAL) == (ssize_t)length;
+    free(body);
+    sent = sent && shutdown(socket, SHUT_WR) == 0 &&
+           watch(front, EPOLL_CTL_MOD, socket, EPOLLIN, connection->generation);
+    connection->state = CONNECTION_LINGERS;
+    connection->deadline_ns = clock_ns() + LINGER_SECONDS * second_ns;
+    if (!sent) close_connection(front, socket);
+}
+
+static void linger(struct front *front, int socket) {
+    for (int i = 0; i < 64; i++) {
+        const ssize_t count = recv(socket, front->peek, sizeof front->peek, 0);
+        if (count > 0) continue;
+        if (count == 0 || (errno != EAGAIN && errno != EINTR)) close_connection(front, socket);
+        return;
+    }
+}
+
+/* The head is complete: whether the request is taken. */
+static bool admit(struct front *front, struct connection *connection, const struct head *head,
+                  struct api_error *error) {
+    uint32_t key = 0;
+    if (!guard_check(front->options.guard, head, &key, error)) return false;
+    if (!front->options.has_route(head, error)) return false;
+    if (exchange_body_bytes_total() + head->content_length > FRONT_BODY_BYTES_MAX) {
+        api_error_set(error, 429, NULL, "the requests of all clients together are too large at the moment");
+        return false;
+    }
+    connection->exchange = exchange_create(head, key, ++front->next_number ^ clock_ns() << 16);
+    if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
+    if (guard_allows_origin(front->options.guard, head))
+        exchange_allow_origin(connection->exchange, head->origin);
+    return true;
+}
+
+/* Reads as far as the head goes, without taking it from the socket. */
+static void read_head(struct front *front, int socket, bool has_ended) {
+    struct connection *connection = &front->connections[socket];
+    const ssize_t count = recv(socket, front->peek, sizeof front->peek, MSG_PEEK);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (count <= 0) {
+        close_connection(front, socket);
+        return;
+    }
+    struct head head;
+    struct api_error error;
+    const enum head_result result = head_read(front->peek, (size_t)count, &head, &error);
+    if (result == HEAD_INCOMPLETE) {
+        if (has_ended) close_connection(front, socket);
+        return;
+    }
+    if (result == HEAD_REFUSED || !admit(front, connection, &head, &error)) {
+        const bool anthropic = head.path.text != NULL && head.path.length >= 12 &&
+                               memcmp(head.path.text, "/v1/messages", 12) == 0;
+        refuse(front, socket, &error, anthropic);
+        return;
+    }
+    connection->state = CONNECTION_ADOPTED;
+    connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;
+    if (!watch(front, EPOLL_CTL_MOD, socket, EPOLLRDHUP | EPOLLET, connection->generation)) {
+        close_connection(front, socket);
+        return;
+    }
+    const struct sockaddr_storage address = connection->address;
+    const socklen_t length = connection->address_length;
+    pthread_mutex_unlock(&front->mutex);
+    const bool adopted =
+        front->options.adopt(front->options.context, socket, (const struct sockaddr *)&address, length);
+    pthread_mutex_lock(&front->mutex);
+    if (!adopted) forget(front, connection);
+}
+
+/* ---- the loop; the mutex is held but while it waits ---- */
+
+static void accept_all(struct front *front) {
+    for (int i = 0; i < EVENTS_MAX; i++) {
+        struct sockaddr_storage address;
+        socklen_t length = sizeof address;
+        const int on = 1, socket = accept4(front->listener, (struct sockaddr *)&address, &length,
+                                           SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket < 0) return;
+        if (socket >= SOCKETS_MAX || front->count >= FRONT_CONNECTIONS_MAX) {
+            close(socket);
+            continue;
+        }
+        (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        struct connection *connection = &front->connections[socket];
+        forget(front, connection); /* one that was closed without a word */
+        *connection = (struct connection){.state = CONNECTION_HEAD,
+                                          .generation = ++front->next_generation,
+                                          .deadline_ns = clock_ns() + FRONT_HEAD_SECONDS * second_ns,
+                                          .in_use = true,
+                                          .address = address,
+                                          .address_length = length};
+        front->count++;
+        if (!watch(front, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP | EPOLLET, connection->generation))
+            close_connection(front, socket);
+    }
+}
+
+/* The client of an adopted connection closed it. */
+static void peer_left(struct front *front, int socket) {
+    struct exchange *exchange = front->connections[socket].exchange;
+    exchange_acquire(exchange);
+    pthread_mutex_unlock(&front->mutex);
+    exchange_leave(exchange);
+    exchange_release(exchange);
+    pthread_mutex_lock(&front->mutex);
+}
+
+static void handle_event(struct front *front, const struct epoll_event *event) {
+    const int socket = (int)(uint32_t)event->data.u64;
+    if (socket == front->wake) {
+        eventfd_t ignored;
+        (void)eventfd_read(front->wake, &ignored);
+        return;
+    }
+    if (socket == front->listener) {
+        accept_all(front);
+        return;
+    }
+    const struct connection *connection = &front->connections[socket];
+    if (!connection->in_use || connection->generation != (uint32_t)(event->data.u64 >> 32)) return;
+    switch (connection->state) {
+    case CONNECTION_HEAD: read_head(front, socket, (event->events & (EPOLLRDHUP | EPOLLHUP)) != 0); break;
+    case CONNECTION_LINGERS: linger(front, socket); break;
+    case CONNECTION_ADOPTED: peer_left(front, socket); break;
+    }
+}
+
+static void tick(struct front *front, uint64_t now_ns) {
+    for (int socket = 0; socket < SOCKETS_MAX; socket++) {
+        struct connection *connection = &front->connections[socket];
+        if (!connection->in_use) continue;
+        const uint32_t generation = connection->generation;
+        bool gives_up = connection->deadline_ns != 0 && now_ns > connection->deadline_ns;
+        if (gives_up && connection->state == CONNECTION_HEAD) {
+            struct api_error error;
+            api_error_set(&error, 408, NULL, "HTTP: the headers took longer than %d s", FRONT_HEAD_SECONDS);
+            refuse(front, socket, &error, false);
+            continue;
+        }
+        if (gives_up && connection->state == CONNECTION_LINGERS) {
+            close_connection(front, socket);
+            continue;
+        }
+        if (connection->state != CONNECTION_ADOPTED) continue;
+        struct exchange *exchange = connection->exchange;
+        exchange_acquire(exchange);
+        pthread_mutex_unlock(&front->mutex);
+        gives_up = exchange_tick(exchange, now_ns) || gives_up;
+        if (gives_up) exchange_leave(exchange);
+        exchange_release(exchange);
+        pthread_mutex_lock(&front->mutex);
+        if (gives_up && connection->in_use && connection->generation == generation) {
+            connection->deadline_ns = 0;
+            (void)shutdown(socket, SHUT_RDWR);
+        }
+    }
+}
+
+static void close_listener(struct front *front) {
+    if (front->listener < 0) return;
+    close(front->listener);
+    front->listener = -1;
+}
+
+static void *front_thread(void *context) {
+    struct front *front = context;
+    struct epoll_event events[EVENTS_MAX];
+    uint64_t ticked_ns = clock_ns();
+    pthread_mutex_lock(&front->mutex);
+    while (!front->stops) {
+        pthread_mutex_unlock(&front->mutex);
+        const int count = epoll_wait(front->epoll, events, EVENTS_MAX, TICK_MS);
+        pthread_mutex_lock(&front->mutex);
+        if (front->closes_listener) close_listener(front);
+        for (int i = 0; i < count && !front->stops; i++) handle_event(front, &events[i]);
+        const uint64_t now_ns = clock_ns();
+        if (now_ns - ticked_ns < (uint64_t)TICK_MS * 1000000) continue;
+        ticked_ns = now_ns;
+        tick(front, now_ns);
+    }
+    pthread_mutex_unlock(&front->mutex);
+    return NULL;
+}
+
+enum status front_start(struct front *front, struct error *error) {
+    const int failed = pthread_create(&front->thread, NULL, front_thread, front);
+    if (failed != 0) return error_set_os(error, STATUS_MEMORY, failed, "a thread for the server");
+    front->has_thread = true;
+    return STATUS_OK;
+}
+
+void front_close_listener(struct front *front) {
+    pthread_mutex_lock(&front->mutex);
+    front->closes_listener = true;
+    pthread_mutex_unlock(&front->mutex);
+    (void)eventfd_write(front->wake, 1);
+}
+
+size_t front_connections(struct front *front) {
+    pthread_mutex_lock(&front->mutex);
+    const size_t count = front->count;
+    pthread_mutex_unlock(&front->mutex);
+    return count;
+}
+
+void front_leave_all(struct front *front) {
+    pthread_mutex_lock(&front->mutex);
+    for (int socket = 0; socket < SOCKETS_MAX; socket++)
+        if (front->connections[socket].in_use && front->connections[socket].state == CONNECTION_ADOPTED)
+            peer_left(front, socket);
+    pthread_mutex_unlock(&front->mutex);
+}
+
+void front_stop(struct front *front) {
+    pthread_mutex_lock(&front->mutex);
+    front->stops = true;
+    pthread_mutex_unlock(&front->mutex);
+    if (!front->has_thread) return;
+    (void)eventfd_write(front->wake, 1);
+    pthread_join(front->thread, NULL);
+    front->has_thread = false;
+}
+
+void front_destroy(struct front *front) {
+    if (front == NULL) return;
+    front_stop(front);
+    for (int socket = 0; front->connections != NULL && socket < SOCKETS_MAX; socket++) {
+        const bool is_ours = front->connections[socket].state != CONNECTION_ADOPTED;
+        if (front->connections[socket].in_use && is_ours) close_connection(front, socket);
+        forget(front, &front->connections[socket]);
+    }
+    close_listener(front);
+    if (front->wake >= 0) close(front->wake);
+    if (front->epoll >= 0) close(front->epoll);
+    free(front->connections);
+    pthread_mutex_destroy(&front->mutex);
+    free(front);
+}
+
+/* ---- for the one who adopts ---- */
+
+struct exchange *front_exchange(struct front *front, int socket) {
+    struct exchange *exchange = NULL;
+    pthread_mutex_lock(&front->mutex);
+    if (socket >= 0 && socket < SOCKETS_MAX && front->connections[socket].in_use)
+        exchange = front->connections[socket].exchange;
+    if (exchange != NULL) exchange_acquire(exchange);
+    pthread_mutex_unlock(&front->mutex);
+    return exchange;
+}
+
+void front_body_complete(struct front *front, int socket) {
+    pthread_mutex_lock(&front->mutex);
+    if (socket >= 0 && socket < SOCKETS_MAX) front->connections[socket].deadline_ns = 0;
+    pthread_mutex_unlock(&front->mutex);
+}
+
+void front_forget(struct front *front, int socket) {
+    pthread_mutex_lock(&front->mutex);
+    if (socket >= 0 && socket < SOCKETS_MAX) forget(front, &front->connections[socket]);
+    pthread_mutex_unlock(&front->mutex);
+}

@@ -1,0 +1,36 @@
+#include "server/json_text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "token/unicode.h"
+
+json_t *json_text(const char *bytes, size_t length) {
+    struct utf8_stream stream = {.replace = true};
+    char *text = malloc(utf8_stream_bound(length) + utf8_stream_bound(0));
+    if (text == NULL) return NULL;
+    size_t used = utf8_stream_push(&stream, bytes, length, text);
+    used += utf8_stream_finish(&stream, text + used);
+    json_t *value = json_stringn(text, used);
+    free(text);
+    return value;
+}
+
+void json_put(json_t *object, const char *key, json_t *value) {
+    (void)json_object_set_new(object, key, value);
+}
+
+void json_put_uint(json_t *object, const char *key, uint64_t value) {
+    json_put(object, key, json_integer((json_int_t)value));
+}
+
+void json_put_number(json_t *object, const char *key, double value) {
+    json_put(object, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+char *json_line(const json_t *value, size_t *length) {
+    char *text = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    *length = text != NULL ? strlen(text) : 0;
+    return text;
+}

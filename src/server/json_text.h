@@ -1,0 +1,20 @@
+/* json_text: builds JSON for responses, from text that may hold any bytes. */
+#ifndef LOAM_SERVER_JSON_TEXT_H
+#define LOAM_SERVER_JSON_TEXT_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A string; invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
+json_t *json_text(const char *bytes, size_t length);
+/* A value of NULL (no memory) leaves the object without the key. */
+void json_put(json_t *object, const char *key, json_t *value);
+void json_put_uint(json_t *object, const char *key, uint64_t value);
+/* NaN and infinities become null. */
+void json_put_number(json_t *object, const char *key, double value);
+
+/* The text of a value on one line, newly allocated; NULL: no memory. */
+char *json_line(const json_t *value, size_t *length);
+
+#endif

@@ -1,0 +1,63 @@
+#include "server/openai.h"
+
+#include <string.h>
+
+#include "platform/clock.h"
+#include "server/json_text.h"
+#include "server/sse.h"
+
+json_t *openai_envelope(const struct ask *ask, const char *object) {
+    const struct server_model *model = &ask->server->model;
+    json_t *envelope = json_object();
+    json_put(envelope, "id", json_string(ask->id));
+    json_put(envelope, "object", json_string(object));
+    json_put(envelope, "created", json_integer(ask->created));
+    json_put(envelope, "model", json_text(model->id, strlen(model->id)));
+    json_put(envelope, "system_fingerprint", json_string(ask->server->options.version));
+    return envelope;
+}
+
+json_t *openai_usage(const struct ask *ask) {
+    const struct ask_usage usage = ask_usage(ask);
+    json_t *object = json_object(), *details = json_object();
+    json_put_uint(object, "prompt_tokens", usage.prompt_tokens);
+    json_put_uint(object, "completion_tokens", usage.answer_tokens);
+    json_put_uint(object, "total_tokens", usage.prompt_tokens + usage.answer_tokens);
+    json_put_uint(details, "cached_tokens", usage.reused_tokens);
+    json_put(object, "prompt_tokens_details", details);
+    return object;
+}
+
+const char *openai_finish_reason(const struct ask_choice *choice) {
+    switch (choice->stop) {
+    case STOP_LENGTH:
+    case STOP_CONTEXT: return "length";
+    case STOP_NONE:
+    case STOP_END:
+    case STOP_STRING:
+    case STOP_INTERRUPTED:
+    case STOP_FAILED: break;
+    }
+    return choice->call_count > 0 ? "tool_calls" : "stop";
+}
+
+json_t *openai_progress(const struct ask *ask) {
+    json_t *progress = json_object();
+    json_put_uint(progress, "total", atomic_load(&ask->progress_total));
+    json_put_uint(progress, "cache", ask->admission.reused_tokens);
+    json_put_uint(progress, "processed", atomic_load(&ask->progress_done));
+    json_put_uint(progress, "time_ms", (clock_ns() - ask->admitted_ns) / 1000000);
+    return progress;
+}
+
+void openai_send_usage(struct ask *ask, const char *object) {
+    json_t *envelope = openai_envelope(ask, object);
+    json_put(envelope, "choices", json_array());
+    json_put(envelope, "usage", openai_usage(ask));
+    json_put(envelope, "timings", ask_timings(ask));
+    (void)sse_send(ask->exchange, NULL, envelope);
+}
+
+void openai_fail(struct ask *ask, const struct api_error *error) {
+    (void)sse_send(ask->exchange, NULL, api_error_json(error, false));
+}

@@ -1,0 +1,83 @@
+#include "server/routes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct route {
+    enum http_method method;
+    const char *path; /* that ends in '/': everything below it */
+    void (*handle)(struct server *server, struct exchange *exchange);
+    bool answers_always; /* while loading and draining, too */
+};
+
+static void embeddings_route(struct server *server, struct exchange *exchange) {
+    struct api_error error;
+    (void)server;
+    api_error_set(&error, 501, NULL, "embeddings: this server does not compute them");
+    error.never_retry = true;
+    exchange_reply_error(exchange, &error);
+}
+
+static const struct route table[] = {
+    {HTTP_GET, "/health", health_route, true},
+    {HTTP_GET, "/v1/models", models_route, false},
+    {HTTP_GET, "/models", models_route, false},
+    {HTTP_GET, "/props", props_route, false},
+    {HTTP_POST, "/v1/completions", completions_route, false},
+    {HTTP_POST, "/v1/chat/completions", chat_route, false},
+    {HTTP_POST, "/apply-template", apply_template_route, false},
+    {HTTP_POST, "/tokenize", tokenize_route, false},
+    {HTTP_POST, "/detokenize", detokenize_route, false},
+    {HTTP_GET, "/tokenizer_info", tokenizer_info_route, false},
+    {HTTP_POST, "/v1/embeddings", embeddings_route, false},
+};
+
+static bool matches(const struct route *route, const char *path, size_t length) {
+    const size_t own = strlen(route->path);
+    if (route->path[own - 1] == '/') return length > own && memcmp(path, route->path, own) == 0;
+    return length == own && memcmp(path, route->path, own) == 0;
+}
+
+bool routes_have(const struct head *head, struct api_error *error) {
+    const enum http_method method = head->method == HTTP_HEAD ? HTTP_GET : head->method;
+    bool has_path = false;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (!matches(&table[i], head->path.text, head->path.length)) continue;
+        if (method == table[i].method || method == HTTP_OPTIONS) return true;
+        has_path = true;
+    }
+    if (has_path) return api_error_set(error, 405, NULL, "this path has no such method");
+    const int shown = head->path.length < 200 ? (int)head->path.length : 200;
+    return api_error_set(error, 404, NULL, "no route %.*s", shown, head->path.text);
+}
+
+static const struct route *find(const struct exchange *exchange) {
+    const enum http_method method = exchange_method(exchange);
+    const char *path = exchange_path(exchange);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (matches(&table[i], path, strlen(path)) &&
+            table[i].method == (method == HTTP_HEAD ? HTTP_GET : method))
+            return &table[i];
+    return NULL;
+}
+
+void routes_handle(void *context, struct exchange *exchange) {
+    struct server *server = context;
+    struct api_error error;
+    const struct route *route = find(exchange);
+    const int state = atomic_load(&server->state);
+    if (exchange_method(exchange) == HTTP_OPTIONS) {
+        exchange_reply(exchange, 204, "text/plain", NULL, 0);
+    } else if (route == NULL) { /* a path that the exchange has cut short */
+        api_error_set(&error, 404, NULL, "no such route");
+        exchange_reply_error(exchange, &error);
+    } else if (state == SERVER_READY || route->answers_always) {
+        route->handle(server, exchange);
+    } else {
+        api_error_set(&error, 503, NULL,
+                      state == SERVER_LOADING ? "Loading model" : "the server is stopping");
+        error.retry_after_seconds = 1;
+        exchange_reply_error(exchange, &error);
+    }
+    exchange_drop_body(exchange);
+}

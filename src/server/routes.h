@@ -1,0 +1,22 @@
+/* routes: which path is whose.  Each function replies to the exchange, or hands it to an ask that will. */
+#ifndef LOAM_SERVER_ROUTES_H
+#define LOAM_SERVER_ROUTES_H
+
+#include "server/server_internal.h"
+
+/* For the front: whether there is such a route. */
+bool routes_have(const struct head *head, struct api_error *error);
+/* For a worker: context is the server. */
+void routes_handle(void *context, struct exchange *exchange);
+
+void health_route(struct server *server, struct exchange *exchange);
+void models_route(struct server *server, struct exchange *exchange);
+void props_route(struct server *server, struct exchange *exchange);
+void completions_route(struct server *server, struct exchange *exchange);
+void chat_route(struct server *server, struct exchange *exchange);
+void apply_template_route(struct server *server, struct exchange *exchange);
+void tokenize_route(struct server *server, struct exchange *exchange);
+void detokenize_route(struct server *server, struct exchange *exchange);
+void tokenizer_info_route(struct server *server, struct exchange *exchange);
+
+#endif

@@ -1,0 +1,76 @@
+#include "server/server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "platform/clock.h"
+#include "server/fields.h"
+#include "server/http.h"
+#include "server/routes.h"
+
+enum { AFTERWORD_SECONDS = 2 }; /* for clients to read their error */
+
+static enum status check_options(const struct server_options *options, struct error *error) {
+    if (options->key_count == 0 && !guard_is_loopback(options->host))
+        return error_set(error, STATUS_USAGE,
+                         "--host %s: other machines can reach this address: give --api-key KEY as well",
+                         options->host);
+    for (size_t i = 0; i < options->key_count; i++)
+        if (options->keys[i][0] == '\0' || strlen(options->keys[i]) > GUARD_KEY_BYTES_MAX)
+            return error_set(error, STATUS_USAGE, "--api-key: expected 1 to %d bytes", GUARD_KEY_BYTES_MAX);
+    return STATUS_OK;
+}
+
+enum status server_create(struct server **result, const struct server_options *options, struct error *error) {
+    *result = NULL;
+    TRY(check_options(options, error));
+    struct server *server = *result = calloc(1, sizeof *server);
+    if (server == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
+    server->options = *options;
+    server->started = time(NULL);
+    atomic_store(&server->state, SERVER_LOADING);
+    atomic_store(&server->next_id, clock_ns());
+    server->guard = (struct guard){.keys = options->keys,
+                                   .key_count = options->key_count,
+                                   .origins = options->origins,
+                                   .origin_count = options->origin_count,
+                                   .host = options->host,
+                                   .is_loopback = guard_is_loopback(options->host)};
+    const struct http_options http = {.host = options->host,
+                                      .port = options->port,
+                                      .guard = &server->guard,
+                                      .has_route = routes_have,
+                                      .handle = routes_handle,
+                                      .context = server};
+    TRY(http_create(&server->http, &http, error));
+    return http_start(server->http, error);
+}
+
+uint16_t server_port(const struct server *server) { return http_port(server->http); }
+
+void server_begin(struct server *server, const struct server_model *model) {
+    server->model = *model;
+    atomic_store(&server->state, SERVER_READY);
+}
+
+void server_stop(struct server *server, double seconds) {
+    const bool was_ready = atomic_exchange(&server->state, SERVER_DRAINING) == SERVER_READY;
+    http_close_listener(server->http);
+    if (was_ready) {
+        service_drain(server->model.service, seconds);
+        (void)service_wait(server->model.service, seconds + AFTERWORD_SECONDS);
+    }
+    (void)http_wait_idle(server->http, AFTERWORD_SECONDS);
+}
+
+void server_destroy(struct server *server) {
+    if (server == NULL) return;
+    http_destroy(server->http);
+    if (atomic_load(&server->state) != SERVER_LOADING && server->model.service != NULL) {
+        service_drain(server->model.service, 0);
+        (void)service_wait(server->model.service, 60); /* asks that use the server */
+    }
+    free(server);
+}

@@ -1,0 +1,35 @@
+#ifndef LOAM_SERVER_SERVER_INTERNAL_H
+#define LOAM_SERVER_SERVER_INTERNAL_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "server/exchange.h"
+#include "server/guard.h"
+#include "server/server.h"
+
+struct http;
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+
+struct server {
+    struct server_options options;
+    struct guard guard;
+    struct server_model model; /* from SERVER_READY on */
+    _Atomic int state;         /* enum server_state; release by server_begin, acquire by the routes */
+    _Atomic uint64_t next_id;  /* of completions, tool calls ... */
+    time_t started;
+    struct http *http;
+};
+
+/* A new "prefix-0123456789abcdef"; buffer has SERVER_ID_BYTES. */
+enum { SERVER_ID_BYTES = 48 };
+const char *server_new_id(struct server *server, const char *prefix, char *buffer);
+
+/* Whose prompts are reused for a request with this key; buffer has SERVICE_OWNER_MAX bytes. */
+const char *server_owner(const struct server *server, uint32_t key, char *buffer);
+
+/* Parses the body; false: replied. */
+bool server_read_body(struct exchange *exchange, json_t **body);
+
+#endif

@@ -1,0 +1,28 @@
+/* What all routes use of the server. */
+#include <stdio.h>
+
+#include "server/fields.h"
+#include "server/server_internal.h"
+
+const char *server_new_id(struct server *server, const char *prefix, char *buffer) {
+    uint64_t x = atomic_fetch_add(&server->next_id, 1) + 0x9E3779B97F4A7C15u; /* splitmix64: no two alike */
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    snprintf(buffer, SERVER_ID_BYTES, "%s%016llx", prefix, (unsigned long long)(x ^ x >> 31));
+    return buffer;
+}
+
+const char *server_owner(const struct server *server, uint32_t key, char *buffer) {
+    if (key == 0 || server->options.shares_documents) return "";
+    snprintf(buffer, SERVICE_OWNER_MAX, "key %u", key);
+    return buffer;
+}
+
+bool server_read_body(struct exchange *exchange, json_t **body) {
+    size_t length;
+    const char *bytes = exchange_body(exchange, &length);
+    struct api_error error;
+    if (fields_parse(bytes, length, body, &error)) return true;
+    exchange_reply_error(exchange, &error);
+    return false;
+}

@@ -1,0 +1,173 @@
+"""A server under test, and the ways to ask it.  Everything stays on 127.0.0.1."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+LOAM = sys.argv[1] if len(sys.argv) > 1 else "build/release/loam"
+ROOT = sys.argv[2] if len(sys.argv) > 2 else "."
+NANO = os.path.join(ROOT, "models", "loam-nano.gguf")
+TIMEOUT = 60
+
+
+class Reply:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def frames(self):
+        """The data of each frame of a stream; a string where it is not JSON ([DONE])."""
+        found = []
+        for block in self.body.decode().split("\n\n"):
+            for line in block.split("\n"):
+                if line.startswith("data: "):
+                    text = line[6:]
+                    found.append(json.loads(text) if text.startswith("{") else text)
+        return found
+
+    @property
+    def events(self):
+        """(event, data) of each frame."""
+        found = []
+        for block in self.body.decode().split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+            if "data" in lines:
+                found.append((lines.get("event"), json.loads(lines["data"])))
+        return found
+
+
+class Server:
+    def __init__(self, *options, model=NANO, environment=None):
+        self.process = subprocess.Popen(
+            [LOAM, "serve", "-m", model, "--port", "0", "-t", "2", *options],
+            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
+            env={**os.environ, **(environment or {})})
+        self.lines = []
+        while True:
+            line = self.process.stderr.readline()
+            self.lines.append(line)
+            found = re.search(r"on http://(\S+):(\d+), ", line)
+            if found:
+                break
+            if line == "":
+                raise AssertionError("the server did not start: " + "".join(self.lines))
+        self.host, self.port = found.group(1), int(found.group(2))
+
+    def ask(self, method, path, body=None, headers=None, timeout=TIMEOUT):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        try:
+            given = dict(headers or {})
+            if body is not None and not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+            if body is not None and not any(name.lower() == "content-type" for name in given):
+                given["Content-Type"] = "application/json"
+            connection.request(method, path, body=body, headers=given)
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path, **options):
+        return self.ask("GET", path, **options)
+
+    def post(self, path, body, **options):
+        return self.ask("POST", path, body=body, **options)
+
+    def raw(self, data, timeout=20, finish=False):
+        """The whole answer to these bytes."""
+        with socket.create_connection((self.host, self.port), timeout=timeout) as connection:
+            connection.sendall(data)
+            if finish:
+                connection.shutdown(socket.SHUT_WR)
+            received = b""
+            while True:
+                try:
+                    part = connection.recv(65536)
+                except ConnectionResetError:
+                    break
+                if not part:
+                    break
+                received += part
+            return received
+
+    def open(self, path, body):
+        """A connection whose request was sent and whose answer was not read."""
+        text = json.dumps(body).encode()
+        connection = socket.create_connection((self.host, self.port), timeout=TIMEOUT)
+        connection.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(text), text))
+        return connection
+
+    def metrics(self):
+        values = {}
+        for line in self.get("/metrics").body.decode().split("\n"):
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                values[name] = float(value)
+        return values
+
+    def stop(self, wait=TIMEOUT):
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(wait)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("the server did not stop")
+        finally:
+            self.lines.append(self.process.stderr.read())
+            self.process.stderr.close()
+        return code
+
+
+class Case(unittest.TestCase):
+    """A server for all tests of a class; it must end well."""
+    options = ()
+    model = NANO
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.options, model=cls.model)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        assert code == 0, "exit code %d: %s" % (code, "".join(cls.server.lines))
+
+    def refused(self, reply, status, *words):
+        self.assertEqual(reply.status, status, reply.body[:300])
+        message = reply.json["error"]["message"]
+        for word in words:
+            self.assertIn(word, message)
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def run_loam(*arguments, model=NANO):
+    """What the command line prints."""
+    done = subprocess.run([LOAM, *arguments, "-m", model, "-q", "-t", "2"], stdin=subprocess.DEVNULL, capture_output=True,
+                          check=True)
+    return done.stdout.decode()
+
+
+def main():
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:], verbosity=2)

@@ -1,0 +1,201 @@
+"""/v1/chat/completions: messages of every form, streams frame by frame, errors by field, reuse of what was read."""
+import os
+import tempfile
+
+from loam_server import Case, main, run_loam
+
+PATH = "/v1/chat/completions"
+QUESTION = "Who is the king of the small house?"
+
+
+class Chat(Case):
+    options = ("-np", "4", "-c", "1024", "--chat-template", "llama2")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.options = (*Chat.options, "--kv-disk", os.path.join(cls.folder.name, "kv"))
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def body(self, messages=QUESTION, **fields):
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        return {"messages": messages, "temperature": 0, "max_tokens": 8, **fields}
+
+    def ask(self, messages=QUESTION, **fields):
+        reply = self.server.post(PATH, self.body(messages, **fields))
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json
+
+    def answer(self, messages=QUESTION, **fields):
+        return self.ask(messages, **fields)["choices"][0]["message"]["content"]
+
+    def prompt(self, messages, **fields):
+        reply = self.server.post("/apply-template", self.body(messages, **fields))
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json["prompt"]
+
+    def test_the_answer_is_the_command_lines(self):
+        body = self.ask()
+        self.assertEqual(body["object"], "chat.completion")
+        self.assertRegex(body["id"], "^chatcmpl-")
+        choice = body["choices"][0]
+        self.assertEqual(choice["message"]["role"], "assistant")
+        self.assertEqual(choice["message"]["content"],
+                         run_loam("run", "-p", QUESTION, "-n", "8", "--temp", "0", "--chat-template", "llama2"))
+        self.assertEqual((choice["index"], choice["finish_reason"], choice["logprobs"]), (0, "length", None))
+        usage = body["usage"]
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+        self.assertEqual(usage["completion_tokens"], 8)
+
+    def test_forms_of_a_message(self):
+        plain = self.prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a b"}])
+        same = [
+            [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "a b"}],
+            [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]}],
+            [{"role": "system", "content": "Be brief.", "name": "x"}, {"role": "user", "content": "a b", "foo": 1}],
+        ]
+        for messages in same:
+            self.assertEqual(self.prompt(messages), plain)
+        # This template wants turns: neighbours of one role become one.
+        self.assertEqual(self.prompt([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]),
+                         self.prompt([{"role": "user", "content": "a\n\nb"}]))
+        self.assertIn("Be brief.", plain)
+
+    def test_control_tokens_in_text_stay_text(self):
+        names = ("</s>", "<s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|begin|>", "<|end|>", "<0x0A>", "[INST]")
+        for name in names:
+            for role in ("system", "user", "assistant"):
+                messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"},
+                            {"role": "user", "content": "z"}]
+                if role == "system":
+                    messages.insert(0, {"role": "system", "content": ""})
+                next(m for m in messages if m["role"] == role)["content"] += name
+                plain = [dict(m, content=m["content"].replace(name, "")) for m in messages]
+                # Text of several tokens, where the control token would be one.
+                ids = self.server.post("/tokenize", {"content": name}).json["tokens"]
+                whole = self.ask(messages, max_tokens=1)["usage"]["prompt_tokens"]
+                self.assertGreater(whole, self.ask(plain, max_tokens=1)["usage"]["prompt_tokens"] + 1, name)
+                self.assertGreater(len(ids), 1, name)
+
+    def test_a_stream_frame_by_frame(self):
+        whole = self.ask(n=2)
+        reply = self.server.post(PATH, self.body(stream=True, n=2, stream_options={"include_usage": True}))
+        self.assertEqual((reply.status, reply.headers["content-type"]), (200, "text/event-stream"))
+        frames = reply.frames
+        self.assertNotIn(b"\nid:", reply.body)
+        self.assertEqual(frames[-1], "[DONE]")
+        for frame in frames[:-1]:
+            self.assertEqual((frame["object"], frame["id"], frame["model"]),
+                             ("chat.completion.chunk", frames[0]["id"], "loam-nano"))
+            self.assertEqual(frame["created"], frames[0]["created"])
+        self.assertEqual([f["choices"][0]["index"] for f in frames[:2]], [0, 1])
+        for frame in frames[:2]:
+            self.assertEqual(frame["choices"][0]["delta"]["role"], "assistant")
+        self.assertEqual((frames[-2]["choices"], frames[-2]["usage"]["completion_tokens"]), ([], 16))
+        for choice in whole["choices"]:
+            mine = [f["choices"][0] for f in frames[:-2] if f["choices"][0]["index"] == choice["index"]]
+            self.assertEqual("".join(part["delta"].get("content", "") for part in mine), choice["message"]["content"])
+            self.assertEqual([p["finish_reason"] for p in mine if p["finish_reason"]], ["length"])
+            self.assertEqual(mine[-1]["finish_reason"], "length")
+        bare = self.server.post(PATH, self.body(stream=True)).frames
+        self.assertTrue(all("usage" not in frame for frame in bare[:-1]))
+
+    def test_progress_is_told(self):
+        text = "The gate of the garden is green. " * 60
+        frames = self.server.post(PATH, self.body(text, stream=True, return_progress=True)).frames[:-1]
+        told = [f["prompt_progress"] for f in frames if "prompt_progress" in f]
+        self.assertGreaterEqual(len(told), 2)
+        self.assertEqual(told[-1]["processed"], told[-1]["total"])
+        self.assertEqual([t["processed"] for t in told], sorted(t["processed"] for t in told))
+        self.assertEqual(told[0]["processed"], told[0]["cache"])
+        for frame in frames:
+            if "prompt_progress" in frame:
+                self.assertEqual(frame["choices"][0]["delta"], {})
+
+    def test_what_was_read_is_not_read_again(self):
+        text = "A fox and a crow met on a field. " * 40
+        first = self.ask(text)
+        again = self.ask([{"role": "user", "content": text},
+                          {"role": "assistant", "content": first["choices"][0]["message"]["content"]},
+                          {"role": "user", "content": "Go on."}])
+        prompt = first["usage"]["prompt_tokens"]
+        self.assertGreater(prompt, 300)
+        self.assertGreaterEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], prompt - 64)
+        self.assertEqual(self.answer(text), first["choices"][0]["message"]["content"])
+
+    def test_a_prompt_is_read_without_an_answer(self):
+        text = "The mill by the river has a red door. " * 40
+        for stream in (False, True):
+            reply = self.server.post(PATH, self.body(text, max_tokens=0, stream=stream))
+            self.assertEqual(reply.status, 200)
+            choice = reply.frames[-2]["choices"][0] if stream else reply.json["choices"][0]
+            self.assertEqual(choice["finish_reason"], "length")
+        usage = self.ask(text)["usage"]
+        self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 1)
+
+    def test_log_probabilities(self):
+        content = self.ask(logprobs=True, top_logprobs=3)["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), 8)
+        for entry in content:
+            self.assertEqual(len(entry["top_logprobs"]), 3)
+            self.assertEqual(entry["logprob"], entry["top_logprobs"][0]["logprob"])  # greedy
+            self.assertEqual((entry["token"], entry["bytes"]),
+                             (entry["top_logprobs"][0]["token"], entry["top_logprobs"][0]["bytes"]))
+        frames = self.server.post(PATH, self.body(stream=True, logprobs=True, top_logprobs=3)).frames[:-1]
+        streamed = [entry for f in frames if f["choices"][0].get("logprobs")
+                    for entry in f["choices"][0]["logprobs"]["content"]]
+        self.assertEqual(streamed, content)
+
+    def test_tools_are_told_to_the_model(self):
+        tool = {"type": "function", "function": {"name": "weather", "description": "of a city",
+                                                 "parameters": {"type": "object", "properties": {"city": {}}}}}
+        self.assertIn('"weather"', self.prompt(QUESTION, tools=[tool]))
+        self.assertEqual(self.prompt(QUESTION, tools=[tool], tool_choice="none"), self.prompt(QUESTION))
+        talk = [{"role": "user", "content": "Rain?"},
+                {"role": "assistant", "content": None, "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": "dry"},
+                {"role": "tool", "tool_call_id": None, "content": [{"type": "text", "text": "cold"}]}]
+        told = self.prompt(talk, tools=[tool])
+        for part in ('{"name": "weather", "arguments": {"city": "Ulm"}}', "<tool_response>\ndry\n</tool_response>",
+                     "<tool_response>\ncold\n</tool_response>"):
+            self.assertIn(part, told)
+
+    def test_what_is_wrong_is_named(self):
+        wrong = {
+            "messages": ([], {}, "x", [1], [{}], [{"role": "king", "content": "x"}], [{"role": 5, "content": "x"}],
+                         [{"role": "user", "content": 5}], [{"role": "user", "content": [{"type": "image_url"}]}],
+                         [{"role": "user", "content": [5]}], [{"role": "user", "content": {"text": "x"}}]),
+            "tools": ("x", [{}], [{"type": "function"}], [{"function": {"name": 5}}], [{"function": {"name": ""}}],
+                      [{"function": {"name": "x", "parameters": 5}}]),
+            "top_logprobs": (2, -1, 21, "x"), "logprobs": (1, "x"), "n": (0, 129, "x"), "max_tokens": (-2, "x"),
+            "stream": ("x",), "chat_template": ("{{x}}",), "functions": ([{"name": "x"}],),
+        }
+        count = 0
+        for name, values in wrong.items():
+            for value in values:
+                reply = self.server.post(PATH, {**self.body(), name: value})
+                self.assertEqual(reply.status, 400, (name, value, reply.body))
+                error = reply.json["error"]
+                self.assertTrue(name in (error["param"] or "") or name in error["message"], (name, value, error))
+                self.assertEqual((error["type"], reply.headers["content-type"]),
+                                 ("invalid_request_error", "application/json"))
+                count += 1
+        self.assertGreaterEqual(count, 30)
+
+    def test_a_conversation_too_long(self):
+        reply = self.server.post(PATH, self.body("word " * 3000, stream=True))
+        self.assertEqual(reply.status, 400)
+        self.assertEqual(reply.json["error"]["code"], "context_length_exceeded")
+        self.assertIn("maximum context length is 1024 tokens", reply.json["error"]["message"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""/v1/completions: forms of the prompt, echo and log-probabilities as lm-eval sums them, streams, errors by field."""
+import math
+
+from loam_server import Case, main, run_loam
+
+TEXT = "Once upon a time there was a king"
+PATH = "/v1/completions"
+
+
+class Completions(Case):
+    options = ("-np", "4", "-c", "512")
+
+    def greedy(self, **fields):
+        reply = self.server.post(PATH, {"temperature": 0, "max_tokens": 8, **fields})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json
+
+    def ids(self, text, special=True):
+        return self.server.post("/tokenize", {"content": text, "add_special": special}).json["tokens"]
+
+    def test_text_is_the_command_lines(self):
+        body = self.greedy(prompt=TEXT, max_tokens=12)
+        self.assertEqual(body["object"], "text_completion")
+        self.assertEqual(body["choices"][0]["text"], run_loam("run", "--raw", "-p", TEXT, "-n", "12", "--temp", "0"))
+        self.assertEqual(body["usage"]["completion_tokens"], 12)
+        self.assertEqual(body["choices"][0]["finish_reason"], "length")
+
+    def test_prompt_forms(self):
+        ids = self.ids(TEXT)
+        alone = self.greedy(prompt=TEXT)["choices"][0]["text"]
+        for prompt, count in ((ids, 1), ([TEXT], 1), ([ids], 1), ([TEXT, TEXT], 2), ([ids, ids, ids], 3)):
+            choices = self.greedy(prompt=prompt)["choices"]
+            self.assertEqual([choice["index"] for choice in choices], list(range(count)))
+            self.assertEqual([choice["text"] for choice in choices], [alone] * count)
+
+    def test_begin_token_is_added_to_strings_only(self):
+        plain = self.ids(TEXT, special=False)
+        self.assertEqual(self.greedy(prompt=TEXT)["usage"]["prompt_tokens"], len(plain) + 1)
+        self.assertEqual(self.greedy(prompt=plain)["usage"]["prompt_tokens"], len(plain))
+
+    def test_index_is_prompt_times_n_plus_i(self):
+        body = self.greedy(prompt=["The king", "A small house"], n=2)
+        texts = [choice["text"] for choice in body["choices"]]
+        self.assertEqual([choice["index"] for choice in body["choices"]], [0, 1, 2, 3])
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(texts[2], texts[3])
+        self.assertNotEqual(texts[0], texts[2])
+
+    def test_seeds_repeat_and_differ(self):
+        def sample(seed, n=1):
+            return [c["text"] for c in self.greedy(prompt=TEXT, temperature=1, seed=seed, n=n)["choices"]]
+        self.assertEqual(sample(5), sample(5))
+        self.assertGreater(len(set(sample(5, n=4))), 1)
+
+    def test_echo_with_log_probabilities(self):
+        for text in (TEXT, "One two", "A", "She said: \u201cYes\u201d, and 12 + 30 were 42.", "x\u00e9\u20ac\U0001F600y"):
+            ids = self.ids(text, special=False)
+            body = self.greedy(prompt=[ids], echo=True, logprobs=1, max_tokens=1, seed=1234)
+            found = body["choices"][0]["logprobs"]
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                self.assertEqual(len(found[name]), len(ids) + 1, name)
+            self.assertIsNone(found["token_logprobs"][0])
+            self.assertIsNone(found["top_logprobs"][0])
+            self.assertEqual(found["text_offset"][0], 0)
+            # The generated one is greedy: the likeliest, bit for bit.
+            self.assertEqual(found["token_logprobs"][-1], max(found["top_logprobs"][-1].values()))
+            for own, top in list(zip(found["token_logprobs"], found["top_logprobs"]))[1:]:
+                self.assertLessEqual(own, max(top.values()))
+                self.assertTrue(math.isfinite(own) and own <= 0)
+                self.assertIn(own, top.values())
+            self.assertTrue(body["choices"][0]["text"].startswith(text))
+
+    def test_log_probabilities_do_not_depend_on_how_they_are_asked(self):
+        ids = self.ids(TEXT)
+        echoed = self.greedy(prompt=ids, echo=True, logprobs=3, max_tokens=1)["choices"][0]["logprobs"]
+        for cut in range(1, len(ids)):
+            one = self.greedy(prompt=ids[:cut], logprobs=3, max_tokens=1)["choices"][0]["logprobs"]
+            for token, value in one["top_logprobs"][0].items():
+                if token in echoed["top_logprobs"][cut]:
+                    self.assertAlmostEqual(value, echoed["top_logprobs"][cut][token], places=3)
+            self.assertEqual(max(one["top_logprobs"][0], key=one["top_logprobs"][0].get),
+                             max(echoed["top_logprobs"][cut], key=echoed["top_logprobs"][cut].get))
+
+    def test_echo_alone_without_an_answer(self):
+        ids = self.ids(TEXT)
+        body = self.greedy(prompt=ids, echo=True, logprobs=1, max_tokens=0)
+        self.assertEqual(len(body["choices"][0]["logprobs"]["tokens"]), len(ids))
+        self.assertEqual(body["choices"][0]["text"], TEXT)
+
+    def test_stop_strings(self):
+        whole = self.greedy(prompt=TEXT, max_tokens=12)["choices"][0]["text"]
+        word = whole.split()[2]
+        cut = self.greedy(prompt=TEXT, max_tokens=12, stop=[word])["choices"][0]
+        self.assertEqual(cut["text"], whole[:whole.index(word)])
+        self.assertEqual(cut["finish_reason"], "stop")
+        for none in (None, [], ""):
+            self.assertEqual(self.greedy(prompt=TEXT, max_tokens=12, stop=none)["choices"][0]["text"], whole)
+        self.assertEqual(self.greedy(prompt=TEXT, max_tokens=12, stop=[word] + ["zzz%d" % i for i in range(15)])
+                         ["choices"][0]["text"], cut["text"])
+
+    def test_stream_is_the_whole_answer_cut_in_pieces(self):
+        for fields in ({}, {"n": 2}, {"echo": True}, {"logprobs": 2}, {"echo": True, "logprobs": 1}):
+            whole = self.greedy(prompt=TEXT, **fields)
+            reply = self.server.post(PATH, {"prompt": TEXT, "temperature": 0, "max_tokens": 8, "stream": True,
+                                            "stream_options": {"include_usage": True}, **fields})
+            self.assertEqual(reply.headers["content-type"], "text/event-stream")
+            frames = reply.frames
+            self.assertEqual(frames[-1], "[DONE]")
+            self.assertEqual(frames[-2]["choices"], [])
+            self.assertEqual(frames[-2]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+            for choice in whole["choices"]:
+                mine = [f["choices"][0] for f in frames[:-2] if f["choices"][0]["index"] == choice["index"]]
+                self.assertEqual("".join(part["text"] for part in mine), choice["text"])
+                self.assertEqual([part["finish_reason"] for part in mine if part["finish_reason"]],
+                                 [choice["finish_reason"]])
+                if "logprobs" in fields:
+                    for name in ("tokens", "token_logprobs", "text_offset"):
+                        joined = sum((part["logprobs"][name] for part in mine), [])
+                        self.assertEqual(joined, choice["logprobs"][name], name)
+
+    def test_biases(self):
+        first = self.ids(self.greedy(prompt=TEXT, max_tokens=1)["choices"][0]["text"], special=False)[-1]
+        other = self.greedy(prompt=TEXT, max_tokens=1, logit_bias={str(first): -100})["choices"][0]["text"]
+        self.assertNotEqual(self.ids(other, special=False)[-1], first)
+        forced = self.greedy(prompt=TEXT, max_tokens=3, logit_bias={"300": 100})["choices"][0]["text"]
+        self.assertEqual(self.ids(forced, special=False)[-3:], self.ids(forced, special=False)[-1:] * 3)
+
+    def test_numbers_out_of_range_are_named(self):
+        cases = []
+        for name, values in {
+                "temperature": ("NaN", -1, 1001, "warm", [1], True, 1e308), "top_p": (-0.1, 1.1, "x", {}),
+                "min_p": (-1, 2, "x"), "top_k": (-2, 1.5, "x", 1e12), "n": (0, -1, 129, 1.5, "2", 10**12),
+                "max_tokens": (-2, 0.5, "many", [], 10**30), "logprobs": (-1, 21, 1.5, "5"),
+                "presence_penalty": (-101, 101, "x"), "frequency_penalty": (-101, 101, []),
+                "repeat_penalty": (0, 101, "x"), "repeat_last_n": (-1, 10**9, "x"), "seed": (1.5, "x", [1]),
+                "echo": (1, "true", []), "stream": (1, "yes"), "ignore_eos": (0, "x"),
+                "stream_options": (1, "x", []), "stop": (5, {}, [1], [None], ["x"] * 17, ["x"] * 500000, "y" * 5000),
+                "logit_bias": ("x", {"-1": 1}, {"99999999": 1}, {"x": 1}, {"1": 101}, {"1": "x"}, {"1.5": 1}),
+                "best_of": (2, 0, "x"), "suffix": ("x",), "grammar": ("root ::= x",), "guided_json": ({"a": 1},),
+                "chat_template": ("{{x}}",), "response_format": ("json", [])}.items():
+            cases += [(name, value) for value in values if value != "NaN"]
+        for name, value in cases:
+            reply = self.server.post(PATH, {"prompt": "x", "max_tokens": 1, name: value})
+            self.assertEqual(reply.status, 400, (name, str(value)[:40], reply.body[:200]))
+            if isinstance(value, int) and abs(value) >= 10**20:
+                continue  # no JSON integer of this machine: the parser says so
+            self.assertIn(name, (reply.json["error"]["param"], reply.json["error"]["message"].split("'")[1]), str(value)[:40])
+        self.assertGreaterEqual(len(cases), 80)
+
+    def test_not_json(self):
+        for text in ('{"prompt": "x", "temperature": NaN}', '{"prompt": "x", "temperature": Infinity}',
+                     '{"prompt": "x", "temperature": -Infinity}', '{"prompt": "x", "n": 1e999}', "", "[]", "1", "null",
+                     '"x"', "{", '{"a": 1', '{"a" 1}', "{'a': 1}", '{"a": 1,}', '{"a": 01}', '{"a": +1}',
+                     '{"prompt": "x", "prompt": "y"}', '{"prompt": "\\ud800"}', '{"a": "\x01"}', "{}x",
+                     '{"prompt": "x"} {"prompt": "y"}', "[" * 100000, '{"a":' * 65 + "1" + "}" * 65,
+                     '{"a": ' + "[" * 64 + "]" * 64 + "}"):
+            self.refused(self.server.post(PATH, text), 400)
+        for data in (b'{"prompt": "\xff"}', b'{"prompt": "\xc3"}', b'{"prompt": "\xed\xa0\x80"}', b'{"\xfe": 1}',
+                     b'\xef\xbb\xbf{"prompt": "x"}', b'{"prompt": "\xf5\x80\x80\x80"}', b"\x00", b'{"prompt": "\x00"}'):
+            self.refused(self.server.post(PATH, data), 400)
+
+    def test_unknown_fields_are_ignored_and_null_is_absent(self):
+        self.greedy(prompt="x", user="me", metadata={"a": 1}, foo=None, temperature=0, n=None, stop=None, seed=None,
+                    logprobs=None, best_of=None, suffix=None, stream_options=None, logit_bias=None)
+
+    def test_token_ids_outside_of_the_vocabulary(self):
+        size = self.server.get("/tokenizer_info").json["vocab_size"]
+        for bad in (size, size + 1, -1, -2**31, 2**31, 2**40, 10**18, 1.5, "5", None, True, [1], {}):
+            for prompt in ([1, bad], [[1, bad]]):
+                self.assertEqual(self.server.post(PATH, {"prompt": prompt}).status, 400, prompt)
+            self.assertEqual(self.server.post("/detokenize", {"tokens": [bad]}).status, 400, bad)
+        for prompt in ([], [[]], "", [""], {}, 5, None, [[], [1]]):
+            if prompt not in ("", [""]):  # a string gets the begin token
+                self.assertEqual(self.server.post(PATH, {"prompt": prompt}).status, 400, prompt)
+        self.refused(self.server.post(PATH, {}), 400, "prompt")
+        self.refused(self.server.post(PATH, {"prompt": ["x"] * 129}), 400, "128")
+        self.refused(self.server.post(PATH, {"prompt": ["x"] * 65, "n": 2}), 400, "128")
+
+    def test_overflow_is_told_in_openais_words(self):
+        for stream in (False, True):
+            reply = self.server.post(PATH, {"prompt": [5] * 600, "max_tokens": 1, "stream": stream})
+            self.assertEqual(reply.status, 400)
+            error = reply.json["error"]
+            self.assertEqual(error["code"], "context_length_exceeded")
+            self.assertIn("This model's maximum context length is 512 tokens", error["message"])
+            self.assertEqual((error["n_prompt_tokens"], error["n_ctx"]), (600, 512))
+            self.assertEqual(reply.headers["x-should-retry"], "false")
+
+    def test_tokens_and_back(self):
+        for text in ("", "Hello, world", "a\u00e9\u20ac\U0001F600", "<|begin|><|end|>", " x", "\n\n", "a\u0000b"):
+            found = self.server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json
+            self.assertEqual(found["count"], len(found["tokens"]))
+            back = self.server.post("/detokenize", {"tokens": found["tokens"]}).json
+            self.assertEqual((back["prompt"], back["content"]), (text, text))
+        pieces = self.server.post("/tokenize", {"content": "king", "with_pieces": True}).json["tokens"]
+        self.assertEqual("".join(piece["piece"] for piece in pieces), "king")
+
+
+if __name__ == "__main__":
+    main()
