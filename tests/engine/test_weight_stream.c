@@ -16,7 +16,7 @@
 #include "platform/scratch.h"
 #include "seed.h"
 
-enum { ROUNDS = 40, PROMPT_MAX = 200, STEPS = 3, SEQUENCES = 3, CONTEXT = 256, LAYERS_MAX = 7, METHODS = 3 };
+enum { ROUNDS = 24, PROMPT_MAX = 200, STEPS = 3, SEQUENCES = 3, CONTEXT = 256, LAYERS_MAX = 7, METHODS = 3 };
 
 static const struct select_method *const methods[METHODS] = {&select_all, &select_quest, &select_hash};
 
