@@ -80,8 +80,9 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     engine->logit_rows_max = min_size(block, ENGINE_SEQUENCES_MAX);
     TRY(make_forward(engine, plan, rows, block, options->trace, error));
     engine->positions = calloc(rows, sizeof *engine->positions);
+    engine->together = calloc(block, sizeof *engine->together);
     engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);
-    if (engine->positions == NULL || engine->logit_rows == NULL)
+    if (engine->positions == NULL || engine->together == NULL || engine->logit_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the engine");
     for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
     struct device *device = engine->model->device;
@@ -128,6 +129,7 @@ void engine_destroy(struct engine *engine) {
     if (engine->cache != NULL) kv_cache_destroy(engine->cache);
     documents_close(engine->documents);
     free(engine->positions);
+    free(engine->together);
     free(engine->logit_rows);
     free(engine->replay_rows);
     free(engine);

@@ -97,6 +97,20 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                            const struct prefill_request *request, const float **logits, struct error *error)
     STATUS_CHECKED;
 
+/* Prompts of several sequences, in one pass: each layer's weights are read once for all of them.  Bit for bit what
+ * engine_prefill gives each.  Sequences that have documents were attached before.  At most plan.batch_size tokens,
+ * each of a sequence for which sequence_prefills_together says yes.  *logits: [count][vocabulary_size], of each one's
+ * last token.  On a failure no sequence has become longer, or all have and some are not saved. */
+struct prefill_part {
+    struct sequence *sequence;
+    const int32_t *tokens;
+    size_t token_count; /* at least 1 */
+};
+enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
+                                    const float **logits, struct error *error) STATUS_CHECKED;
+/* No: a selection watches prompts, or the sequence's next tokens follow a document and may select. */
+bool sequence_prefills_together(const struct sequence *sequence);
+
 /* Appends one token to each of count sequences.  *logits: [count][vocabulary_size], valid until the next call. */
 enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;

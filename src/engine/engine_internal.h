@@ -5,6 +5,7 @@
  *   selection    what is selected, key indexes      fill         KV that is not computed
  *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
  *   inputs       what K and V are computed from
+ *   together     short prompts of several sequences
  *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
  */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
@@ -40,6 +41,7 @@ struct engine {
     bool watched;          /* an observer is set: prompts run block by block, in the order of their rows */
     uint64_t *positions;   /* [row capacity] */
     uint32_t *logit_rows;  /* [row capacity] 0, 1, 2, ... */
+    int32_t *together;     /* owned, [block capacity]: tokens of several prompts */
     struct select *select; /* owned; NULL: attention is full */
     struct stream *stream; /* owned; builds key indexes outside of a step */
     struct sequence *sequences;
@@ -91,6 +93,12 @@ enum status engine_attach_inputs(struct engine *engine, struct sequence *sequenc
 /* step.c.  Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
 enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error) STATUS_CHECKED;
+
+/* prefill.c.  Saves the new KV, unless the logits are NaN: KV of a model with broken weights must not be reused.  The
+ * last row attends to all rows before it, so its logits suffice.  logits NULL: the logits of every row are wanted, and
+ * nothing is saved. */
+enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
+                               struct error *error) STATUS_CHECKED;
 
 /* Reserves space for token_count more tokens, or says why there is none. */
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)

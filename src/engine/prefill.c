@@ -50,11 +50,8 @@ static bool is_saved(const struct engine *engine, const struct sequence *sequenc
     return sequence->tokens != NULL && (last || length / segment != length_before / segment);
 }
 
-/* Saves the new KV, unless the logits are NaN: KV of a model with broken weights must not be reused.  The last row
- * attends to all rows before it, so its logits suffice.  logits NULL: the logits of every row are wanted, and nothing
- * is saved. */
-static enum status save(const struct engine *engine, struct sequence *sequence, const float *logits,
-                        struct error *error) {
+enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
+                               struct error *error) {
     for (size_t i = 0; logits != NULL && i < engine->model->config.vocabulary_size; i++) {
         if (isfinite(logits[i])) continue;
         TRY(model_check_numbers(engine->model, error));
@@ -144,7 +141,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK) return status;
     kv_sequence_set_length(sequence->kv, length + count);
-    if (saves) TRY(save(engine, sequence, each ? NULL : *logits, error));
+    if (saves) TRY(engine_save_prompt(engine, sequence, each ? NULL : *logits, error));
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
 

@@ -1,0 +1,76 @@
+/* together: short prompts of several sequences as one batch, so that each layer's weights are read once for all. */
+#include "base/assert.h"
+#include "base/checked.h"
+#include "engine/engine_internal.h"
+
+/* Selection that watches a prompt needs its rows in the order of one sequence; a suffix may select. */
+bool sequence_prefills_together(const struct sequence *sequence) {
+    const struct engine *engine = sequence->engine;
+    if (engine->watched || (engine->select != NULL && select_watches_prefill(engine->select))) return false;
+    return !sequence->suffix_selects && !(sequence->suffix_follows && sequence->saved.reused > 0);
+}
+
+static enum status grow(const struct prefill_part *part, struct error *error) {
+    TRY(sequence_grow(part->sequence, part->token_count, error));
+    return kv_sequence_holds(part->sequence->kv, sequence_length(part->sequence) + part->token_count, error);
+}
+
+/* The batch's arrays, from the parts. */
+struct together {
+    struct attend_item items[ENGINE_SEQUENCES_MAX];
+    struct kv_sequence *kv[ENGINE_SEQUENCES_MAX];
+    uint32_t last_rows[ENGINE_SEQUENCES_MAX];
+    size_t row_count;
+};
+
+static void add(struct engine *engine, struct together *together, size_t index,
+                const struct prefill_part *part) {
+    const uint64_t length = sequence_length(part->sequence);
+    const size_t first = together->row_count;
+    together->items[index] =
+        (struct attend_item){.row_first = first, .row_count = part->token_count, .position_first = length};
+    together->kv[index] = part->sequence->kv;
+    for (size_t i = 0; i < part->token_count; i++) {
+        engine->together[first + i] = part->tokens[i];
+        engine->positions[first + i] = length + i;
+    }
+    together->row_count += part->token_count;
+    together->last_rows[index] = (uint32_t)(together->row_count - 1);
+    sequence_note_tokens(part->sequence, length, part->tokens, part->token_count);
+}
+
+/* As a prompt of its own: durable now. */
+static enum status finish(const struct engine *engine, struct sequence *sequence, const float *logits,
+                          struct error *error) {
+    sequence->suffix_follows = false;
+    return sequence->tokens != NULL ? engine_save_prompt(engine, sequence, logits, error) : STATUS_OK;
+}
+
+enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
+                                    const float **logits, struct error *error) {
+    struct together together = {.row_count = 0};
+    *logits = NULL;
+    ASSERT(count > 0 && count <= engine->sequence_capacity);
+    for (size_t i = 0; i < count; i++) {
+        ASSERT(parts[i].sequence->engine == engine && sequence_prefills_together(parts[i].sequence));
+        ASSERT(parts[i].token_count > 0 && together.row_count + parts[i].token_count <= engine->batch_size);
+        ASSERT(engine->documents == NULL || parts[i].sequence->attached);
+        for (size_t j = 0; j < i; j++) ASSERT(parts[j].sequence != parts[i].sequence);
+        TRY(grow(&parts[i], error));
+        add(engine, &together, i, &parts[i]);
+    }
+    const struct forward_batch batch = {.tokens = engine->together,
+                                        .positions = engine->positions,
+                                        .row_count = together.row_count,
+                                        .sequences = together.kv,
+                                        .items = together.items,
+                                        .item_count = count,
+                                        .logit_rows = together.last_rows,
+                                        .logit_row_count = count};
+    TRY(engine_run_batch(engine, &batch, logits, error));
+    for (size_t i = 0; i < count; i++)
+        kv_sequence_set_length(together.kv[i], together.items[i].position_first + parts[i].token_count);
+    for (size_t i = 0; i < count; i++)
+        TRY(finish(engine, parts[i].sequence, *logits + i * engine->model->config.vocabulary_size, error));
+    return STATUS_OK;
+}

@@ -1,0 +1,187 @@
+/* Prompts of several sequences in one pass give bit for bit what each gives alone, and so do the steps behind them:
+ * over random families, windows, KV types, selections, lengths and tiers, with a printed seed.  Each is saved as it
+ * would be alone. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "platform/scratch.h"
+#include "seed.h"
+
+enum {
+    ROUNDS = 40,
+    FIRST_MAX = 150,
+    PROMPT_MAX = 250,
+    STEPS = 3,
+    SEQUENCES = 4,
+    CONTEXT = 320,
+    BLOCK = 256,
+    METHODS = 4
+};
+
+static const struct select_method *const methods[METHODS] = {&select_all, &select_quest, &select_hash,
+                                                             &select_h2o};
+
+struct rig {
+    struct random random;
+    struct tiny_model tiny;
+    struct device *device;
+    struct model *model;
+    struct engine *engines[2]; /* alone, together */
+    struct scratch scratches[2];
+    bool has_disk;
+    size_t firsts[SEQUENCES], counts[SEQUENCES]; /* tokens that are there before; of the prompt in all */
+    int32_t tokens[SEQUENCES][PROMPT_MAX + STEPS];
+    struct error error;
+};
+
+static void rig_open(struct rig *rig, uint64_t seed) {
+    *rig = (struct rig){0};
+    random_init(&rig->random, seed);
+    static const char *const families[] = {"llama", "qwen3", "opt"};
+    rig->tiny = tiny_model_random(&rig->random, families, 3);
+    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    tiny_model_load(&rig->tiny, "together", &device, &rig->device, &rig->model);
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = SEQUENCES,
+                        .batch_size = BLOCK,
+                        .segment_size = random_between(&rig->random, 1, 300),
+                        .k_type = random_below(&rig->random, 2) ? KV_Q8 : KV_F16,
+                        .select = select_options_default()};
+    plan.v_type = plan.k_type;
+    plan.select.method = methods[random_below(&rig->random, METHODS)];
+    if (plan.select.method != &select_all) plan.select.keep = (struct select_keep){.tokens = 160};
+    plan.select.recent = 32;
+    rig->has_disk =
+        rig->tiny.window == 0 && plan.select.method != &select_h2o && random_below(&rig->random, 2) == 0;
+    for (size_t i = 0; i < 2; i++) {
+        if (rig->has_disk) {
+            scratch_create(&rig->scratches[i], SCRATCH_MEMORY);
+            plan.disk_directory = rig->scratches[i].path;
+            assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error),
+                      rig->error);
+        }
+        assert_ok(engine_create(&rig->engines[i], rig->model, &plan, NULL, &rig->error), rig->error);
+    }
+    size_t left = BLOCK;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const size_t others = SEQUENCES - 1 - s, most = min_size(left - others, PROMPT_MAX - FIRST_MAX);
+        const size_t count = random_between(&rig->random, 1, most);
+        rig->firsts[s] = random_below(&rig->random, 2) ? random_between(&rig->random, 0, FIRST_MAX) : 0;
+        rig->counts[s] = rig->firsts[s] + count;
+        left -= count;
+        tiny_model_tokens(&rig->tiny, &rig->random, rig->tokens[s], PROMPT_MAX + STEPS);
+    }
+}
+
+static void rig_close(struct rig *rig) {
+    for (size_t i = 0; i < 2; i++) {
+        engine_destroy(rig->engines[i]);
+        if (rig->has_disk) scratch_destroy(&rig->scratches[i]);
+    }
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+static void prefill(struct rig *rig, size_t engine, struct sequence *sequence, size_t index, size_t first,
+                    size_t count, float *found) {
+    const struct prefill_request request = {.tokens = rig->tokens[index] + first, .token_count = count};
+    const float *logits;
+    if (count == 0) return;
+    assert_ok(engine_prefill(rig->engines[engine], sequence, &request, &logits, &rig->error), rig->error);
+    if (found != NULL) memcpy(found, logits, rig->tiny.vocabulary_size * sizeof *found);
+}
+
+/* false: a selection watches prompts, and nothing was done. */
+static bool prefill_together(struct rig *rig, struct sequence **sequences, float *found) {
+    struct prefill_part parts[SEQUENCES];
+    const float *logits;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        if (rig->firsts[s] == 0)
+            assert_ok(sequence_attach(sequences[s], rig->tokens[s], rig->counts[s] - 1, &rig->error),
+                      rig->error);
+        if (!sequence_prefills_together(sequences[s])) return false;
+        const size_t first = (size_t)sequence_length(sequences[s]);
+        parts[s] = (struct prefill_part){.sequence = sequences[s],
+                                         .tokens = rig->tokens[s] + first,
+                                         .token_count = rig->counts[s] - first};
+    }
+    assert_ok(engine_prefill_together(rig->engines[1], parts, SEQUENCES, &logits, &rig->error), rig->error);
+    memcpy(found, logits, SEQUENCES * rig->tiny.vocabulary_size * sizeof *found);
+    return true;
+}
+
+/* The caller frees; NULL: not together. */
+static float *run(struct rig *rig, bool together) {
+    const size_t width = rig->tiny.vocabulary_size;
+    struct sequence *sequences[SEQUENCES];
+    float *all = calloc(SEQUENCES * (1 + STEPS) * width, sizeof *all), *next = all;
+    const float *logits;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        assert_ok(sequence_create(&sequences[s], rig->engines[together], &rig->error), rig->error);
+        prefill(rig, together, sequences[s], s, 0, rig->firsts[s], NULL);
+    }
+    bool did = !together || prefill_together(rig, sequences, all);
+    for (size_t s = 0; s < SEQUENCES && !together; s++)
+        prefill(rig, 0, sequences[s], s, rig->firsts[s], rig->counts[s] - rig->firsts[s], all + s * width);
+    next += SEQUENCES * width;
+    for (size_t step = 0; step < STEPS && did; step++, next += SEQUENCES * width) {
+        int32_t tokens[SEQUENCES];
+        for (size_t s = 0; s < SEQUENCES; s++) tokens[s] = rig->tokens[s][rig->counts[s] + step];
+        assert_ok(engine_step(rig->engines[together], sequences, tokens, SEQUENCES, &logits, &rig->error),
+                  rig->error);
+        memcpy(next, logits, SEQUENCES * width * sizeof *next);
+    }
+    for (size_t s = 0; s < SEQUENCES; s++) sequence_destroy(sequences[s]);
+    if (did) return all;
+    free(all);
+    return NULL;
+}
+
+/* What the engine saved: the whole chunks of each prompt are not computed again. */
+static void check_saved(struct rig *rig) {
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        uint64_t found[2];
+        for (size_t i = 0; i < 2; i++) {
+            struct sequence *sequence;
+            assert_ok(sequence_create(&sequence, rig->engines[i], &rig->error), rig->error);
+            assert_ok(sequence_attach(sequence, rig->tokens[s], rig->counts[s], &rig->error), rig->error);
+            found[i] = sequence_length(sequence);
+            sequence_destroy(sequence);
+        }
+        assert_int_equal(found[0], found[1]);
+        if (rig->counts[s] >= 64) assert_true(found[0] >= 64);
+    }
+}
+
+static void test_as_alone(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(20261123);
+    size_t compared = 0, refused = 0, with_disk = 0;
+    for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
+        struct rig rig;
+        rig_open(&rig, seed + round);
+        float *expected = run(&rig, false), *found = run(&rig, true);
+        refused += found == NULL;
+        compared += found != NULL;
+        with_disk += rig.has_disk;
+        if (found != NULL &&
+            memcmp(found, expected, SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
+            fail_msg("seed %llu: other logits", (unsigned long long)(seed + round));
+        if (rig.has_disk && found != NULL) check_saved(&rig);
+        free(found), free(expected);
+        rig_close(&rig);
+    }
+    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
