@@ -15,7 +15,7 @@ enum response_state { RESPONSE_NONE, RESPONSE_WHOLE, RESPONSE_STREAM, RESPONSE_E
 struct exchange {
     enum http_method method;
     uint32_t key;
-    char path[256], query[256], id[24], origin[256];
+    char path[256], query[256], id[24], origin[256], if_none_match[80];
     char *body; /* owned */
     size_t body_length, body_capacity;
 
@@ -25,6 +25,8 @@ struct exchange {
     unsigned http_status, retry_after_seconds;
     bool never_retry;
     const char *content_type;
+    const struct exchange_header *headers; /* [header_count] borrowed */
+    size_t header_count;
     char *out; /* owned; [out_start, out_end) is to be sent */
     size_t out_start, out_end, out_capacity;
     bool has_left, is_full;
@@ -57,6 +59,7 @@ struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t
     exchange->key = key;
     copy_text(exchange->path, sizeof exchange->path, head->path);
     copy_text(exchange->query, sizeof exchange->query, head->query);
+    copy_text(exchange->if_none_match, sizeof exchange->if_none_match, head->if_none_match);
     snprintf(exchange->id, sizeof exchange->id, "req_%016llx", (unsigned long long)number);
     exchange->written_ns = exchange->taken_ns = clock_ns();
     return exchange;
@@ -85,6 +88,8 @@ const char *exchange_path(const struct exchange *exchange) { return exchange->pa
 const char *exchange_query(const struct exchange *exchange) { return exchange->query; }
 uint32_t exchange_key(const struct exchange *exchange) { return exchange->key; }
 const char *exchange_id(const struct exchange *exchange) { return exchange->id; }
+
+const char *exchange_if_none_match(const struct exchange *exchange) { return exchange->if_none_match; }
 
 bool exchange_is_anthropic(const struct exchange *exchange) {
     return strncmp(exchange->path, "/v1/messages", 12) == 0;
@@ -189,13 +194,16 @@ static bool append(struct exchange *exchange, const char *bytes, size_t length) 
 
 /* Takes bytes. */
 static void reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
-                  size_t length, const struct api_error *error) {
+                  size_t length, const struct api_error *error, const struct exchange_header *headers,
+                  size_t header_count) {
     pthread_mutex_lock(&exchange->mutex);
     const bool counts = exchange->state == RESPONSE_NONE;
     if (counts) {
         exchange->state = RESPONSE_WHOLE;
         exchange->http_status = http_status;
         exchange->content_type = content_type;
+        exchange->headers = headers;
+        exchange->header_count = header_count;
         exchange->out = bytes;
         exchange->out_start = 0;
         exchange->out_end = exchange->out_capacity = length;
@@ -211,7 +219,13 @@ static void reply(struct exchange *exchange, unsigned http_status, const char *c
 
 void exchange_reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
                     size_t length) {
-    reply(exchange, http_status, content_type, bytes, length, NULL);
+    reply(exchange, http_status, content_type, bytes, length, NULL, NULL, 0);
+}
+
+void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type,
+                         char *bytes, size_t length, const struct exchange_header *headers,
+                         size_t header_count) {
+    reply(exchange, http_status, content_type, bytes, length, NULL, headers, header_count);
 }
 
 static void reply_json(struct exchange *exchange, unsigned http_status, json_t *value,
@@ -219,7 +233,7 @@ static void reply_json(struct exchange *exchange, unsigned http_status, json_t *
     size_t length;
     char *text = json_line(value, &length);
     json_decref(value);
-    reply(exchange, text != NULL ? http_status : 500, "application/json", text, length, error);
+    reply(exchange, text != NULL ? http_status : 500, "application/json", text, length, error, NULL, 0);
 }
 
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value) {
@@ -306,6 +320,8 @@ struct exchange_reply_view exchange_take_reply(struct exchange *exchange) {
         .length = exchange->out_end - exchange->out_start,
         .retry_after_seconds = exchange->retry_after_seconds,
         .never_retry = exchange->never_retry,
+        .headers = exchange->headers,
+        .header_count = exchange->header_count,
     };
     exchange->out = NULL;
     exchange->out_start = exchange->out_end = exchange->out_capacity = 0;

@@ -45,6 +45,8 @@ const char *exchange_query(const struct exchange *exchange); /* "": none */
 uint32_t exchange_key(const struct exchange *exchange);      /* guard_check's */
 const char *exchange_id(const struct exchange *exchange);    /* for x-request-id */
 bool exchange_is_anthropic(const struct exchange *exchange); /* errors in Anthropic's form */
+/* The ETag that the client has; "": none. */
+const char *exchange_if_none_match(const struct exchange *exchange);
 /* The origin of a page from elsewhere that may read the response; "": none. */
 void exchange_allow_origin(struct exchange *exchange, struct head_text origin);
 const char *exchange_origin(const struct exchange *exchange);
@@ -63,6 +65,13 @@ uint64_t exchange_body_bytes_total(void); /* of all exchanges */
 /* Takes bytes (malloc). */
 void exchange_reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
                     size_t length);
+struct exchange_header {
+    const char *name, *value;
+};
+/* The same with headers[header_count], which live as long as the server. */
+void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type,
+                         char *bytes, size_t length, const struct exchange_header *headers,
+                         size_t header_count);
 /* Takes the value; NULL (no memory) becomes 500. */
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value);
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
@@ -87,6 +96,8 @@ struct exchange_reply_view {
     size_t length;
     unsigned retry_after_seconds;
     bool never_retry;
+    const struct exchange_header *headers; /* [header_count] borrowed */
+    size_t header_count;
 };
 
 /* Where the exchange stands.  EXCHANGE_WAITS: `connection` was noted as asleep before this returns, after calling

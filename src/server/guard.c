@@ -113,10 +113,11 @@ static bool check_body(const struct head *head, struct api_error *error) {
     return true;
 }
 
-/* What a supervisor asks without a key. */
+/* What a supervisor asks without a key, and the page, which asks for one. */
 static bool is_public(const struct head *head) {
     const bool reads = head->method == HTTP_GET || head->method == HTTP_HEAD;
-    return head->method == HTTP_OPTIONS || (reads && head_text_is(head->path, "/health"));
+    return head->method == HTTP_OPTIONS ||
+           (reads && (head_text_is(head->path, "/health") || head_text_is(head->path, "/")));
 }
 
 bool guard_check(const struct guard *guard, const struct head *head, uint32_t *key, struct api_error *error) {

@@ -96,6 +96,7 @@ static bool take_header(struct head *head, struct head_text name, struct head_te
     if (head_text_is(name, "origin")) return read_once(&head->origin, value, "two Origin headers", error);
     if (head_text_is(name, "content-type"))
         return read_once(&head->content_type, value, "two Content-Type headers", error);
+    if (head_text_is(name, "if-none-match")) head->if_none_match = value; /* of several, any will do */
     if (head_text_is(name, "content-encoding") && !head_text_is(value, "identity"))
         return api_error_set(error, 415, NULL, "Content-Encoding: a compressed body is not supported");
     if (head_text_is(name, "upgrade")) return true; /* h2c is offered, never taken */

@@ -28,7 +28,7 @@ struct head {
     struct head_text path; /* without the query; nothing is unescaped */
     struct head_text query;
     bool is_1_0;
-    struct head_text host, authorization, api_key, origin, content_type, expect;
+    struct head_text host, authorization, api_key, origin, content_type, expect, if_none_match;
     bool has_length, is_chunked;
     uint64_t content_length;
 };

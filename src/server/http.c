@@ -51,7 +51,6 @@ static void add_headers(struct MHD_Response *response, const struct exchange *ex
                         const char *content_type) {
     (void)MHD_add_response_header(response, "Content-Type", content_type);
     (void)MHD_add_response_header(response, "Connection", "close");
-    (void)MHD_add_response_header(response, "Cache-Control", "no-store");
     (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     (void)MHD_add_response_header(response, "x-request-id", exchange_id(exchange));
     const char *origin = exchange_origin(exchange);
@@ -81,6 +80,9 @@ static enum MHD_Result send_whole(struct http_request *request) {
         return MHD_NO;
     }
     add_headers(response, request->exchange, reply.content_type);
+    for (size_t i = 0; i < reply.header_count; i++)
+        (void)MHD_add_response_header(response, reply.headers[i].name, reply.headers[i].value);
+    if (reply.header_count == 0) (void)MHD_add_response_header(response, "Cache-Control", "no-store");
     if (reply.retry_after_seconds > 0) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%u", reply.retry_after_seconds);
@@ -95,6 +97,7 @@ static enum MHD_Result send_stream(struct http_request *request) {
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, request, NULL);
     if (response == NULL) return MHD_NO;
     add_headers(response, request->exchange, "text/event-stream");
+    (void)MHD_add_response_header(response, "Cache-Control", "no-store");
     (void)MHD_add_response_header(response, "X-Accel-Buffering", "no");
     return send_response(request->connection, 200, response);
 }

@@ -5,7 +5,7 @@
 
 struct route {
     enum http_method method;
-    const char *path; /* that ends in '/': everything below it */
+    const char *path; /* that ends in '/', but '/' itself: everything below it */
     void (*handle)(struct server *server, struct exchange *exchange);
     bool answers_always; /* while loading and draining, too */
 };
@@ -19,6 +19,7 @@ static void embeddings_route(struct server *server, struct exchange *exchange) {
 }
 
 static const struct route table[] = {
+    {HTTP_GET, "/", page_route, true},
     {HTTP_GET, "/health", health_route, true},
     {HTTP_GET, "/v1/models", models_route, false},
     {HTTP_GET, "/models", models_route, false},
@@ -34,7 +35,7 @@ static const struct route table[] = {
 
 static bool matches(const struct route *route, const char *path, size_t length) {
     const size_t own = strlen(route->path);
-    if (route->path[own - 1] == '/') return length > own && memcmp(path, route->path, own) == 0;
+    if (own > 1 && route->path[own - 1] == '/') return length > own && memcmp(path, route->path, own) == 0;
     return length == own && memcmp(path, route->path, own) == 0;
 }
 

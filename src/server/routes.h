@@ -9,6 +9,7 @@ bool routes_have(const struct head *head, struct api_error *error);
 /* For a worker: context is the server. */
 void routes_handle(void *context, struct exchange *exchange);
 
+void page_route(struct server *server, struct exchange *exchange);
 void health_route(struct server *server, struct exchange *exchange);
 void models_route(struct server *server, struct exchange *exchange);
 void props_route(struct server *server, struct exchange *exchange);

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""test_page.py LOAM MODEL [TEMPLATE] [SCREENSHOTS]: the page of `loam serve` in headless Chromium.
+
+Needs Debian's chromium, chromium-driver and python3-selenium, and exits with 77 where one is absent.  SCREENSHOTS: a
+folder to leave pictures in.
+"""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+try:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+except ImportError:
+    if sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
+        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])  # Debian's package serves Debian's Python
+    print("skipped: python3-selenium is not installed")
+    sys.exit(77)
+
+LOAM, MODEL = sys.argv[1], sys.argv[2]
+TEMPLATE = sys.argv[3] if len(sys.argv) > 3 else ""
+SCREENSHOTS = sys.argv[4] if len(sys.argv) > 4 else ""
+SECONDS_MAX = 120  # of one answer, beside busy programs
+DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 60
+
+
+class Server:
+    """`loam serve` on a free port of the loopback interface."""
+
+    def __init__(self, *arguments):
+        self.folder = tempfile.mkdtemp(prefix="loam-page-")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}/"
+        command = [LOAM, "serve", "-m", MODEL, "--host", "127.0.0.1", "--port", str(self.port), "-c", "4096", "-np", "2",
+                   "--kv-host", "256M", "--kv-disk", os.path.join(self.folder, "kv"), "-t", "2", *arguments]
+        command += ["--chat-template", TEMPLATE] if TEMPLATE else []
+        self.log = open(os.path.join(self.folder, "log"), "w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        for _ in range(600):
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                sys.exit(f"loam serve ended with {self.process.returncode}: {self.log.read()}")
+            try:
+                urllib.request.urlopen(self.address + "health", timeout=5).read()
+                return
+            except OSError:
+                time.sleep(0.1)
+        sys.exit("loam serve did not begin")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.log.close()
+        shutil.rmtree(self.folder)
+        return self.process.returncode
+
+
+def make_browser(width=1100, height=800):
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                     f"--window-size={width},{height}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.browser = make_browser()
+        cls.folder = tempfile.mkdtemp(prefix="loam-page-")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.quit()
+        shutil.rmtree(cls.folder)
+        assert cls.server.stop() == 0
+
+    def setUp(self):
+        """An empty conversation of short greedy answers."""
+        self.browser.get(self.server.address)
+        self.until(lambda: "connecting" not in self.text("#model"))
+        self.one("#new").click()
+        self.set_settings(system="", temperature="0", length="12")
+
+    # ---- what a person does and sees ----
+
+    def all(self, selector):
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector):
+        found = self.all(selector)
+        self.assertEqual(len(found), 1, selector)
+        return found[0]
+
+    def text(self, selector):
+        return self.one(selector).get_attribute("textContent")
+
+    def until(self, holds, seconds=SECONDS_MAX):
+        end = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), end, "waited too long")
+            time.sleep(0.05)
+
+    def set_settings(self, **values):
+        self.one("#settings-open").click()
+        for name, value in values.items():
+            field = self.one("#" + name)
+            field.clear()
+            field.send_keys(value)
+        self.one("#settings .end button").click()
+        self.until(lambda: not self.one("#settings").is_displayed())
+
+    def idle(self):
+        return self.one("#send").is_displayed()
+
+    def ask(self, question, waits=True):
+        self.one("#question").send_keys(question, Keys.ENTER)
+        if waits:
+            self.until(self.idle)
+
+    def answers(self):
+        return [a.text for a in self.all("article.assistant .text")]
+
+    def file(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as out:
+            out.write(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def picture(self, name):
+        if SCREENSHOTS:
+            self.browser.save_screenshot(os.path.join(SCREENSHOTS, name + ".png"))
+
+    def requests(self):
+        """What the page posts from now on."""
+        self.browser.execute_script(
+            "window.posted = []; const ask = window.fetch; window.fetch = (to, what) => {"
+            " if (what && what.body) window.posted.push(JSON.parse(what.body)); return ask(to, what); };")
+        return lambda: self.browser.execute_script("return window.posted")
+
+    # ---- cases ----
+
+    def test_01_opens_under_a_policy(self):
+        response = urllib.request.urlopen(self.server.address)
+        policy = response.headers["Content-Security-Policy"]
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn("unsafe", policy)
+        self.assertEqual(response.headers["Content-Encoding"], "gzip")
+        self.assertLess(len(response.read()), 64 << 10)
+        self.assertNotEqual(self.text("#model").strip(), "")
+        self.assertNotIn("error", self.one("#model").get_attribute("class"))
+        severe = [entry for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+        self.assertEqual(severe, [])
+        self.picture("light")
+
+    def test_02_answers_with_figures(self):
+        self.ask("Say a word.")
+        self.assertEqual(len(self.answers()), 1)
+        self.assertNotEqual(self.answers()[0], "")
+        self.assertRegex(self.text("article.assistant .figures"), r"read.* · \d+ tokens")
+
+    def test_03_stops_and_goes_on(self):
+        self.set_settings(length="3000")
+        self.ask("Count to a thousand.", waits=False)
+        self.until(lambda: self.answers() != [] and len(self.answers()[0]) > 20)
+        self.one("#stop").click()
+        self.until(self.idle, seconds=10)
+        kept = self.answers()[0]
+        time.sleep(0.5)
+        self.assertEqual(self.answers()[0], kept)
+        self.set_settings(length="4")
+        self.ask("And now?")
+        self.assertEqual(len(self.answers()), 2)
+
+    def test_04_retries(self):
+        self.ask("Say a word.")
+        first = self.answers()
+        self.all("article.assistant footer button")[1].click()
+        self.until(self.idle)
+        self.assertEqual(self.answers(), first)  # greedy: the same again
+        self.assertEqual(len(self.all("article.user")), 1)
+
+    def test_05_edits_and_drops_what_followed(self):
+        self.ask("First.")
+        self.ask("Second.")
+        self.assertEqual(len(self.all("article")), 4)
+        self.all("article.user")[0].find_element(By.TAG_NAME, "button").click()
+        field = self.one("article.user textarea")
+        field.clear()
+        field.send_keys("Another first.", Keys.ENTER)
+        self.until(self.idle)
+        self.assertEqual(len(self.all("article")), 2)
+        self.assertEqual(self.text("article.user .text"), "Another first.")
+
+    def test_06_reads_a_document_once(self):
+        posted = self.requests()
+        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
+        self.until(lambda: "Read." in self.text("#status"))
+        self.assertEqual(self.text("#documents li span:first-child"), "garden.txt")
+        self.ask("Which colour has the gate?")
+        self.assertEqual(posted()[0]["max_tokens"], 0)
+        self.assertTrue(posted()[1]["messages"][0]["content"].startswith(DOCUMENT.strip()[:100]))
+        known = self.text("article.assistant .figures").split(" known")[0].split(", ")[1]
+        self.assertGreater(int(known.replace(",", "")), 600)
+        self.assertEqual(self.text("article.user .read li"), "garden.txt")
+        self.picture("document")
+
+    def test_07_takes_dropped_files_and_shows_progress(self):
+        self.browser.execute_script(
+            "window.seen = []; new MutationObserver(() => window.seen.push(document.getElementById('progress-text')"
+            ".textContent)).observe(document.getElementById('progress-text'), {childList: true});"
+            "const data = new DataTransfer(); data.items.add(new File([arguments[0]], 'dropped.txt'));"
+            "for (const kind of ['dragenter', 'dragover', 'drop']) dispatchEvent(Object.assign("
+            "new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true})));",
+            "Another text about a gate. " * 500)
+        self.until(lambda: "Read." in self.text("#status"))
+        self.assertEqual(self.text("#documents li span:first-child"), "dropped.txt")
+        self.assertTrue(any("tokens" in seen for seen in self.browser.execute_script("return window.seen")))
+        self.one("#documents button").click()
+        self.assertEqual(self.all("#documents li"), [])
+
+    def test_08_refuses_what_is_no_text(self):
+        self.one("#files").send_keys(self.file("picture.png", b"\x89PNG\r\n\xff\xfe\x00"))
+        self.until(lambda: "picture.png" in self.text("#status"))
+        self.assertEqual(self.all("#documents li"), [])
+
+    def test_09_sends_settings(self):
+        self.set_settings(system="Answer in French.", temperature="0.5", length="3")
+        posted = self.requests()
+        self.ask("Hello.")
+        body = posted()[0]
+        self.assertEqual(body["messages"][0], {"role": "system", "content": "Answer in French."})
+        self.assertEqual((body["temperature"], body["max_tokens"]), (0.5, 3))
+        self.assertIn("cut at the limit", self.text("article.assistant .figures"))
+
+    def test_10_keeps_the_conversation(self):
+        self.ask("Keep this.")
+        before = self.answers()
+        self.until(lambda: self.idle())
+        time.sleep(0.3)
+        self.browser.refresh()
+        self.until(lambda: len(self.all("article")) == 2)
+        self.assertEqual(self.answers(), before)
+        self.one("#new").click()
+        self.assertEqual(self.all("article"), [])
+
+    def test_11_shows_text_as_text(self):
+        html = "<img src=x onerror=\"document.title='broken'\"><b>bold</b>"
+        self.one("#files").send_keys(self.file("<img src=x onerror=alert(1)>.txt", html))
+        self.until(lambda: "Read." in self.text("#status"))
+        self.ask(html)
+        self.assertEqual(self.text("article.user .text"), html)
+        self.assertEqual(self.text("article.user .read li"), "<img src=x onerror=alert(1)>.txt")
+        self.assertEqual(self.all("article img, article b"), [])
+        self.assertEqual(self.browser.title, "loam")
+
+    def test_12_works_by_keyboard_in_any_light_at_320_px(self):
+        self.ask("By keyboard.")
+        self.one("#question").send_keys(Keys.ARROW_UP)
+        field = self.browser.switch_to.active_element
+        self.assertEqual(field.get_attribute("value"), "By keyboard.")
+        field.send_keys(Keys.ESCAPE)
+        theme = "return document.documentElement.dataset.theme"
+        before = self.browser.execute_script(theme)
+        self.one("#theme").click()
+        self.assertNotEqual(self.browser.execute_script(theme), before)
+        self.picture("dark")
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
+        try:
+            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
+            self.assertTrue(self.one("#send").is_displayed())
+            self.picture("narrow")
+        finally:
+            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            self.one("#theme").click()
+        nameless = [e.get_attribute("outerHTML") for e in self.all("button, input:not([hidden]), textarea, progress")
+                    if not (e.accessible_name or not e.is_displayed())]
+        self.assertEqual(nameless, [])
+
+    def test_13_tells_of_a_key(self):
+        server = Server("--api-key", "a-secret-key")
+        try:
+            self.browser.get(server.address)
+            self.until(lambda: "API key" in self.text("#model"))
+            self.set_settings(key="a-secret-key", length="3")
+            self.until(lambda: "API key" not in self.text("#model"))
+            self.ask("Hello.")
+            self.assertEqual(self.all("article .error"), [])
+        finally:
+            self.browser.execute_script("sessionStorage.clear()")
+            self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    missing = [program for program in ("chromium", "chromedriver") if shutil.which(program) is None]
+    if missing:
+        print("skipped: not installed: " + ", ".join(missing))
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
