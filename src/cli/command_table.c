@@ -33,6 +33,17 @@ const struct command command_table[COMMAND_COUNT] = {
              "once is not read again.  Ctrl-C or SIGTERM ends it once running requests are answered, at the "
              "latest after 30 s; a second one leaves at once.",
          .run = serve_command},
+    [COMMAND_BATCH] =
+        {.id = COMMAND_BATCH,
+         .name = "batch",
+         .usage = "-i REQUESTS -o ANSWERS [-m MODEL] [options]",
+         .summary = "answer a file of requests, all that run in one pass over the weights",
+         .description =
+             "Requests and answers are lines of JSON as in OpenAI's batches; the routes are those of serve.  Ended "
+             "in between, by Ctrl-C or by force, the same command goes on: a request that has an answer is not "
+             "asked again.  A request that is refused has an answer with the error; one that failed for another "
+             "reason has none, and exit code 1 says so.  With --weights-host the model may be larger than RAM.",
+         .run = batch_command},
     [COMMAND_BENCH] =
         {.id = COMMAND_BENCH,
          .name = "bench",

@@ -4,14 +4,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "cli/model_type.h"
-#include "cli/plan.h"
 #include "cli/prompt.h"
-#include "cli/sampling.h"
-#include "cli/session.h"
+#include "cli/served_model.h"
 #include "cli/version.h"
 #include "server/server.h"
 
@@ -26,13 +22,9 @@ struct words {
 
 struct serve {
     const struct options *options;
-    struct plan plan;
-    struct session session;
-    struct sampling sampling;
+    struct served_model model;
     struct words keys, file_keys, origins;
     const char *all_keys[2 * OPTION_LIST_MAX];
-    char *id; /* owned: the model's name */
-    struct service *service;
     struct server *server;
 };
 
@@ -98,84 +90,17 @@ static enum status open_server(struct serve *serve, struct error *error) {
     return server_create(&serve->server, &server, error);
 }
 
-/* ---- the model ---- */
-
-static enum status create_engine(struct serve *serve, bool found_damage, struct error *error) {
-    const struct engine_options options = {.found_damage = found_damage};
-    const struct model_config *config = &serve->session.model->config;
-    serve->plan.context_size = option_count(serve->options, OPTION_CONTEXT);
-    serve->plan.sequence_capacity = option_count(serve->options, OPTION_PARALLEL);
-    serve->plan.document_name = "serve";
-    plan_read_sizes(&serve->plan, serve->options);
-    TRY(plan_fit_context(&serve->plan, config, error));
-    TRY(plan_set_host_bytes(&serve->plan, config, error));
-    return session_create_engine(&serve->session, &serve->plan, &options, error);
-}
-
-/* In the place of one that found a saved document damaged. */
-static enum status make_engine(void *context, struct engine **engine, struct error *error) {
-    struct serve *serve = context;
-    serve->session.engine = *engine;
-    enum status status = create_engine(serve, true, error);
-    *engine = serve->session.engine;
-    return status;
-}
-
-/* The name of --alias, or the file's without its folder and ending. */
-static enum status name_model(struct serve *serve, const char *path, struct error *error) {
-    const char *alias = option_text(serve->options, OPTION_ALIAS), *slash = strrchr(path, '/');
-    serve->id = strdup(alias != NULL ? alias : slash != NULL ? slash + 1 : path);
-    if (serve->id == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
-    const size_t length = strlen(serve->id);
-    if (alias == NULL && length > 5 && strcmp(serve->id + length - 5, ".gguf") == 0)
-        serve->id[length - 5] = '\0';
-    return STATUS_OK;
-}
-
-static enum status open_model(struct serve *serve, struct error *error) {
-    const struct options *options = serve->options;
-    const char *path;
-    struct gguf_string chat_text = {NULL, 0};
-    const struct chat_template *chat;
-    TRY(model_path(options, &path, error));
-    TRY(name_model(serve, path, error));
-    TRY(session_open(&serve->session, options, option_count(options, OPTION_THREADS), error));
-    TRY(session_open_tokenizer(&serve->session, options, error));
-    const struct gguf *gguf = &serve->session.model->gguf;
-    TRY(prompt_template(options, gguf, &chat, error));
-    TRY(gguf_get_string(gguf, "tokenizer.chat_template", &chat_text, error));
-    TRY(create_engine(serve, false, error));
-    const struct service_options service = {.engine = serve->session.engine,
-                                            .tokenizer = serve->session.tokenizer,
-                                            .make_engine = make_engine,
-                                            .make_engine_context = serve,
-                                            .parallel = option_count(options, OPTION_PARALLEL)};
-    TRY(service_create(&serve->service, &service, error));
-    server_begin(serve->server, &(struct server_model){.id = serve->id,
-                                                       .path = path,
-                                                       .model = serve->session.model,
-                                                       .tokenizer = serve->session.tokenizer,
-                                                       .chat = chat,
-                                                       .chat_text = chat_text.text,
-                                                       .chat_text_length = chat_text.length,
-                                                       .parameter_count = model_parameter_count(gguf),
-                                                       .size_bytes = model_tensor_bytes(gguf),
-                                                       .service = serve->service,
-                                                       .sampling = serve->sampling.options,
-                                                       .has_seed = option_integer(options, OPTION_SEED) >= 0,
-                                                       .documents = serve->plan.disk_directory});
-    return STATUS_OK;
-}
-
 static enum status serve_until_interrupted(struct serve *serve, struct error *error) {
     const struct options *options = serve->options;
-    TRY(plan_read(&serve->plan, options, error));
-    TRY(sampling_read(&serve->sampling, options, error));
+    struct served_model *model = &serve->model;
+    TRY(served_model_read(model, options, "serve", error));
     TRY(open_server(serve, error));
-    TRY(open_model(serve, error));
-    fprintf(stderr, "loam: %s on http://%s:%u, %zu requests at once of %llu tokens each\n", serve->id,
-            option_text(options, OPTION_HOST), server_port(serve->server), service_parallel(serve->service),
-            (unsigned long long)service_context_size(serve->service));
+    TRY(served_model_open(model, error));
+    const struct server_model served = served_model_describe(model);
+    server_begin(serve->server, &served);
+    fprintf(stderr, "loam: %s on http://%s:%u, %zu requests at once of %llu tokens each\n", model->id,
+            option_text(options, OPTION_HOST), server_port(serve->server), service_parallel(model->service),
+            (unsigned long long)service_context_size(model->service));
     const struct timespec nap = {.tv_nsec = 50000000};
     while (!interrupt_requested()) nanosleep(&nap, NULL);
     if (!option_flag(options, OPTION_QUIET)) fputs("loam: stopping; once more leaves at once\n", stderr);
@@ -190,14 +115,10 @@ enum status serve_command(const struct options *options, struct error *error) {
     serve->options = options;
     enum status status = serve_until_interrupted(serve, error);
     server_destroy(serve->server);
-    if (serve->service != NULL) serve->session.engine = service_engine(serve->service);
-    service_destroy(serve->service);
-    session_close(&serve->session);
-    plan_deinit(&serve->plan);
+    served_model_close(&serve->model);
     free(serve->keys.text);
     free(serve->file_keys.text);
     free(serve->origins.text);
-    free(serve->id);
     free(serve);
     return status;
 }

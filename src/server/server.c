@@ -13,6 +13,7 @@
 enum { AFTERWORD_SECONDS = 2 }; /* for clients to read their error */
 
 static enum status check_options(const struct server_options *options, struct error *error) {
+    if (options->host == NULL) return STATUS_OK;
     if (options->key_count == 0 && !guard_is_loopback(options->host))
         return error_set(error, STATUS_USAGE,
                          "--host %s: other machines can reach this address: give --api-key KEY as well",
@@ -32,6 +33,7 @@ enum status server_create(struct server **result, const struct server_options *o
     server->started = time(NULL);
     atomic_store(&server->state, SERVER_LOADING);
     atomic_store(&server->next_id, clock_ns());
+    if (options->host == NULL) return STATUS_OK;
     server->guard = (struct guard){.keys = options->keys,
                                    .key_count = options->key_count,
                                    .origins = options->origins,
@@ -57,12 +59,12 @@ void server_begin(struct server *server, const struct server_model *model) {
 
 void server_stop(struct server *server, double seconds) {
     const bool was_ready = atomic_exchange(&server->state, SERVER_DRAINING) == SERVER_READY;
-    http_close_listener(server->http);
+    if (server->http != NULL) http_close_listener(server->http);
     if (was_ready) {
         service_drain(server->model.service, seconds);
         (void)service_wait(server->model.service, seconds + AFTERWORD_SECONDS);
     }
-    (void)http_wait_idle(server->http, AFTERWORD_SECONDS);
+    if (server->http != NULL) (void)http_wait_idle(server->http, AFTERWORD_SECONDS);
 }
 
 void server_destroy(struct server *server) {

@@ -23,7 +23,7 @@ struct server;
 
 /* All borrowed until server_destroy. */
 struct server_options {
-    const char *host;
+    const char *host;        /* NULL: nothing listens; requests come by server_ask */
     uint16_t port;           /* 0: any that is free */
     const char *const *keys; /* [key_count] */
     size_t key_count;
@@ -52,9 +52,31 @@ struct server_model {
 /* STATUS_USAGE: an address beyond loopback without a key. */
 enum status server_create(struct server **server, const struct server_options *options, struct error *error)
     STATUS_CHECKED;
-uint16_t server_port(const struct server *server);
+uint16_t server_port(const struct server *server); /* of one that listens */
 /* *model is copied. */
 void server_begin(struct server *server, const struct server_model *model);
+
+/* A request of this process, without HTTP: POST path with this JSON, not streamed.  ready comes once, on any thread,
+ * also before server_ask returns, with locks held: it tells another thread, which takes the answer. */
+struct server_question {
+    const char *path, *body;
+    size_t length;
+    void (*ready)(void *context);
+    void *context;
+};
+struct server_answer {
+    unsigned http_status;
+    const char *id; /* of the request, borrowed until server_forget */
+    char *bytes;    /* the caller's; JSON */
+    size_t length;
+};
+struct server_asked;
+/* NULL: no memory, and nothing was asked. */
+struct server_asked *server_ask(struct server *server, const struct server_question *question);
+/* Once, after ready. */
+struct server_answer server_take_answer(struct server_asked *asked);
+void server_forget(struct server_asked *asked); /* a request that still runs is cancelled */
+
 /* Closes the listener and lets running requests go on for `seconds`.  Then their clients get an error, and it waits
  * a little for them to read it. */
 void server_stop(struct server *server, double seconds);

@@ -1,0 +1,93 @@
+#include "cli/served_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bundled_model.h"
+#include "cli/command.h"
+#include "cli/model_type.h"
+#include "cli/prompt.h"
+
+enum status served_model_read(struct served_model *model, const struct options *options,
+                              const char *document_name, struct error *error) {
+    model->options = options;
+    model->document_name = document_name;
+    TRY(plan_read(&model->plan, options, error));
+    return sampling_read(&model->sampling, options, error);
+}
+
+static enum status create_engine(struct served_model *model, bool found_damage, struct error *error) {
+    const struct engine_options options = {.found_damage = found_damage};
+    const struct model_config *config = &model->session.model->config;
+    model->plan.context_size = option_count(model->options, OPTION_CONTEXT);
+    model->plan.sequence_capacity = option_count(model->options, OPTION_PARALLEL);
+    model->plan.document_name = model->document_name;
+    plan_read_sizes(&model->plan, model->options);
+    TRY(plan_fit_context(&model->plan, config, error));
+    TRY(plan_set_host_bytes(&model->plan, config, error));
+    return session_create_engine(&model->session, &model->plan, &options, error);
+}
+
+/* In the place of one that found a saved document damaged. */
+static enum status make_engine(void *context, struct engine **engine, struct error *error) {
+    struct served_model *model = context;
+    model->session.engine = *engine;
+    enum status status = create_engine(model, true, error);
+    *engine = model->session.engine;
+    return status;
+}
+
+/* The name of --alias, or the file's without its folder and ending. */
+static enum status name_model(struct served_model *model, struct error *error) {
+    const char *alias = option_text(model->options, OPTION_ALIAS), *slash = strrchr(model->path, '/');
+    model->id = strdup(alias != NULL ? alias : slash != NULL ? slash + 1 : model->path);
+    if (model->id == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    const size_t length = strlen(model->id);
+    if (alias == NULL && length > 5 && strcmp(model->id + length - 5, ".gguf") == 0)
+        model->id[length - 5] = '\0';
+    return STATUS_OK;
+}
+
+enum status served_model_open(struct served_model *model, struct error *error) {
+    const struct options *options = model->options;
+    TRY(model_path(options, &model->path, error));
+    TRY(name_model(model, error));
+    TRY(session_open(&model->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(session_open_tokenizer(&model->session, options, error));
+    TRY(prompt_template(options, &model->session.model->gguf, &model->chat, error));
+    TRY(create_engine(model, false, error));
+    const struct service_options service = {.engine = model->session.engine,
+                                            .tokenizer = model->session.tokenizer,
+                                            .make_engine = make_engine,
+                                            .make_engine_context = model,
+                                            .parallel = option_count(options, OPTION_PARALLEL)};
+    return service_create(&model->service, &service, error);
+}
+
+struct server_model served_model_describe(const struct served_model *model) {
+    const struct gguf *gguf = &model->session.model->gguf;
+    struct gguf_string chat_text = {NULL, 0};
+    struct error ignored; /* a template of another type: prompt_template has said so */
+    (void)!gguf_get_string(gguf, "tokenizer.chat_template", &chat_text, &ignored);
+    return (struct server_model){.id = model->id,
+                                 .path = model->path,
+                                 .model = model->session.model,
+                                 .tokenizer = model->session.tokenizer,
+                                 .chat = model->chat,
+                                 .chat_text = chat_text.text,
+                                 .chat_text_length = chat_text.length,
+                                 .parameter_count = model_parameter_count(gguf),
+                                 .size_bytes = model_tensor_bytes(gguf),
+                                 .service = model->service,
+                                 .sampling = model->sampling.options,
+                                 .has_seed = option_integer(model->options, OPTION_SEED) >= 0,
+                                 .documents = model->plan.disk_directory};
+}
+
+void served_model_close(struct served_model *model) {
+    if (model->service != NULL) model->session.engine = service_engine(model->service);
+    service_destroy(model->service);
+    session_close(&model->session);
+    plan_deinit(&model->plan);
+    free(model->id);
+}

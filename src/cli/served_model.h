@@ -1,0 +1,33 @@
+/* served_model: a model behind a service, for `serve` and `batch`.
+ *
+ *   served_model_open -> server_begin(served_model_describe) ... server_destroy -> served_model_close
+ */
+#ifndef LOAM_CLI_SERVED_MODEL_H
+#define LOAM_CLI_SERVED_MODEL_H
+
+#include "cli/plan.h"
+#include "cli/sampling.h"
+#include "cli/session.h"
+#include "server/server.h"
+
+struct served_model {
+    const struct options *options; /* borrowed */
+    const char *document_name;     /* borrowed; of what is saved */
+    const char *path;              /* borrowed; the model's */
+    struct plan plan;
+    struct session session;
+    struct sampling sampling;
+    const struct chat_template *chat; /* NULL: the model has none */
+    char *id;                         /* owned: the model's name */
+    struct service *service;
+};
+
+/* Reads what needs no model: plan and sampling.  model: zeroed. */
+enum status served_model_read(struct served_model *model, const struct options *options,
+                              const char *document_name, struct error *error) STATUS_CHECKED;
+/* Loads the model and starts its service. */
+enum status served_model_open(struct served_model *model, struct error *error) STATUS_CHECKED;
+struct server_model served_model_describe(const struct served_model *model);
+void served_model_close(struct served_model *model); /* after server_destroy; safe after a failed open */
+
+#endif
