@@ -34,7 +34,8 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
                                                     .trace = trace,
                                                     .row_capacity = rows,
                                                     .block_capacity = block,
-                                                    .logit_row_capacity = engine->logit_rows_max},
+                                                    .logit_row_capacity = engine->logit_rows_max,
+                                                    .beside_capacity = engine->sequence_capacity},
                           error);
 }
 

@@ -83,6 +83,8 @@ struct prefill_request {
      * prefilled and stepped meanwhile; this one may be truncated or destroyed instead. */
     bool (*pauses)(void *context);
     void *pauses_context;
+    /* Rows that go through a layer at a time, between two questions; 0: the plan's batch_size, which is the max. */
+    size_t block_size;
     /* For evaluation: every token attends as in an engine_step of its own, by the sequence's selection. */
     bool selects;
 };
@@ -108,7 +110,8 @@ struct prefill_part {
 };
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
                                     const float **logits, struct error *error) STATUS_CHECKED;
-/* No: a selection watches prompts, or the sequence's next tokens follow a document and may select. */
+/* No: a selection watches prompts, a prefill has paused, or the sequence's next tokens follow a document and may
+ * select. */
 bool sequence_prefills_together(const struct sequence *sequence);
 
 /* Appends one token to each of count sequences.  *logits: [count][vocabulary_size], valid until the next call. */

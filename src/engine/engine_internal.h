@@ -4,7 +4,7 @@
  *   sequence     tokens and KV of one sequence      step         batches, decode steps
  *   selection    what is selected, key indexes      fill         KV that is not computed
  *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
- *   inputs       what K and V are computed from
+ *   inputs       what K and V are computed from        paused  segments that stopped in between
  *   together     short prompts of several sequences
  *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
  */
@@ -17,6 +17,15 @@
 #include "engine/recording.h"
 #include "plan/quantized_pages.h"
 
+/* A segment that has paused (paused.c). */
+struct paused_segment {
+    bool active;
+    size_t row_count, block_rows;
+    struct forward_cursor cursor;
+    float *
+        rows; /* owned, [row_count][hidden_size]; NULL: in the forward pass, engine->paused is this sequence */
+};
+
 struct sequence {
     struct engine *engine;
     struct kv_sequence *kv; /* owned */
@@ -26,8 +35,9 @@ struct sequence {
     bool attached;                    /* the first prefill has begun, with or without a document */
     bool suffix_follows;              /* the next prefill is of what follows the document */
     bool suffix_selects;              /* and selects: that prefill has paused */
-    uint64_t selected;                /* tokens of the first prefill that selected */
-    struct documents_outcome saved;   /* what the first prefill found */
+    struct paused_segment paused;
+    uint64_t selected;              /* tokens of the first prefill that selected */
+    struct documents_outcome saved; /* what the first prefill found */
 };
 
 struct engine {
@@ -45,11 +55,12 @@ struct engine {
     struct select *select; /* owned; NULL: attention is full */
     struct stream *stream; /* owned; builds key indexes outside of a step */
     struct sequence *sequences;
-    struct attention *attention;         /* owned */
-    struct documents *documents;         /* owned; NULL: nothing is saved */
-    bool traced;                         /* the device's pool writes to our trace */
-    uint64_t wanted_tokens;              /* struct plan.wanted_tokens */
-    bool rebuilds;                       /* layers' inputs are kept (inputs.c), in this form: */
+    struct sequence *paused;     /* whose paused segment is in the forward pass; NULL: none */
+    struct attention *attention; /* owned */
+    struct documents *documents; /* owned; NULL: nothing is saved */
+    bool traced;                 /* the device's pool writes to our trace */
+    uint64_t wanted_tokens;      /* struct plan.wanted_tokens */
+    bool rebuilds;               /* layers' inputs are kept (inputs.c), in this form: */
     struct inputs_shape inputs_shape;
     size_t rebuild_chunks;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
@@ -99,6 +110,16 @@ enum status engine_run_batch(struct engine *engine, const struct forward_batch *
  * nothing is saved. */
 enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
                                struct error *error) STATUS_CHECKED;
+
+/* paused.c.  What a paused segment had computed is lost. */
+void sequence_drop_paused(struct sequence *sequence);
+/* It is over. */
+void sequence_end_paused(struct sequence *sequence);
+/* The forward pass is free for another batch. */
+void engine_save_paused(struct engine *engine);
+/* The forward pass has the rows of a paused segment again, for the same batch; nothing for a sequence without one. */
+enum status sequence_restore_paused(struct sequence *sequence, const struct forward_batch *batch,
+                                    struct error *error) STATUS_CHECKED;
 
 /* Reserves space for token_count more tokens, or says why there is none. */
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)

@@ -112,6 +112,34 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
     return STATUS_OK;
 }
 
+/* A segment that goes on keeps its cut into blocks, unless they become shorter ones. */
+static size_t block_rows_of(const struct engine *engine, const struct sequence *sequence,
+                            const struct prefill_request *request, size_t count) {
+    const struct paused_segment *paused = &sequence->paused;
+    size_t rows = min_size(engine->batch_size, count);
+    if (request->block_size > 0) rows = min_size(rows, request->block_size);
+    if (!paused->active) return rows;
+    return rows < paused->block_rows && paused->cursor.row_first % rows == 0 ? rows : paused->block_rows;
+}
+
+/* Runs the segment, or the rest of one that had paused.  *logits NULL: it has paused. */
+static enum status run_batch(struct engine *engine, struct sequence *sequence, struct forward_batch *batch,
+                             const float **logits, struct error *error) {
+    struct paused_segment *paused = &sequence->paused;
+    TRY(sequence_restore_paused(sequence, batch, error));
+    struct forward_cursor cursor = paused->cursor;
+    if (!paused->active) cursor = (struct forward_cursor){.layer = 0};
+    batch->cursor = &cursor;
+    enum status status = engine_run_batch(engine, batch, logits, error);
+    bool pauses = status == STATUS_OK && *logits == NULL;
+    if (!pauses) sequence_end_paused(sequence);
+    if (!pauses) return status;
+    *paused = (struct paused_segment){
+        .active = true, .row_count = batch->row_count, .block_rows = batch->block_rows, .cursor = cursor};
+    engine->paused = sequence;
+    return STATUS_OK;
+}
+
 static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                struct prefill_segment segment, const float **logits, struct error *error) {
     const struct prefill_request *request = segment.request;
@@ -119,14 +147,14 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     size_t first = segment.first, count = segment.count;
     bool last = first + count == request->token_count, each = request->each != NULL;
     bool saves = is_saved(engine, sequence, length, length + count, last);
-    bool reports = request->progress != NULL && !goes_by_blocks(engine, request);
+    bool by_blocks = goes_by_blocks(engine, request);
     for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
     struct attend_item item = {.row_first = 0, .row_count = count, .position_first = length};
     const struct select_rule *rule = &sequence->rule;
     struct forward_batch batch = {.tokens = request->tokens + first,
                                   .positions = engine->positions,
                                   .row_count = count,
-                                  .block_rows = min_size(engine->batch_size, count),
+                                  .block_rows = block_rows_of(engine, sequence, request, count),
                                   .sequences = &sequence->kv,
                                   .items = &item,
                                   .item_count = 1,
@@ -134,25 +162,39 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .logit_row_count = (last || saves) && !each ? 1 : 0,
                                   .keep_rows = each,
                                   .rules = request->selects ? &rule : NULL,
-                                  .progress = reports ? segment_progress : NULL,
-                                  .progress_context = &segment};
+                                  .progress =
+                                      request->progress != NULL && !by_blocks ? segment_progress : NULL,
+                                  .progress_context = &segment,
+                                  .pauses = by_blocks ? NULL : request->pauses,
+                                  .pauses_context = request->pauses_context};
     sequence_note_tokens(sequence, length, request->tokens + first, count);
-    enum status status = engine_run_batch(engine, &batch, logits, error);
+    enum status status = run_batch(engine, sequence, &batch, logits, error);
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
-    if (status != STATUS_OK) return status;
+    if (status != STATUS_OK || sequence->paused.active) return status;
     kv_sequence_set_length(sequence->kv, length + count);
     if (saves) TRY(engine_save_prompt(engine, sequence, each ? NULL : *logits, error));
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }
 
+/* The most tokens of a segment.  A block of rows that select, or whose logits are all wanted, cannot pause. */
+static size_t segment_rows_max(const struct engine *engine, const struct prefill_request *request) {
+    if (!goes_by_blocks(engine, request) && (request->each == NULL || request->pauses == NULL))
+        return engine->segment_size;
+    bool shorter = request->pauses != NULL && request->block_size > 0;
+    return shorter ? min_size(request->block_size, engine->batch_size) : engine->batch_size;
+}
+
 static enum status run_segments(struct engine *engine, struct sequence *sequence,
                                 const struct prefill_request *request, size_t done, const float **logits,
                                 struct error *error) {
-    size_t rows_max = goes_by_blocks(engine, request) ? engine->batch_size : engine->segment_size;
     while (done < request->token_count) {
-        struct prefill_segment segment = {
-            .request = request, .first = done, .count = min_size(request->token_count - done, rows_max)};
+        const struct paused_segment *paused = &sequence->paused;
+        size_t count = min_size(request->token_count - done, segment_rows_max(engine, request));
+        if (paused->active) count = paused->row_count;
+        ASSERT(count <= request->token_count - done);
+        struct prefill_segment segment = {.request = request, .first = done, .count = count};
         TRY(run_segment(engine, sequence, segment, logits, error));
+        if (paused->active) break;
         done += segment.count;
         bool last = done == request->token_count, stops = false;
         if (request->progress != NULL)

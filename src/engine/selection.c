@@ -7,6 +7,7 @@
 #include "model/calibration.h"
 
 void engine_drop_select(struct engine *engine) {
+    for (struct sequence *s = engine->sequences; s != NULL; s = s->next) sequence_drop_paused(s);
     if (engine->attention != NULL) attention_drop_select(engine->attention);
     select_destroy(engine->select);
     engine->select = NULL;

@@ -34,6 +34,7 @@ enum status sequence_create(struct sequence **sequence, struct engine *engine, s
 void sequence_destroy(struct sequence *sequence) {
     if (sequence == NULL) return;
     ASSERT(sequence->engine->sequence_count > 0);
+    sequence_drop_paused(sequence);
     sequence->engine->sequence_count--;
     if (sequence->next != NULL) sequence->next->previous = sequence->previous;
     if (sequence->previous != NULL)
@@ -48,6 +49,7 @@ void sequence_destroy(struct sequence *sequence) {
 uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_length(sequence->kv); }
 
 void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
+    sequence_drop_paused(sequence);
     if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
 }
 

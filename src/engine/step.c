@@ -5,6 +5,8 @@
 /* Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
 enum status engine_run_batch(struct engine *engine, const struct forward_batch *batch, const float **logits,
                              struct error *error) {
+    const struct sequence *paused = engine->paused;
+    if (!batch->beside && paused != NULL && paused->kv != batch->sequences[0]) engine_save_paused(engine);
     enum status status = forward_run(engine->forward, batch, logits, error);
     if (engine->kv.host_bytes == 0) return status;
     for (size_t i = 0; i < batch->item_count && status != STATUS_OK; i++)
@@ -22,6 +24,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                          engine->sequence_capacity);
     for (size_t i = 0; i < count; i++) {
         ASSERT(sequences[i]->engine == engine);
+        ASSERT(!sequences[i]->paused.active);
         for (size_t j = 0; j < i; j++) ASSERT(sequences[j] != sequences[i]);
         TRY(sequence_grow(sequences[i], 1, error));
         kv[i] = sequences[i]->kv;
@@ -39,7 +42,8 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                                   .item_count = count,
                                   .logit_rows = engine->logit_rows,
                                   .logit_row_count = count,
-                                  .rules = rules};
+                                  .rules = rules,
+                                  .beside = true};
     struct forward_replay replay;
     if (engine->replays != NULL) {
         TRY(replay_step(engine, count, &replay, error));

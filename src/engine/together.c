@@ -7,7 +7,8 @@
 bool sequence_prefills_together(const struct sequence *sequence) {
     const struct engine *engine = sequence->engine;
     if (engine->watched || (engine->select != NULL && select_watches_prefill(engine->select))) return false;
-    return !sequence->suffix_selects && !(sequence->suffix_follows && sequence->saved.reused > 0);
+    return !sequence->paused.active && !sequence->suffix_selects &&
+           !(sequence->suffix_follows && sequence->saved.reused > 0);
 }
 
 static enum status grow(const struct prefill_part *part, struct error *error) {

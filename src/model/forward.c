@@ -25,7 +25,8 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     const struct model_config *config = &forward->model->config;
     struct layout layout = {memory, 0};
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
-    forward->hidden = place(&layout, forward->row_capacity, hidden);
+    size_t all = forward->row_capacity + forward->beside_capacity;
+    forward->hidden = place(&layout, all, hidden);
     forward->normed = place(&layout, rows, hidden);
     forward->q = place(&layout, rows, config->head_count * config->k_dimension);
     forward->k = place(&layout, rows, config->kv_head_count * config->k_dimension);
@@ -33,7 +34,7 @@ static size_t place_all(struct forward *forward, uint8_t *memory) {
     forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
     forward->up = place(&layout, rows, config->ffn_size);
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
-    forward->angles = place(&layout, forward->row_capacity, config->rope_dimension);
+    forward->angles = place(&layout, all, config->rope_dimension);
     forward->narrow.hidden = place(&layout, wanted, hidden);
     forward->next.normed = place(&layout, rows, hidden);
     forward->next.q = place(&layout, rows, config->head_count * config->k_dimension);
@@ -105,6 +106,7 @@ enum status forward_create(struct forward **forward, struct model *model,
     made->row_capacity = row_capacity;
     made->block_capacity = block_capacity;
     made->logit_row_capacity = logit_row_capacity;
+    made->beside_capacity = options->beside_capacity;
     enum status status = forward_init(made, error);
     if (status != STATUS_OK) {
         forward_destroy(made);
@@ -156,9 +158,10 @@ void forward_set_attention_observer(struct forward *forward, attention_observer 
 static enum status batch_check(const struct forward *forward, const struct forward_batch *batch,
                                struct error *error) {
     const struct model_config *config = &forward->model->config;
-    if (batch->row_count == 0 || batch->row_count > forward->row_capacity)
+    size_t capacity = batch->beside ? forward->beside_capacity : forward->row_capacity;
+    if (batch->row_count == 0 || batch->row_count > capacity)
         return error_set(error, STATUS_USAGE, "a batch of %zu rows, expected 1 to %zu", batch->row_count,
-                         forward->row_capacity);
+                         capacity);
     size_t block_rows = batch->block_rows != 0 ? batch->block_rows : batch->row_count;
     if (block_rows > forward->block_capacity)
         return error_set(error, STATUS_USAGE, "%zu rows at a time, expected 1 to %zu", block_rows,
@@ -198,6 +201,30 @@ static void narrow_prepare(struct forward *forward, const struct forward_batch *
     }
 }
 
+/* Where a row of a batch has its residual stream and its angles. */
+static float *hidden_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+    size_t first = batch->beside ? forward->row_capacity : 0;
+    return forward->hidden + (first + row) * forward->model->config.hidden_size;
+}
+static float *angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+    size_t first = batch->beside ? forward->row_capacity : 0;
+    return forward->angles + (first + row) * forward->model->config.rope_dimension;
+}
+
+/* first: the block's, of the batch. */
+static void make_angles(struct forward *forward, const struct forward_batch *batch, size_t first) {
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    if (!config->has_rope) return;
+    model->device->operations->rope_angles(
+        forward->stream, &(struct rope_angles_operation){.positions = batch->positions,
+                                                         .row_count = batch->row_count,
+                                                         .frequency = model->rope_frequency,
+                                                         .pair_count = config->rope_dimension / 2,
+                                                         .factor = config->rope_attention_factor,
+                                                         .cosine_sine = angles_of(forward, batch, first)});
+}
+
 /* first: the block's, of the batch. */
 static void embed(struct forward *forward, const struct forward_batch *batch, size_t first) {
     const struct model *model = forward->model;
@@ -211,16 +238,8 @@ static void embed(struct forward *forward, const struct forward_batch *batch, si
                                   .positions = batch->positions,
                                   .position_offset = config->position_offset,
                                   .row_count = batch->row_count,
-                                  .y = forward->hidden + first * config->hidden_size});
-    if (!config->has_rope) return;
-    operations->rope_angles(
-        forward->stream,
-        &(struct rope_angles_operation){.positions = batch->positions,
-                                        .row_count = batch->row_count,
-                                        .frequency = model->rope_frequency,
-                                        .pair_count = config->rope_dimension / 2,
-                                        .factor = config->rope_attention_factor,
-                                        .cosine_sine = forward->angles + first * config->rope_dimension});
+                                  .y = hidden_of(forward, batch, first)});
+    make_angles(forward, batch, first);
 }
 
 static enum status observe(const struct layer_pass *pass, struct error *error) {
@@ -423,8 +442,8 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .layer_index = layer_index,
                               .narrow = last && may_narrow(forward, &block->batch),
                               .narrow_first = block->narrow_first,
-                              .angles = forward->angles + block->first * config->rope_dimension,
-                              .residual = forward->hidden + block->first * config->hidden_size,
+                              .angles = angles_of(forward, &block->batch, block->first),
+                              .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,
                               .row_count = block->batch.row_count};
     uint64_t began = trace_clock(forward->trace);
@@ -445,21 +464,43 @@ static enum status leave_layer(struct forward *forward, size_t layer, struct err
     return STATUS_OK;
 }
 
-static enum status run_layers(struct forward *forward, const struct forward_batch *batch,
+/* The block before the first one at or behind a row: next_block goes on from there. */
+static struct block block_before(const struct forward_batch *batch, size_t row) {
+    struct block block = {.first = row};
+    while (block.narrow_first < batch->logit_row_count && batch->logit_rows[block.narrow_first] < row)
+        block.narrow_first++;
+    return block;
+}
+
+/* Notes where the batch goes on, behind a block; true: it pauses there. */
+static bool pauses(const struct forward_batch *batch, size_t layer, const struct block *block) {
+    if (batch->pauses == NULL || !batch->pauses(batch->pauses_context)) return false;
+    size_t next = block->first + block->batch.row_count;
+    bool over = next == batch->row_count;
+    *batch->cursor = (struct forward_cursor){.layer = layer + over, .row_first = over ? 0 : next};
+    return true;
+}
+
+static enum status run_layers(struct forward *forward, const struct forward_batch *batch, bool *paused,
                               struct error *error) {
+    static const struct forward_cursor begin;
+    const struct forward_cursor from = batch->cursor != NULL ? *batch->cursor : begin;
     size_t layer_count = forward->model->config.layer_count;
     bool all_wanted = batch->logit_row_count == batch->row_count;
-    uint64_t done = 0, total = (uint64_t)batch->row_count * layer_count;
-    for (size_t layer = 0; layer < layer_count; layer++) {
-        struct block block = {.count = 0};
+    uint64_t done = (uint64_t)batch->row_count * from.layer + from.row_first,
+             total = (uint64_t)batch->row_count * layer_count;
+    for (size_t layer = from.layer; layer < layer_count; layer++) {
+        struct block block = block_before(batch, layer == from.layer ? from.row_first : 0);
         TRY(weight_stream_need(forward->model->stream, layer, error));
         while (next_block(forward, batch, &block)) {
             if (layer == 0) embed(forward, &block.batch, block.first);
             TRY(run_block(forward, &block, layer, all_wanted, error));
             done += block.batch.row_count;
-            if (batch->progress != NULL && done < total &&
-                batch->progress(batch->progress_context, done, total))
+            if (done == total) break;
+            if (batch->progress != NULL && batch->progress(batch->progress_context, done, total))
                 return error_set(error, STATUS_INTERRUPTED, "interrupted");
+            *paused = pauses(batch, layer, &block);
+            if (*paused) return STATUS_OK;
         }
         if (forward->model->stream != NULL) TRY(leave_layer(forward, layer, error));
     }
@@ -468,16 +509,17 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
 
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) {
+    bool paused = false;
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
     uint64_t began = trace_clock(forward->trace);
-    enum status status = run_layers(forward, batch, error);
+    enum status status = run_layers(forward, batch, &paused, error);
     attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
-    if (status == STATUS_OK && batch->logit_row_count > 0)
-        project_logits(forward, all_wanted ? forward->hidden : forward->narrow.hidden,
+    if (status == STATUS_OK && batch->logit_row_count > 0 && !paused)
+        project_logits(forward, all_wanted ? hidden_of(forward, batch, 0) : forward->narrow.hidden,
                        batch->logit_row_count);
     /* Also after a failure: launched operations may still read the caller's arrays. */
     enum status finished = forward->model->device->operations->stream_synchronize(
@@ -487,9 +529,28 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
     if (status == STATUS_OK) status = finished;
     if (status == STATUS_OK) status = weight_stream_end_pass(forward->model->stream, error);
     if (status != STATUS_OK) return status;
-    if (batch->keep_rows) forward->kept_row_count = batch->row_count;
-    if (logits != NULL) *logits = forward->logits.host;
+    if (batch->keep_rows && !paused) forward->kept_row_count = batch->row_count;
+    if (logits != NULL) *logits = paused ? NULL : forward->logits.host;
     return STATUS_OK;
+}
+
+enum status forward_save_rows(struct forward *forward, size_t row_count, float *rows, struct error *error) {
+    const struct device_operations *operations = forward->model->device->operations;
+    ASSERT(row_count <= forward->row_capacity);
+    operations->copy(forward->stream, rows, forward->hidden,
+                     row_count * forward->model->config.hidden_size * sizeof *rows);
+    return operations->stream_synchronize(forward->stream, error);
+}
+
+enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch,
+                                 const float *rows, struct error *error) {
+    const struct device_operations *operations = forward->model->device->operations;
+    struct block block = {.count = 0};
+    TRY(batch_check(forward, batch, error));
+    operations->copy(forward->stream, forward->hidden, rows,
+                     batch->row_count * forward->model->config.hidden_size * sizeof *rows);
+    while (next_block(forward, batch, &block)) make_angles(forward, &block.batch, block.first);
+    return operations->stream_synchronize(forward->stream, error);
 }
 
 enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,

@@ -59,17 +59,17 @@ struct forward {
     struct attention *attention;         /* borrowed */
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
-    size_t row_capacity, block_capacity, logit_row_capacity;
+    size_t row_capacity, block_capacity, logit_row_capacity, beside_capacity;
     size_t kept_row_count; /* rows of hidden that forward_logits may use; 0: none */
     void *memory;          /* owned device memory of everything but logits */
     size_t memory_bytes;
-    float *hidden;             /* [row_capacity][hidden_size], the residual stream */
+    float *hidden;             /* [row_capacity + beside_capacity][hidden_size], the residual stream */
     float *normed;             /* [block_capacity][hidden_size] */
     float *q;                  /* [block_capacity][head_count][k_dimension] */
     float *k, *v;              /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
     float *attended;           /* [block_capacity][head_count][v_dimension] */
     float *gate, *up;          /* [block_capacity][ffn_size]; gate only for gated families */
-    float *angles;             /* [row_capacity][rope_dimension] cosine, sine pairs */
+    float *angles;             /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
     struct attend_item *items; /* owned, [block_capacity]: the block's, with this layer's views */
     struct narrow_rows narrow;
     struct next_rows next;

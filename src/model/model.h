@@ -98,8 +98,9 @@ struct forward_options {
     /* Sequences may keep the inputs of their layers, and K and V are computed from them (attention/rebuild.h). */
     bool rebuilds;
     struct trace *trace; /* borrowed; records steps, layers and their phases (platform/trace.h); NULL: none */
-    /* A batch has up to row_capacity rows; up to block_capacity of them go through a layer at a time. */
-    size_t row_capacity, block_capacity, logit_row_capacity;
+    /* A batch has up to row_capacity rows; up to block_capacity of them go through a layer at a time.  Batches of up to
+     * beside_capacity rows may run while another one has paused. */
+    size_t row_capacity, block_capacity, logit_row_capacity, beside_capacity;
 };
 /* Allocates the buffers of a forward pass once.  Only the residual stream and the rope angles have row_capacity rows;
  * their memory becomes resident as it is used. */
@@ -111,6 +112,11 @@ void forward_destroy(struct forward *forward);
  * layers.  true: the run ends with STATUS_INTERRUPTED.  Rows it stored do not count, since the engine has not raised
  * the sequences' lengths. */
 typedef bool forward_progress(void *context, uint64_t done, uint64_t total);
+
+/* Where a batch has paused: the next block's layer and first row. */
+struct forward_cursor {
+    size_t layer, row_first;
+};
 
 struct forward_batch {
     const int32_t *tokens;     /* [row_count] */
@@ -131,6 +137,13 @@ struct forward_batch {
     const struct select_rule *const *rules;
     forward_progress *progress; /* may be NULL */
     void *progress_context;
+    /* Asked after each block of each layer but the last one.  true: the run ends with STATUS_OK and *logits NULL, and
+     * the same batch goes on with the cursor as it was left; zeros begin.  NULL: no pause.  Until it is over, only
+     * batches `beside` it may run, unless its rows are saved. */
+    bool (*pauses)(void *context);
+    void *pauses_context;
+    struct forward_cursor *cursor;
+    bool beside;
 };
 
 /* For tests: the observer sees the residual stream after every layer, block by block. */
@@ -166,6 +179,12 @@ void forward_set_replay(struct forward *forward, const struct forward_replay *re
  * next call. */
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
+/* The residual stream of a paused batch, [row_count][hidden_size] in host memory, so that another one may run; and back
+ * for the run that goes on. */
+enum status forward_save_rows(struct forward *forward, size_t row_count, float *rows, struct error *error)
+    STATUS_CHECKED;
+enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch,
+                                 const float *rows, struct error *error) STATUS_CHECKED;
 /* After a forward_run with keep_rows: computes the logits of other rows of that batch, at most logit_row_capacity. */
 enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
                            const float **logits, struct error *error) STATUS_CHECKED;

@@ -96,6 +96,7 @@ void resident_leave(struct service *service, struct job *job) {
     answer->sequence = NULL;
     if (sequence == NULL) return;
     uint64_t length = sequence_length(sequence);
+    sequence_truncate(sequence, length); /* a segment that has paused is not complete */
     if (length == 0 || length != answer->stored.count || job->prompt_log_probabilities ||
         service->resident_count == ENGINE_SEQUENCES_MAX) {
         sequence_destroy(sequence);

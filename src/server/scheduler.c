@@ -97,6 +97,7 @@ static void admit(struct service *service, struct job *job) {
     service->running[service->running_count++] = job;
     pthread_mutex_unlock(&service->mutex);
     if (status == STATUS_OK) status = job_attach(job, service, &error);
+    job->progress_done = job->answer.stored.count;
     if (job->was_admitted) {
         if (status != STATUS_OK) fail(service, job, &error);
         return;
@@ -150,6 +151,9 @@ static void preempt(struct service *service) {
 }
 
 /* ---- steps ---- */
+
+/* Of several slices: one alone may be of few tokens. */
+static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
 
 /* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored. */
 static size_t find_steppers(struct service *service, struct job **steppers) {
@@ -205,7 +209,7 @@ static void step(struct service *service) {
     }
     service->statistics.steps++;
     service->statistics.decode_seconds += seconds;
-    service->statistics.decode_rate = (double)count / seconds;
+    note_rate(&service->statistics.decode_rate, (double)count / seconds);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
         take_step(service, steppers[i], logits + i * service->vocabulary_size);
@@ -242,11 +246,13 @@ static bool is_cancelled(struct service *service, struct job *job) {
 
 static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     const struct slice *slice = context;
-    const struct service_listener *listener = &slice->job->listener;
+    struct job *job = slice->job;
+    const struct service_listener *listener = &job->listener;
     (void)total;
-    if (listener->progress != NULL && slice->job->answer.tokens.count == 0)
-        listener->progress(listener->context, slice->first + (size_t)done, slice->job->prompt_count);
-    return is_cancelled(slice->service, slice->job);
+    job->progress_done = slice->first + (size_t)done;
+    if (listener->progress != NULL && job->answer.tokens.count == 0)
+        listener->progress(listener->context, job->progress_done, job->prompt_count);
+    return is_cancelled(slice->service, job);
 }
 
 /* The slice's time is over, and somebody else wants to compute. */
@@ -258,6 +264,19 @@ static bool slice_pauses(void *context) {
     bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
     pthread_mutex_unlock(&service->mutex);
     return waits;
+}
+
+/* Rows a layer at a time such that a slice has several places to pause at, by the rate of late; 0: nobody waits. */
+static size_t slice_block_size(struct service *service) {
+    enum { PAUSES = 4, ROWS_MIN = 32 };
+    if (service->running_count < 2) return 0;
+    double rate = service->statistics.prefill_rate; /* tokens through all layers */
+    if (rate <= 0) return ROWS_MIN;
+    double layers = (double)engine_config(service->engine)->layer_count;
+    double rows = rate * layers * service->options.slice_ms * 1e-3 / PAUSES;
+    size_t size = ROWS_MIN;
+    while ((double)(2 * size) <= rows) size *= 2;
+    return size;
 }
 
 /* The logits behind token `index` of the run: the log-probability of the token that follows it. */
@@ -323,7 +342,7 @@ static void take_prompt(struct service *service, struct job *job, const float *l
 static void prefill_slice(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
-    size_t first = job->answer.stored.count, last = run_end(job, first);
+    size_t first = job->answer.stored.count, last = run_end(job, first), before = job->progress_done;
     struct slice slice = {
         .service = service, .job = job, .first = first, .deadline = began + service->options.slice_ms * 1e-3};
     const struct prefill_request request = {.tokens = job->tokens.ids + first,
@@ -332,17 +351,18 @@ static void prefill_slice(struct service *service, struct job *job) {
                                             .progress_context = &slice,
                                             .pauses = slice_pauses,
                                             .pauses_context = &slice,
+                                            .block_size = slice_block_size(service),
                                             .each = job->prompt_log_probabilities ? slice_each : NULL,
                                             .each_context = &slice,
                                             .selects = job_origin(job, first) == ORIGIN_SELECTS};
     const float *logits = NULL;
     enum status status = engine_prefill(service->engine, job->answer.sequence, &request, &logits, &error);
     double seconds = clock_seconds() - began;
-    size_t computed = (size_t)sequence_length(job->answer.sequence) - first;
     account_charge(service, job, seconds);
     service->statistics.slices++;
     service->statistics.prefill_seconds += seconds;
-    if (computed > 0) service->statistics.prefill_rate = (double)computed / seconds;
+    if (job->progress_done > before)
+        note_rate(&service->statistics.prefill_rate, (double)(job->progress_done - before) / seconds);
     struct error unnoted = {.status = STATUS_OK};
     if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
         status = unnoted.status;

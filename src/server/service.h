@@ -141,7 +141,8 @@ struct service_listener {
     void *context;
     /* The request has a slot. */
     void (*admitted)(void *context, const struct service_admission *admission);
-    /* Tokens of the prompt whose KV exists.  The first call has done == reused tokens. */
+    /* Tokens of the prompt that are computed; a part of a segment counts as so many tokens.  The first call has done ==
+     * reused tokens.  Steps back only when something has to be computed again (preemption, damage). */
     void (*progress)(void *context, size_t done, size_t total);
     /* With prompt_log_probabilities. */
     void (*prompt_token)(void *context, const struct service_prompt_token *token);

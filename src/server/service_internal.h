@@ -47,7 +47,7 @@ struct job {
     /* While it runs. */
     struct answer answer;
     bool paused, was_admitted;
-    size_t reused;
+    size_t reused, progress_done;
     struct token_list
         history; /* enum token_origin of tokens that were stored before a preemption or damage */
     char *text;  /* owned: whole characters not yet handed out */
