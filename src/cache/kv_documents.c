@@ -59,6 +59,24 @@ enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t t
     return STATUS_OK;
 }
 
+uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t *tokens) {
+    const struct sequence_pages *pages = sequence->pages;
+    if (pages == NULL || pages->source_count == 0) return 0;
+    const struct document *document = pages->sources[pages->source_count - 1].document;
+    if (pages->writes) return pages->saved && pages->failed == STATUS_OK ? document_id(document) : 0;
+    if (document_token_count(document) < sequence->length) return 0;
+    const bool same =
+        memcmp(document_tokens(document), tokens, (size_t)sequence->length * sizeof *tokens) == 0;
+    return same ? document_id(document) : 0;
+}
+
+bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id) {
+    const struct sequence_pages *pages = sequence->pages;
+    for (size_t i = 0; pages != NULL && i < pages->source_count; i++)
+        if (document_id(pages->sources[i].document) == id) return true;
+    return false;
+}
+
 static enum status spill_sequence(struct kv_sequence *sequence, struct error *error) {
     TRY(create_document(sequence, sequence->column_capacity * KV_CHUNK_TOKENS, error));
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)

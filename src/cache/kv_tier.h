@@ -169,6 +169,10 @@ enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t tok
 struct inputs;
 void kv_sequence_set_inputs(struct kv_sequence *sequence, struct inputs *inputs);
 struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence);
+/* The document that it writes to, or else one that has all of its tokens, tokens[length]; 0: none. */
+uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t *tokens);
+/* Whether it has that document open. */
+bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id);
 /* An empty sequence again, without documents. */
 void kv_sequence_close_documents(struct kv_sequence *sequence);
 /* A new document that the sequence's KV will be saved in (kv_sequence_commit). */

@@ -167,10 +167,10 @@ static bool same_key_index(const struct store_layout *a, const struct store_layo
 
 /* The prompt uses all of it, so it continues where the document ends.  Otherwise it is only read; *full->message says
  * so if the disk lacks space for a copy. */
-static enum status open_match(struct documents *documents, const struct store_match *match,
-                              uint64_t token_capacity, struct document **document, bool *writable,
-                              struct error *full, struct error *error) {
-    const struct kv_backing *backing = &documents->backing;
+static enum status open_match(struct documents *documents, const struct kv_backing *backing,
+                              const struct store_match *match, uint64_t token_capacity,
+                              struct document **document, bool *writable, struct error *full,
+                              struct error *error) {
     *writable = match->prefix_tokens == match->token_count &&
                 same_key_index(&match->layout, &backing->layout) && !documents->is_read_only;
     if (*writable) {
@@ -207,10 +207,9 @@ static struct store_layout rows_layout(const struct documents *documents) {
 
 /* A longer prefix than match has, in a document with pages as in layout.  Its key index is of that kind, or is
  * rebuilt from the stored keys. */
-static enum status find_longer(struct documents *documents, const struct store_layout *layout,
-                               const int32_t *tokens, uint64_t token_count, struct store_match *match,
-                               struct error *error) {
-    const struct store_model *model = &documents->backing.model;
+static enum status find_longer(struct documents *documents, const struct store_model *model,
+                               const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                               struct store_match *match, struct error *error) {
     struct store_match same, other;
     if (match->prefix_tokens == token_count) return STATUS_OK;
     TRY(store_find(documents->store, model, layout, tokens, token_count, &same, error));
@@ -223,19 +222,18 @@ static enum status find_longer(struct documents *documents, const struct store_l
 
 /* The longest prefix that can be used.  The key index of rounded pages was built from exact keys and cannot be
  * rebuilt. */
-static enum status find(struct documents *documents, const int32_t *tokens, uint64_t token_count,
-                        struct store_match *match, struct error *error) {
-    const struct kv_backing *backing = &documents->backing;
+static enum status find(struct documents *documents, const struct kv_backing *backing, const int32_t *tokens,
+                        uint64_t token_count, struct store_match *match, struct error *error) {
     if (backing->layout.tail_bytes == 0) {
         *match = (struct store_match){0};
-        TRY(find_longer(documents, &backing->layout, tokens, token_count, match, error));
+        TRY(find_longer(documents, &backing->model, &backing->layout, tokens, token_count, match, error));
     } else {
         TRY((documents->fixes_fractions ? store_find_same : store_find)(
             documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
     }
     if (documents->takes_rows) {
         const struct store_layout rows = rows_layout(documents);
-        TRY(find_longer(documents, &rows, tokens, token_count, match, error));
+        TRY(find_longer(documents, &backing->model, &rows, tokens, token_count, match, error));
     }
     keep_exact(match);
     return STATUS_OK;
@@ -255,14 +253,15 @@ static void only_read(struct documents *documents, struct kv_sequence *sequence,
 
 /* outcome->reused stays 0 if it fails, and if the document has grown since it was found (another process continued
  * it): it must then be evaluated anew. */
-static enum status use(struct documents *documents, struct kv_sequence *sequence,
-                       const struct store_match *match, const struct documents_prompt *prompt,
-                       struct documents_outcome *outcome, struct error *error) {
+static enum status use(struct documents *documents, const struct kv_backing *backing,
+                       struct kv_sequence *sequence, const struct store_match *match,
+                       const struct documents_prompt *prompt, struct documents_outcome *outcome,
+                       struct error *error) {
     const uint64_t whole = prompt->token_count + 1; /* tokens of the prompt */
     struct document *document;
     bool writable;
     struct error full = {.message = ""};
-    TRY(open_match(documents, match, prompt->token_capacity, &document, &writable, &full, error));
+    TRY(open_match(documents, backing, match, prompt->token_capacity, &document, &writable, &full, error));
     if (document_token_count(document) != match->token_count) {
         document_close(document);
         return STATUS_OK;
@@ -274,8 +273,8 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
                   &outcome->notice);
         return STATUS_OK;
     }
-    bool departs = match->prefix_tokens < match->token_count ||
-                   !same_key_index(&match->layout, &documents->backing.layout);
+    bool departs =
+        match->prefix_tokens < match->token_count || !same_key_index(&match->layout, &backing->layout);
     if (writable || !departs || match->prefix_tokens / COPIES_MAX > whole - match->prefix_tokens)
         return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, prompt->token_capacity, error);
@@ -289,34 +288,58 @@ static enum status use(struct documents *documents, struct kv_sequence *sequence
 }
 
 /* A new document, with the fractions that were chosen for the first one. */
-static enum status create(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
-                          uint64_t token_capacity, struct error *error) {
-    struct kv_backing *backing = &documents->backing;
-    struct page_fractions *fractions = &backing->layout.fractions;
+static enum status create(struct documents *documents, struct kv_backing *backing,
+                          struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
+                          struct error *error) {
+    struct page_fractions *fractions = &documents->backing.layout.fractions;
     if (documents->choose != NULL)
-        documents->choose(documents->choose_context, documents->store, &backing->layout, sequence,
+        documents->choose(documents->choose_context, documents->store, &documents->backing.layout, sequence,
                           token_count, token_capacity, fractions);
     documents->choose = NULL;
+    backing->layout.fractions = *fractions;
     kv_sequence_set_backing(sequence, backing);
     if (fractions->layer_count > 0) TRY(kv_sequence_set_fractions(sequence, fractions, error));
     if (documents->is_read_only) return error_set(error, STATUS_FULL, "%s", documents->unwritable.message);
     return kv_sequence_create_document(sequence, token_capacity, error);
 }
 
+/* An owner's documents are those of a model of its own: nobody else's search matches them. */
+static void fingerprint_of_owner(const struct documents *documents, const char *owner,
+                                 uint8_t fingerprint[STORE_FINGERPRINT_BYTES]) {
+    memcpy(fingerprint, documents->backing.model.fingerprint, STORE_FINGERPRINT_BYTES);
+    if (owner != NULL && owner[0] != '\0') store_fingerprint_add(fingerprint, owner, strlen(owner));
+}
+
+static struct kv_backing backing_of(const struct documents *documents,
+                                    const struct documents_prompt *prompt) {
+    struct kv_backing backing = documents->backing;
+    fingerprint_of_owner(documents, prompt->owner, backing.model.fingerprint);
+    if (prompt->name != NULL) backing.name = prompt->name;
+    return backing;
+}
+
+bool documents_belongs(const struct documents *documents, const char *owner,
+                       const struct document_info *info) {
+    uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
+    fingerprint_of_owner(documents, owner, fingerprint);
+    return memcmp(fingerprint, info->fingerprint, sizeof fingerprint) == 0;
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) {
     struct error *notice = &outcome->notice;
+    struct kv_backing backing = backing_of(documents, prompt);
     outcome->reused = 0;
     notice->message[0] = '\0';
-    kv_sequence_set_backing(sequence, &documents->backing);
+    kv_sequence_set_backing(sequence, &backing);
     size_t refusals = 0;
     for (; refusals < REFUSALS_MAX && !documents->ignores; refusals++) {
         struct store_match match;
-        enum status status = find(documents, prompt->tokens, prompt->token_count, &match, error);
+        enum status status = find(documents, &backing, prompt->tokens, prompt->token_count, &match, error);
         if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
-            status = use(documents, sequence, &match, prompt, outcome, error);
+            status = use(documents, &backing, sequence, &match, prompt, outcome, error);
         else if (status == STATUS_DOCUMENT) /* the catalog */
             return status;
         if (status == STATUS_OK && outcome->reused > 0) return STATUS_OK;
@@ -330,7 +353,8 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
         return error_set(error, STATUS_IO,
                          "%s; and of what is saved there nothing begins like the prompt, by the same model",
                          documents->unwritable.message);
-    enum status status = create(documents, sequence, prompt->token_count, prompt->token_capacity, error);
+    enum status status =
+        create(documents, &backing, sequence, prompt->token_count, prompt->token_capacity, error);
     if (status != STATUS_FULL && status != STATUS_IO) return status;
     /* An answer is worth more than a saved document: RAM may hold all of it. */
     const struct error damage = *notice;
@@ -367,5 +391,6 @@ enum status documents_attach_nameless(struct documents *documents, struct kv_seq
                                       uint64_t token_capacity, struct error *error) {
     if (documents->is_read_only) /* on purpose, to go to the disk */
         return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
-    return create(documents, sequence, token_capacity, token_capacity, error);
+    struct kv_backing backing = documents->backing;
+    return create(documents, &backing, sequence, token_capacity, token_capacity, error);
 }

@@ -64,6 +64,8 @@ struct documents_prompt {
     const int32_t *tokens; /* [token_count]: those whose KV may be taken */
     uint64_t token_count;
     uint64_t token_capacity; /* of a new document */
+    const char *owner;       /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
+    const char *name;        /* of a new document; NULL: the plan's.  Lives as long as the sequence. */
 };
 struct documents_outcome {
     uint64_t reused;     /* tokens whose KV the sequence now has */
@@ -75,6 +77,8 @@ struct documents_outcome {
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) STATUS_CHECKED;
+/* Whether a document of the store is this model's and this owner's. */
+bool documents_belongs(const struct documents *documents, const char *owner, const struct document_info *info);
 /* For a sequence whose KV is not computed from tokens.  It may spill to disk, and no search finds it.  STATUS_IO: the
  * folder is read-only. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

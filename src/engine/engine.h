@@ -36,6 +36,8 @@ struct engine_options {
 enum status engine_create(struct engine **engine, struct model *model, const struct plan *plan,
                           const struct engine_options *options, struct error *error) STATUS_CHECKED;
 void engine_destroy(struct engine *engine);
+enum { ENGINE_OWNER_MAX = 128 }; /* bytes of an owner, with the zero */
+
 /* A problem in the folder of saved documents that was not repaired, as a line for the user; NULL: none. */
 const char *engine_documents_warning(const struct engine *engine);
 
@@ -88,6 +90,9 @@ struct prefill_request {
     /* For evaluation: every token attends as in an engine_step of its own, by the sequence's selection. */
     bool selects;
 };
+/* Before the first tokens: whose saved documents the sequence finds and adds to, and a new one's name.  Both are
+ * copied; NULL or "": the documents that have no owner, the plan's name. */
+void sequence_set_owner(struct sequence *sequence, const char *owner, const char *name);
 /* Takes the KV of the longest saved prefix of the tokens for an empty sequence, whose length it then is.  The first
  * prefill does so by itself, but for one token: this is for callers that want to know before, or that have tokens from
  * steps, too.  Nothing where nothing is saved. */
@@ -159,6 +164,21 @@ enum status sequence_save(struct sequence *sequence, struct error *error) STATUS
 /* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
+/* The saved document that has all of the sequence's tokens, or will have them once they are durable; 0: none. */
+uint64_t sequence_document(const struct sequence *sequence);
+bool sequence_uses_document(const struct sequence *sequence, uint64_t id);
+/* The saved documents of this model and owner, damaged ones too; nothing where nothing is saved.  Texts are good during
+ * the call. */
+struct document_info;
+enum status engine_list_documents(struct engine *engine, const char *owner,
+                                  void (*see)(void *context, const struct document_info *info), void *context,
+                                  struct error *error) STATUS_CHECKED;
+/* STATUS_DOCUMENT: the owner has none of that id.  STATUS_FULL: a sequence uses it. */
+enum status engine_remove_document(struct engine *engine, const char *owner, uint64_t id,
+                                   struct error *error) STATUS_CHECKED;
+/* Its tokens, newly allocated.  STATUS_DOCUMENT: the owner has none of that id, or it is damaged. */
+enum status engine_document_tokens(struct engine *engine, const char *owner, uint64_t id, int32_t **tokens,
+                                   uint64_t *count, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */

@@ -38,6 +38,7 @@ struct sequence {
     struct paused_segment paused;
     uint64_t selected;              /* tokens of the first prefill that selected */
     struct documents_outcome saved; /* what the first prefill found */
+    char owner[ENGINE_OWNER_MAX], document_name[STORE_TEXT_MAX]; /* sequence_set_owner */
 };
 
 struct engine {

@@ -26,7 +26,11 @@ enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, si
     if (engine->documents == NULL || sequence->attached) return STATUS_OK;
     sequence->attached = sequence->suffix_follows = true;
     const struct documents_prompt prompt = {
-        .tokens = tokens, .token_count = token_count, .token_capacity = engine->context_size};
+        .tokens = tokens,
+        .token_count = token_count,
+        .token_capacity = engine->context_size,
+        .owner = sequence->owner,
+        .name = sequence->document_name[0] != '\0' ? sequence->document_name : NULL};
     TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
     sequence_note_tokens(sequence, 0, tokens, (size_t)sequence->saved.reused);
     TRY(engine_attach_inputs(engine, sequence, tokens, error));

@@ -266,6 +266,8 @@ static void on_done(void *context, const struct service_done *done) {
     choice->stop_index = done->stop_index;
     choice->figures = done->figures;
     choice->document = done->document;
+    const char *notice = done->error.message[0] != '\0' ? done->error.message : done->notice;
+    snprintf(choice->notice, sizeof choice->notice, "%s", notice);
     pthread_mutex_lock(&ask->mutex);
     choice->has_ended = true;
     const bool was_left = ask->has_left;

@@ -58,6 +58,7 @@ struct ask_choice {
     size_t stop_index;
     struct service_figures figures;
     uint64_t document;
+    char notice[400]; /* why nothing was saved or reused; "": no notice */
 };
 
 /* Any may be NULL but end. */

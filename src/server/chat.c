@@ -5,6 +5,7 @@
 
 #include "server/ask.h"
 #include "server/conversation.h"
+#include "server/document_text.h"
 #include "server/fields.h"
 #include "server/json_text.h"
 #include "server/log_probabilities.h"
@@ -129,8 +130,10 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     const struct server_model *model = &ask->server->model;
     struct conversation conversation = {0};
     struct token_list prompt = {0};
-    bool read = read_options(ask, error) && read_messages(&conversation, ask->body, error) &&
-                read_tools(&conversation, ask->body, &ask->parses_tools, error);
+    bool read =
+        read_options(ask, error) && read_messages(&conversation, ask->body, error) &&
+        read_tools(&conversation, ask->body, &ask->parses_tools, error) &&
+        document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
     /* Open WebUI's requests for titles, tags and searches. */
     ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
     read = read && conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);

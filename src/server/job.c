@@ -174,6 +174,7 @@ enum status job_attach(struct job *job, struct service *service, struct error *e
     answer->stored.count = answer->origins.count = 0;
     if (job->prompt_log_probabilities) return STATUS_OK;
     size_t count = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    sequence_set_owner(answer->sequence, job->owner, job->document_name);
     flush_relatives(service, job);
     TRY(sequence_attach(answer->sequence, job->tokens.ids, count, error));
     for (size_t i = 0; i < sequence_length(answer->sequence); i++)
@@ -257,6 +258,7 @@ void job_done(struct job *job, struct service *service, enum stop_reason reason,
     if (job->answer.sequence != NULL)
         snprintf(notice.message, sizeof notice.message, "%s", sequence_notice(job->answer.sequence));
     done.notice = notice.message;
+    if (job->answer.sequence != NULL) done.document = sequence_document(job->answer.sequence);
     resident_leave(service, job);
     service->statistics.done[reason]++;
     if (job->listener.done != NULL) job->listener.done(job->listener.context, &done);

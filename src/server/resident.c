@@ -72,6 +72,14 @@ static void take_over(struct service *service, struct job *job, size_t index, si
     remove_at(service, index);
 }
 
+void resident_forget_document(struct service *service, const char *owner, uint64_t document) {
+    for (size_t i = service->resident_count; i > 0; i--) {
+        const struct resident *resident = &service->residents[i - 1];
+        if (resident->ticket != 0 || strcmp(resident->owner, owner) != 0) continue;
+        if (sequence_uses_document(resident->sequence, document)) drop(service, i - 1);
+    }
+}
+
 enum status resident_take(struct service *service, struct job *job, struct error *error) {
     size_t best = SIZE_MAX, most = 0;
     for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {

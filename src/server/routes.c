@@ -30,6 +30,10 @@ static const struct route table[] = {
     {HTTP_POST, "/tokenize", tokenize_route, false},
     {HTTP_POST, "/detokenize", detokenize_route, false},
     {HTTP_GET, "/tokenizer_info", tokenizer_info_route, false},
+    {HTTP_POST, "/v1/loam/documents", document_upload_route, false},
+    {HTTP_GET, "/v1/loam/documents", document_list_route, false},
+    {HTTP_GET, "/v1/loam/documents/", document_show_route, false},
+    {HTTP_DELETE, "/v1/loam/documents/", document_remove_route, false},
     {HTTP_POST, "/v1/embeddings", embeddings_route, false},
 };
 

@@ -329,8 +329,9 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     job->decode_since = clock_seconds();
     job->state = JOB_DECODE;
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (job->generation.token_max == 0) {
-        job_end_running(service, job, STOP_LENGTH, NULL);
+    if (job->generation.token_max == 0) {     /* all that is wanted is that it is saved */
+        const bool durable = sequence_flush(job->answer.sequence, &error) == STATUS_OK;
+        job_end_running(service, job, STOP_LENGTH, durable ? NULL : &error);
         return;
     }
     if (job_take(job, service, logits, &error) != STATUS_OK)
@@ -377,22 +378,26 @@ static void prefill_slice(struct service *service, struct job *job) {
 
 /* ---- the turn ---- */
 
-static void answer_callers(struct service *service) {
+static void call_with_live(struct service *service, const struct service_caller *caller) {
     struct service_live live[2 * ENGINE_SEQUENCES_MAX];
     size_t count = 0;
-    pthread_mutex_lock(&service->mutex);
-    struct service_caller *callers = service->callers;
-    service->callers = NULL;
-    pthread_mutex_unlock(&service->mutex);
-    if (callers == NULL) return;
     for (size_t i = 0; i < service->running_count; i++)
         live[count++] = (struct service_live){service->running[i]->ticket, service->running[i]->owner,
                                               service->running[i]->answer.sequence};
     for (size_t i = 0; i < service->resident_count; i++)
         live[count++] = (struct service_live){0, service->residents[i].owner, service->residents[i].sequence};
+    caller->function(caller->context, service->engine, live, count);
+}
+
+static void answer_callers(struct service *service) {
+    pthread_mutex_lock(&service->mutex);
+    struct service_caller *callers = service->callers;
+    service->callers = NULL;
+    pthread_mutex_unlock(&service->mutex);
+    if (callers == NULL) return;
     for (struct service_caller *caller = callers; caller != NULL && service->engine != NULL;
          caller = caller->next)
-        caller->function(caller->context, service->engine, live, count);
+        call_with_live(service, caller);
     pthread_mutex_lock(&service->mutex);
     for (struct service_caller *caller = callers, *next; caller != NULL; caller = next) {
         next = caller->next;

@@ -24,6 +24,19 @@ static enum status check_options(const struct server_options *options, struct er
     return STATUS_OK;
 }
 
+/* A key's documents stay its own whatever other keys come and go, so they are marked with the key's checksum. */
+static enum status name_keys(struct server *server, struct error *error) {
+    const size_t count = server->options.key_count;
+    server->key_names = calloc(count + 1, sizeof *server->key_names);
+    if (server->key_names == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
+    for (size_t i = 0; i < count; i++) {
+        uint8_t sum[STORE_FINGERPRINT_BYTES] = {0};
+        store_fingerprint_add(sum, server->options.keys[i], strlen(server->options.keys[i]));
+        for (size_t b = 0; b < sizeof sum; b++) snprintf(server->key_names[i] + 2 * b, 3, "%02x", sum[b]);
+    }
+    return STATUS_OK;
+}
+
 enum status server_create(struct server **result, const struct server_options *options, struct error *error) {
     *result = NULL;
     TRY(check_options(options, error));
@@ -33,6 +46,7 @@ enum status server_create(struct server **result, const struct server_options *o
     server->started = time(NULL);
     atomic_store(&server->state, SERVER_LOADING);
     atomic_store(&server->next_id, clock_ns());
+    TRY(name_keys(server, error));
     if (options->host == NULL) return STATUS_OK;
     server->guard = (struct guard){.keys = options->keys,
                                    .key_count = options->key_count,
@@ -74,5 +88,6 @@ void server_destroy(struct server *server) {
         service_drain(server->model.service, 0);
         (void)service_wait(server->model.service, 60); /* asks that use the server */
     }
+    free(server->key_names);
     free(server);
 }

@@ -4,12 +4,14 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "cache/store/store.h"
 #include "server/exchange.h"
 #include "server/guard.h"
 #include "server/server.h"
 
 struct http;
 
+enum { SERVER_KEY_NAME_BYTES = 2 * STORE_FINGERPRINT_BYTES + 1 };
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
 struct server {
@@ -20,6 +22,8 @@ struct server {
     _Atomic uint64_t next_id;  /* of completions, tool calls ... */
     time_t started;
     struct http *http;
+    char (
+        *key_names)[SERVER_KEY_NAME_BYTES]; /* [key_count] owned: what the keys' documents are marked with */
 };
 
 /* A new "prefix-0123456789abcdef"; buffer has SERVER_ID_BYTES. */

@@ -14,7 +14,7 @@ const char *server_new_id(struct server *server, const char *prefix, char *buffe
 
 const char *server_owner(const struct server *server, uint32_t key, char *buffer) {
     if (key == 0 || server->options.shares_documents) return "";
-    snprintf(buffer, SERVICE_OWNER_MAX, "key %u", key);
+    snprintf(buffer, SERVICE_OWNER_MAX, "key %s", server->key_names[key - 1]);
     return buffer;
 }
 

@@ -231,6 +231,16 @@ typedef void service_function(void *context, struct engine *engine, const struct
 enum status service_call(struct service *service, service_function *function, void *context,
                          struct error *error) STATUS_CHECKED;
 
+/* The owner's saved documents, by the functions of engine.h, between two turns of the loop.  Removing lets go of the
+ * sequences in memory that have no request; a running request's is STATUS_FULL. */
+enum status service_list_documents(struct service *service, const char *owner,
+                                   void (*see)(void *context, const struct document_info *info),
+                                   void *context, struct error *error) STATUS_CHECKED;
+enum status service_remove_document(struct service *service, const char *owner, uint64_t id,
+                                    struct error *error) STATUS_CHECKED;
+enum status service_document_tokens(struct service *service, const char *owner, uint64_t id, int32_t **tokens,
+                                    uint64_t *count, struct error *error) STATUS_CHECKED;
+
 /* A copy that is at most one turn of the loop old. */
 struct service_statistics service_get_statistics(struct service *service);
 

@@ -6,6 +6,7 @@
  *   repair      preemption; what a failed step or slice asks for
  *   accounts    computing time by owner
  *   resident    sequences that stay in memory without a request
+ *   saved       saved documents, for other threads
  *
  * The mutex guards what other threads touch: the queue of new jobs, the flags of jobs, the copy of the statistics.
  * Everything else is the service's thread's.
@@ -165,5 +166,7 @@ void resident_leave(struct service *service, struct job *job);
 /* Destroys the one that was used longest ago; false: there is none. */
 bool resident_evict(struct service *service);
 void resident_clear(struct service *service);
+/* Destroys those of the owner that use this document. */
+void resident_forget_document(struct service *service, const char *owner, uint64_t document);
 
 #endif

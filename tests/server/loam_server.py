@@ -100,12 +100,13 @@ class Server:
                 received += part
             return received
 
-    def open(self, path, body):
+    def open(self, path, body, headers=None):
         """A connection whose request was sent and whose answer was not read."""
         text = json.dumps(body).encode()
         connection = socket.create_connection((self.host, self.port), timeout=TIMEOUT)
+        more = "".join("%s: %s\r\n" % pair for pair in (headers or {}).items()).encode()
         connection.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                           b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(text), text))
+                           b"Content-Length: %d\r\n%s\r\n%s" % (path.encode(), len(text), more, text))
         return connection
 
     def metrics(self):

@@ -1,0 +1,233 @@
+/* /v1/loam/documents: texts that are read once, by key. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/store/store.h"
+#include "server/ask.h"
+#include "server/document_text.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/routes.h"
+#include "server/sse.h"
+
+/* ---- uploading: a request for no tokens ---- */
+
+static json_t *uploaded_json(const struct ask *ask) {
+    const struct ask_choice *choice = &ask->choices[0];
+    json_t *object = json_object();
+    json_put_uint(object, "id", choice->document);
+    json_put(object, "object", json_string("loam.document"));
+    json_put(object, "name", json_text(ask->document_name, strlen(ask->document_name)));
+    json_put_uint(object, "token_count", choice->figures.prompt_tokens);
+    json_put_uint(object, "cached_tokens", choice->figures.reused_tokens);
+    json_put(object, "created", json_integer(ask->created));
+    return object;
+}
+
+static void upload_progress(struct ask *ask, size_t done, size_t total) {
+    json_t *object = json_object();
+    json_put(object, "object", json_string("loam.document.progress"));
+    json_put_uint(object, "processed", done);
+    json_put_uint(object, "total", total);
+    json_put_uint(object, "cached", ask->admission.reused_tokens);
+    (void)sse_send(ask->exchange, NULL, object);
+}
+
+static void upload_beat(struct ask *ask) {
+    upload_progress(ask, atomic_load(&ask->progress_done), atomic_load(&ask->progress_total));
+}
+
+static void upload_fail(struct ask *ask, const struct api_error *error) {
+    (void)sse_send(ask->exchange, NULL, api_error_json(error, false));
+}
+
+static void upload_end(struct ask *ask) {
+    const struct ask_choice *choice = &ask->choices[0];
+    if (choice->document == 0) {
+        struct api_error error;
+        api_error_set(&error, 507, NULL, "the document was read and not saved: %s",
+                      choice->notice[0] != '\0' ? choice->notice : "it is shorter than what is saved");
+        if (ask->options.streams)
+            upload_fail(ask, &error);
+        else
+            exchange_reply_error(ask->exchange, &error);
+        return;
+    }
+    if (!ask->options.streams) {
+        exchange_reply_json(ask->exchange, 200, uploaded_json(ask));
+        return;
+    }
+    (void)sse_send(ask->exchange, NULL, uploaded_json(ask));
+    sse_send_done(ask->exchange);
+}
+
+static const struct ask_family family = {
+    .progress = upload_progress, .end = upload_end, .fail = upload_fail, .beat = upload_beat};
+
+static bool read_name(struct ask *ask, struct api_error *error) {
+    const char *name = "document";
+    size_t length = strlen(name);
+    if (!field_text(ask->body, "name", sizeof ask->document_name - 1, &name, &length, error)) return false;
+    bool is_plain = length > 0 && strlen(name) == length;
+    for (size_t i = 0; i < length; i++)
+        is_plain = is_plain && (unsigned char)name[i] >= ' ' && name[i] != 0x7F;
+    if (!is_plain)
+        return api_error_set(error, 400, "name", "'name': expected text without control characters");
+    memcpy(ask->document_name, name, length + 1);
+    return true;
+}
+
+static bool read_conversation(const struct ask *ask, struct conversation *conversation,
+                              struct api_error *error) {
+    const char *text = NULL, *system = NULL;
+    size_t length = 0, system_length = 0;
+    if (!field_text(ask->body, "text", GUARD_BODY_BYTES_MAX, &text, &length, error) ||
+        !field_text(ask->body, "system", GUARD_BODY_BYTES_MAX, &system, &system_length, error))
+        return false;
+    while (length > 0 && text[length - 1] == '\n') length--; /* as the page sends it */
+    if (length == 0) return api_error_set(error, 400, "text", "'text': expected the document's text");
+    if (system != NULL && (!conversation_add(conversation, CHAT_SYSTEM, error) ||
+                           !conversation_append(conversation, system, system_length, error)))
+        return false;
+    return conversation_add(conversation, CHAT_USER, error) &&
+           conversation_append(conversation, text, length, error);
+}
+
+static bool read_upload(struct ask *ask, struct api_error *error) {
+    const struct server_model *model = &ask->server->model;
+    struct conversation conversation = {0};
+    struct token_list prompt = {0};
+    ask->options = (struct ask_options){
+        .is_greedy = true, .has_token_max = true, .choices = 1, .sampling = model->sampling};
+    if (model->documents == NULL)
+        return api_error_set(error, 400, NULL, "documents are saved with --kv-disk DIR alone");
+    const bool read = field_flag(ask->body, "stream", &ask->options.streams, error) &&
+                      read_name(ask, error) && read_conversation(ask, &conversation, error) &&
+                      conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
+                      ask_set_prompts(ask, &prompt, 1, error);
+    token_list_deinit(&prompt);
+    conversation_deinit(&conversation);
+    return read;
+}
+
+void document_upload_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = ask_create(server, exchange, body, &family, "doc-");
+    if (ask == NULL) return;
+    struct api_error error;
+    if (read_upload(ask, &error))
+        ask_submit(ask);
+    else
+        ask_refuse(ask, &error);
+}
+
+/* ---- what there is ---- */
+
+struct listing {
+    json_t *data;
+    uint64_t id; /* 0: all */
+};
+
+static void see(void *context, const struct document_info *info) {
+    const struct listing *listing = context;
+    if (listing->id != 0 && info->id != listing->id) return;
+    json_t *object = json_object();
+    json_put_uint(object, "id", info->id);
+    json_put(object, "object", json_string("loam.document"));
+    json_put(object, "name", json_text(info->name, strlen(info->name)));
+    json_put_uint(object, "token_count", info->token_count);
+    json_put_uint(object, "bytes", info->bytes);
+    json_put(object, "created", json_integer(info->created));
+    json_put(object, "used", json_integer(info->used));
+    json_put(object, "in_use", json_boolean(info->in_use));
+    json_put(object, "damaged",
+             info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
+    json_array_append_new(listing->data, object);
+}
+
+/* The id at the end of the path: decimal digits and nothing else; 0: it is none. */
+static uint64_t id_of_path(const struct exchange *exchange) {
+    const char *digits = strrchr(exchange_path(exchange), '/') + 1;
+    uint64_t id = 0;
+    const size_t length = strlen(digits);
+    if (length == 0 || length > 18 || digits[0] == '0') return 0;
+    for (size_t i = 0; i < length; i++) {
+        if (digits[i] < '0' || digits[i] > '9') return 0;
+        id = id * 10 + (uint64_t)(digits[i] - '0');
+    }
+    static const char folder[] = "/v1/loam/documents/";
+    return strncmp(exchange_path(exchange), folder, sizeof folder - 1) == 0 &&
+                   digits == exchange_path(exchange) + sizeof folder - 1
+               ? id
+               : 0;
+}
+
+static void reply_no_document(struct exchange *exchange) {
+    struct api_error error;
+    api_error_set(&error, 404, NULL, "there is no such document");
+    exchange_reply_error(exchange, &error);
+}
+
+static bool list(struct server *server, struct exchange *exchange, uint64_t id, json_t **data) {
+    char owner[SERVICE_OWNER_MAX];
+    struct listing listing = {.data = json_array(), .id = id};
+    struct error reason = {0};
+    *data = listing.data;
+    if (service_list_documents(server->model.service, server_owner(server, exchange_key(exchange), owner),
+                               see, &listing, &reason) == STATUS_OK)
+        return true;
+    struct api_error error;
+    api_error_from(&error, &reason);
+    exchange_reply_error(exchange, &error);
+    json_decref(listing.data);
+    return false;
+}
+
+void document_list_route(struct server *server, struct exchange *exchange) {
+    json_t *data;
+    if (!list(server, exchange, 0, &data)) return;
+    json_t *object = json_object();
+    json_put(object, "object", json_string("list"));
+    json_put(object, "data", data);
+    exchange_reply_json(exchange, 200, object);
+}
+
+void document_show_route(struct server *server, struct exchange *exchange) {
+    const uint64_t id = id_of_path(exchange);
+    json_t *data;
+    if (id == 0) {
+        reply_no_document(exchange);
+        return;
+    }
+    if (!list(server, exchange, id, &data)) return;
+    if (json_array_size(data) == 1)
+        exchange_reply_json(exchange, 200, json_incref(json_array_get(data, 0)));
+    else
+        reply_no_document(exchange);
+    json_decref(data);
+}
+
+void document_remove_route(struct server *server, struct exchange *exchange) {
+    char owner[SERVICE_OWNER_MAX];
+    const uint64_t id = id_of_path(exchange);
+    struct error reason = {0};
+    const enum status status =
+        id == 0 ? STATUS_DOCUMENT
+                : service_remove_document(server->model.service,
+                                          server_owner(server, exchange_key(exchange), owner), id, &reason);
+    if (status == STATUS_OK) {
+        json_t *object = json_object();
+        json_put_uint(object, "id", id);
+        json_put(object, "object", json_string("loam.document.deleted"));
+        json_put(object, "deleted", json_true());
+        exchange_reply_json(exchange, 200, object);
+    } else if (status == STATUS_DOCUMENT) {
+        reply_no_document(exchange);
+    } else {
+        struct api_error error;
+        api_error_from(&error, &reason);
+        if (status == STATUS_FULL) error.http_status = 409;
+        exchange_reply_error(exchange, &error);
+    }
+}

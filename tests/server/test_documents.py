@@ -1,0 +1,196 @@
+"""/v1/loam/documents, and what outlives a request: saved prefixes, conversations and cancelled prefills, by key."""
+import json
+import os
+import tempfile
+import unittest
+
+from loam_server import Server, main, wait_until
+
+PATH, CHAT = "/v1/loam/documents", "/v1/chat/completions"
+TEXT = "The gate of the garden is painted green. Nobody knows who painted it, and nobody asks.\n" * 30
+OTHER = "The mill by the river has a red door. The miller sleeps in the afternoon.\n" * 30
+KEYS = ("first-key", "second-key")
+
+
+class Documents(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.start()
+
+    @classmethod
+    def start(cls, keys=KEYS, *options):
+        cls.server = Server("-np", "2", "-c", "4096", "--chat-template", "llama2", "--segment", "512", "--kv-disk",
+                            os.path.join(cls.folder.name, "kv"), "--api-key", ",".join(keys), *options)
+
+    @classmethod
+    def restart(cls, **options):
+        assert cls.server.stop() == 0
+        cls.start(**options)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    def call(self, method, path, body=None, key=KEYS[0]):
+        return self.server.ask(method, path, body, {"Authorization": "Bearer " + key})
+
+    def upload(self, text=TEXT, key=KEYS[0], **fields):
+        reply = self.call("POST", PATH, {"text": text, "name": "garden.txt", **fields}, key)
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply
+
+    def ask(self, question, key=KEYS[0], messages=None, **fields):
+        messages = messages or [{"role": "user", "content": question}]
+        reply = self.call("POST", CHAT, {"messages": messages, "temperature": 0, "max_tokens": 6, **fields}, key)
+        self.assertEqual(reply.status, 200, reply.body)
+        body = reply.json
+        return (body["choices"][0]["message"]["content"], body["usage"]["prompt_tokens_details"]["cached_tokens"],
+                body["usage"]["prompt_tokens"])
+
+    def ids(self, key=KEYS[0]):
+        return [d["id"] for d in self.call("GET", PATH, key=key).json["data"]]
+
+    def test_uploaded_asked_listed_removed(self):
+        frames = self.upload(stream=True).frames
+        self.assertEqual(frames[-1], "[DONE]")
+        progress = [f for f in frames[:-2] if f["object"] == "loam.document.progress"]
+        self.assertEqual(progress[-1]["processed"], progress[-1]["total"])
+        made = frames[-2]
+        self.assertEqual((made["object"], made["name"]), ("loam.document", "garden.txt"))
+        self.assertGreater(made["token_count"], 600)
+
+        again = self.upload().json
+        self.assertEqual(again["id"], made["id"])
+        self.assertGreaterEqual(again["cached_tokens"], made["token_count"] - 64)
+
+        text = TEXT.rstrip("\n") + "\n\nWhich colour has the gate?"
+        named, cached, count = self.ask("Which colour has the gate?", documents=[made["id"]])
+        self.assertGreater(cached, count - 128)
+        self.assertEqual((named, count), (self.ask(text)[0], self.ask(text)[2]))
+
+        shown = self.call("GET", "%s/%d" % (PATH, made["id"])).json
+        self.assertEqual((shown["id"], shown["name"], shown["damaged"]), (made["id"], "garden.txt", None))
+        self.assertGreater(shown["bytes"], 0)
+        self.assertIn(made["id"], self.ids())
+
+        removed = self.call("DELETE", "%s/%d" % (PATH, made["id"]))
+        self.assertEqual((removed.status, removed.json["deleted"]), (200, True))
+        self.assertNotIn(made["id"], self.ids())
+        for method in ("GET", "DELETE"):
+            self.assertEqual(self.call(method, "%s/%d" % (PATH, made["id"])).status, 404)
+        reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [made["id"]]})
+        self.assertEqual(reply.status, 404, reply.body)
+
+    def test_a_document_survives_a_restart(self):
+        made = self.upload(OTHER).json
+        before = self.ask("Who sleeps?", documents=[made["id"]])
+        self.restart()
+        self.assertIn(made["id"], self.ids())
+        after = self.ask("Who sleeps?", documents=[made["id"]])
+        self.assertEqual(after[0], before[0])
+        self.assertGreater(after[1], after[2] - 128)
+
+    def test_a_conversation_survives_a_restart(self):
+        text = "A fox and a crow met on a field. The crow had a piece of cheese.\n" * 30
+        answer, _, count = self.ask(text)
+        self.restart()
+        talk = [{"role": "user", "content": text}, {"role": "assistant", "content": answer},
+                {"role": "user", "content": "What had the crow?"}]
+        _, cached, _ = self.ask("", messages=talk)
+        self.assertGreaterEqual(cached, count - 64)
+
+    def test_a_cancelled_prefill_is_not_read_again(self):
+        text = "One sheep, two sheep, three sheep went through the hedge. " * 200
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 4, "stream": True,
+                "return_progress": True}
+        connection = self.server.open(CHAT, body, {"Authorization": "Bearer " + KEYS[0]})
+        seen, processed = b"", 0
+        while processed < 1100:
+            part = connection.recv(65536)
+            self.assertNotEqual(part, b"", seen)
+            seen += part
+            for line in seen.split(b"\n"):
+                if line.startswith(b"data: {") and line.endswith(b"}") and b"prompt_progress" in line:
+                    processed = json.loads(line[6:])["prompt_progress"]["processed"]
+        connection.close()
+        self.assertTrue(wait_until(lambda: self.ask("x", max_tokens=1)[2] > 0))
+        _, cached, count = self.ask(text)
+        self.assertGreaterEqual(cached, 1024)
+        self.assertLess(cached, count)
+
+    def test_keys_stay_apart(self):
+        text = "The key to the cellar hangs behind the clock. Nobody winds the clock.\n" * 30
+        mine = self.upload(text).json
+        self.assertEqual(set(self.ids()) & set(self.ids(KEYS[1])), set())
+        for method in ("GET", "DELETE"):
+            self.assertEqual(self.call(method, "%s/%d" % (PATH, mine["id"]), key=KEYS[1]).status, 404)
+        reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [mine["id"]]},
+                          KEYS[1])
+        self.assertEqual(reply.status, 404)
+        self.assertEqual(self.upload(text, KEYS[1]).json["cached_tokens"], 0)
+        question = text.rstrip("\n") + "\n\nWhere is the key?"
+        self.assertGreater(self.ask(question)[1], 0)
+        self.assertIn(mine["id"], self.ids())
+        # Other keys come and go, in any order: a key's documents stay its own.
+        self.restart(keys=("a-third-key", KEYS[1], KEYS[0]))
+        try:
+            self.assertIn(mine["id"], self.ids())
+            self.assertNotIn(mine["id"], self.ids(KEYS[1]))
+            self.assertEqual(self.ids("a-third-key"), [])
+            self.assertEqual(self.ask(question, "a-third-key")[1], 0)
+        finally:
+            self.restart()
+
+    def test_an_id_is_a_number(self):
+        paths = ("..", "../..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "../catalog.db", "catalog.db", "1.pages", "1/..",
+                 "1/", "0", "00", "01", "-1", "+1", "1.0", "1e3", "0x1", "1%20", "%31", "9" * 18, "9" * 19, "9" * 200,
+                 "1;", "1'", "1--", "*", "a", "1/text", "/1", ".", "~", "1%00", "NaN", "null", "1,2", "[1]", "1&2", "$1",
+                 "file:///etc/passwd", "\\..\\1")
+        self.assertGreaterEqual(len(paths), 40)
+        for path in paths:
+            for method in ("GET", "DELETE"):
+                self.assertEqual(self.call(method, PATH + "/" + path).status, 404, path)
+        for documents in ("1", 1, {}, ["1"], [0], [-1], [1.5], [None], [[1]], [2**63 - 1], [1] * 17, ["../x"]):
+            reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": documents})
+            self.assertIn(reply.status, (400, 404), documents)
+            self.assertEqual(reply.json["error"]["param"], "documents")
+
+    def test_what_is_wrong_is_named(self):
+        for body, word in (({}, "text"), ({"text": ""}, "text"), ({"text": "\n\n"}, "text"), ({"text": 5}, "text"),
+                           ({"text": "x", "name": ""}, "name"), ({"text": "x", "name": "a\nb"}, "name"),
+                           ({"text": "x", "name": "a\u0000b"}, "name"), ({"text": "x", "name": "n" * 300}, "name"),
+                           ({"text": "x", "name": 5}, "name"), ({"text": "x", "stream": 1}, "stream"),
+                           ({"text": "x", "system": 1}, "system")):
+            reply = self.call("POST", PATH, body)
+            self.assertEqual(reply.status, 400, body)
+            self.assertEqual(reply.json["error"]["param"], word)
+        reply = self.call("POST", PATH, {"text": TEXT * 20})
+        self.assertEqual(reply.json["error"]["code"], "context_length_exceeded")
+
+    def test_a_system_message_is_part_of_what_was_read(self):
+        made = self.upload(OTHER, system="Be brief.").json
+        talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who sleeps?"}]
+        _, cached, count = self.ask("", messages=talk, documents=[made["id"]])
+        self.assertGreater(cached, count - 128)
+        talk[0]["content"] = "Be long."
+        reply = self.call("POST", CHAT, {"messages": talk, "documents": [made["id"]]})
+        self.assertEqual(reply.status, 400)
+        self.assertIn("another system message", reply.json["error"]["message"])
+
+
+class WithoutFolder(unittest.TestCase):
+    def test_documents_need_a_folder(self):
+        server = Server("-np", "1", "-c", "512", "--chat-template", "llama2")
+        try:
+            reply = server.post(PATH, {"text": "x"})
+            self.assertEqual(reply.status, 400)
+            self.assertIn("--kv-disk", reply.json["error"]["message"])
+            self.assertEqual(server.get(PATH).json["data"], [])
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    main()
