@@ -112,9 +112,14 @@ struct prefill_part {
     struct sequence *sequence;
     const int32_t *tokens;
     size_t token_count; /* at least 1 */
+    bool is_step;       /* an answer's token, which is saved later; of an engine that mixes */
 };
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
                                     const float **logits, struct error *error) STATUS_CHECKED;
+/* Whether steps and prompts may share a pass: attention is full. */
+bool engine_mixes(const struct engine *engine);
+size_t engine_batch_size(const struct engine *engine);  /* plan.batch_size */
+bool engine_reads_weights(const struct engine *engine); /* for each pass: model_limit_weights */
 /* No: a selection watches prompts, a prefill has paused, or the sequence's next tokens follow a document and may
  * select. */
 bool sequence_prefills_together(const struct sequence *sequence);

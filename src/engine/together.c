@@ -11,6 +11,13 @@ bool sequence_prefills_together(const struct sequence *sequence) {
            !(sequence->suffix_follows && sequence->saved.reused > 0);
 }
 
+bool engine_mixes(const struct engine *engine) {
+    return engine->select == NULL && engine->replays == NULL && !engine->watched && !engine->rebuilds;
+}
+
+size_t engine_batch_size(const struct engine *engine) { return engine->batch_size; }
+bool engine_reads_weights(const struct engine *engine) { return engine->model->stream != NULL; }
+
 static enum status grow(const struct prefill_part *part, struct error *error) {
     TRY(sequence_grow(part->sequence, part->token_count, error));
     return kv_sequence_holds(part->sequence->kv, sequence_length(part->sequence) + part->token_count, error);
@@ -53,7 +60,9 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
     *logits = NULL;
     ASSERT(count > 0 && count <= engine->sequence_capacity);
     for (size_t i = 0; i < count; i++) {
-        ASSERT(parts[i].sequence->engine == engine && sequence_prefills_together(parts[i].sequence));
+        ASSERT(parts[i].sequence->engine == engine);
+        ASSERT(parts[i].is_step ? engine_mixes(engine) : sequence_prefills_together(parts[i].sequence));
+        ASSERT(!parts[i].is_step || parts[i].token_count == 1);
         ASSERT(parts[i].token_count > 0 && together.row_count + parts[i].token_count <= engine->batch_size);
         ASSERT(engine->documents == NULL || parts[i].sequence->attached);
         for (size_t j = 0; j < i; j++) ASSERT(parts[j].sequence != parts[i].sequence);
@@ -72,6 +81,8 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
     for (size_t i = 0; i < count; i++)
         kv_sequence_set_length(together.kv[i], together.items[i].position_first + parts[i].token_count);
     for (size_t i = 0; i < count; i++)
-        TRY(finish(engine, parts[i].sequence, *logits + i * engine->model->config.vocabulary_size, error));
+        if (!parts[i].is_step)
+            TRY(finish(engine, parts[i].sequence, *logits + i * engine->model->config.vocabulary_size,
+                       error));
     return STATUS_OK;
 }

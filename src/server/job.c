@@ -285,3 +285,8 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
         (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
     job_done(job, service, reason, error);
 }
+
+void job_fail_running(struct service *service, struct job *job, const struct error *error) {
+    job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
+                    error);
+}

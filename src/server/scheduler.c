@@ -1,10 +1,7 @@
 /* scheduler: one turn of the loop.
  *
- *   calls, cancelled jobs -> admission -> a step of all jobs that decode -> a slice of one prompt
- *
- * A slice goes to the prompt of the owner, and of it to the job, that had the least computing time.
+ *   calls, cancelled jobs -> admission -> passes over the weights (passes.c)
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +10,6 @@
 #include "base/checked.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
-
-static void fail(struct service *service, struct job *job, const struct error *error) {
-    job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
-                    error);
-}
 
 /* ---- the queue ---- */
 
@@ -99,12 +91,12 @@ static void admit(struct service *service, struct job *job) {
     if (status == STATUS_OK) status = job_attach(job, service, &error);
     job->progress_done = job->answer.stored.count;
     if (job->was_admitted) {
-        if (status != STATUS_OK) fail(service, job, &error);
+        if (status != STATUS_OK) job_fail_running(service, job, &error);
         return;
     }
     job->admitted_at = now;
     if (status != STATUS_OK) {
-        fail(service, job, &error);
+        job_fail_running(service, job, &error);
         return;
     }
     job->was_admitted = true;
@@ -148,232 +140,6 @@ static void preempt(struct service *service) {
         if (victim == NULL || job->decode_since < victim->decode_since) victim = job;
     }
     if (victim != NULL) (void)service_preempt(service, victim);
-}
-
-/* ---- steps ---- */
-
-/* Of several slices: one alone may be of few tokens. */
-static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
-
-/* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored. */
-static size_t find_steppers(struct service *service, struct job **steppers) {
-    size_t count = 0;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
-        bool steps = job->state == JOB_DECODE ? !job->paused
-                                              : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
-        if (steps) steppers[count++] = job;
-    }
-    return count;
-}
-
-/* The step's token is stored.  What follows is sampled, unless it had been before. */
-static void take_step(struct service *service, struct job *job, const float *logits) {
-    struct error error = {.status = STATUS_OK};
-    struct answer *answer = &job->answer;
-    enum status status =
-        answer_note_stored(answer, job->tokens.ids[answer->stored.count], ORIGIN_STEP, &error);
-    bool known = answer->stored.count < job->tokens.count;
-    if (known) service->statistics.recomputed_tokens++;
-    if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
-    if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
-    if (status != STATUS_OK)
-        fail(service, job, &error);
-    else if (answer->stop != STOP_NONE)
-        job_end_running(service, job, answer->stop, NULL);
-}
-
-static void fail_all(struct service *service, struct job *const *jobs, size_t count,
-                     const struct error *error) {
-    for (size_t i = 0; i < count; i++) fail(service, jobs[i], error);
-}
-
-static void step(struct service *service) {
-    struct job *steppers[ENGINE_SEQUENCES_MAX];
-    struct sequence *sequences[ENGINE_SEQUENCES_MAX];
-    token_id tokens[ENGINE_SEQUENCES_MAX];
-    size_t count = find_steppers(service, steppers);
-    if (count == 0) return;
-    for (size_t i = 0; i < count; i++) {
-        sequences[i] = steppers[i]->answer.sequence;
-        tokens[i] = steppers[i]->tokens.ids[steppers[i]->answer.stored.count];
-    }
-    const float *logits;
-    struct error error = {.status = STATUS_OK};
-    double began = clock_seconds();
-    enum status status = engine_step(service->engine, sequences, tokens, count, &logits, &error);
-    double seconds = clock_seconds() - began;
-    if (status != STATUS_OK) {
-        if (!service_repair(service, status, &error)) fail_all(service, steppers, count, &error);
-        return;
-    }
-    service->statistics.steps++;
-    service->statistics.decode_seconds += seconds;
-    note_rate(&service->statistics.decode_rate, (double)count / seconds);
-    for (size_t i = 0; i < count; i++) {
-        account_charge(service, steppers[i], seconds / (double)count);
-        take_step(service, steppers[i], logits + i * service->vocabulary_size);
-    }
-}
-
-/* ---- slices of prompts ---- */
-
-static struct job *find_prompt(struct service *service) {
-    struct job *best = NULL;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
-        if (job->state != JOB_PREFILL || job_origin(job, job->answer.stored.count) == ORIGIN_STEP) continue;
-        double mine = account_seconds(service, job), its = best != NULL ? account_seconds(service, best) : 0;
-        bool same = best != NULL && strcmp(best->owner, job->owner) == 0;
-        if (best == NULL || (same ? job->seconds < best->seconds : mine < its)) best = job;
-    }
-    return best;
-}
-
-struct slice {
-    struct service *service;
-    struct job *job;
-    size_t first; /* of the tokens, in the job's */
-    double deadline;
-};
-
-static bool is_cancelled(struct service *service, struct job *job) {
-    pthread_mutex_lock(&service->mutex);
-    bool cancelled = job->cancelled || service->stopping;
-    pthread_mutex_unlock(&service->mutex);
-    return cancelled;
-}
-
-static bool slice_progress(void *context, uint64_t done, uint64_t total) {
-    const struct slice *slice = context;
-    struct job *job = slice->job;
-    const struct service_listener *listener = &job->listener;
-    (void)total;
-    job->progress_done = slice->first + (size_t)done;
-    if (listener->progress != NULL && job->answer.tokens.count == 0)
-        listener->progress(listener->context, job->progress_done, job->prompt_count);
-    return is_cancelled(slice->service, job);
-}
-
-/* The slice's time is over, and somebody else wants to compute. */
-static bool slice_pauses(void *context) {
-    const struct slice *slice = context;
-    struct service *service = slice->service;
-    if (clock_seconds() < slice->deadline) return false;
-    pthread_mutex_lock(&service->mutex);
-    bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
-    pthread_mutex_unlock(&service->mutex);
-    return waits;
-}
-
-/* Rows a layer at a time such that a slice has several places to pause at, by the rate of late; 0: nobody waits. */
-static size_t slice_block_size(struct service *service) {
-    enum { PAUSES = 4, ROWS_MIN = 32 };
-    if (service->running_count < 2) return 0;
-    double rate = service->statistics.prefill_rate; /* tokens through all layers */
-    if (rate <= 0) return ROWS_MIN;
-    double layers = (double)engine_config(service->engine)->layer_count;
-    double rows = rate * layers * service->options.slice_ms * 1e-3 / PAUSES;
-    size_t size = ROWS_MIN;
-    while ((double)(2 * size) <= rows) size *= 2;
-    return size;
-}
-
-/* The logits behind token `index` of the run: the log-probability of the token that follows it. */
-static enum status slice_each(void *context, uint64_t index, const float *logits, struct error *error) {
-    const struct slice *slice = context;
-    struct job *job = slice->job;
-    const struct service_listener *listener = &job->listener;
-    (void)error;
-    if (listener->prompt_token == NULL) return STATUS_OK;
-    size_t at = slice->first + (size_t)index;
-    if (at == 0)
-        listener->prompt_token(listener->context, &(struct service_prompt_token){.id = job->tokens.ids[0],
-                                                                                 .log_probability = NAN});
-    if (at + 1 == job->prompt_count) return STATUS_OK;
-    token_id id = job->tokens.ids[at + 1];
-    float probability = sampler_top_of(logits, slice->service->vocabulary_size, id, job->top, job->top_count);
-    listener->prompt_token(listener->context, &(struct service_prompt_token){.index = at + 1,
-                                                                             .id = id,
-                                                                             .log_probability = probability,
-                                                                             .top = job->top,
-                                                                             .top_count = job->top_count});
-    return STATUS_OK;
-}
-
-/* Tokens from `first` on that are computed in the same way. */
-static size_t run_end(const struct job *job, size_t first) {
-    size_t end = first, limit = job_wanted_tokens(job);
-    while (end < limit && job_origin(job, end) == job_origin(job, first)) end++;
-    return end;
-}
-
-static enum status note_run(struct service *service, struct job *job, size_t first, struct error *error) {
-    struct answer *answer = &job->answer;
-    size_t length = (size_t)sequence_length(answer->sequence);
-    size_t selecting = (size_t)sequence_reused_tokens(answer->sequence);
-    size_t selecting_end = selecting + (size_t)sequence_selected_tokens(answer->sequence);
-    bool was_selecting = job_origin(job, first) == ORIGIN_SELECTS;
-    service->statistics.prefill_tokens += length - first;
-    for (size_t i = first; i < length; i++) {
-        bool selects = was_selecting || (i >= selecting && i < selecting_end);
-        if (i < job->history.count) service->statistics.recomputed_tokens++;
-        TRY(answer_note_stored(answer, job->tokens.ids[i], selects ? ORIGIN_SELECTS : ORIGIN_DENSE, error));
-    }
-    return STATUS_OK;
-}
-
-/* The prompt is stored, all of it. */
-static void take_prompt(struct service *service, struct job *job, const float *logits) {
-    struct error error = {.status = STATUS_OK};
-    job->decode_since = clock_seconds();
-    job->state = JOB_DECODE;
-    if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (job->generation.token_max == 0) {     /* all that is wanted is that it is saved */
-        const bool durable = sequence_flush(job->answer.sequence, &error) == STATUS_OK;
-        job_end_running(service, job, STOP_LENGTH, durable ? NULL : &error);
-        return;
-    }
-    if (job_take(job, service, logits, &error) != STATUS_OK)
-        fail(service, job, &error);
-    else if (job->answer.stop != STOP_NONE)
-        job_end_running(service, job, job->answer.stop, NULL);
-}
-
-static void prefill_slice(struct service *service, struct job *job) {
-    struct error error = {.status = STATUS_OK};
-    double began = clock_seconds();
-    size_t first = job->answer.stored.count, last = run_end(job, first), before = job->progress_done;
-    struct slice slice = {
-        .service = service, .job = job, .first = first, .deadline = began + service->options.slice_ms * 1e-3};
-    const struct prefill_request request = {.tokens = job->tokens.ids + first,
-                                            .token_count = last - first,
-                                            .progress = slice_progress,
-                                            .progress_context = &slice,
-                                            .pauses = slice_pauses,
-                                            .pauses_context = &slice,
-                                            .block_size = slice_block_size(service),
-                                            .each = job->prompt_log_probabilities ? slice_each : NULL,
-                                            .each_context = &slice,
-                                            .selects = job_origin(job, first) == ORIGIN_SELECTS};
-    const float *logits = NULL;
-    enum status status = engine_prefill(service->engine, job->answer.sequence, &request, &logits, &error);
-    double seconds = clock_seconds() - began;
-    account_charge(service, job, seconds);
-    service->statistics.slices++;
-    service->statistics.prefill_seconds += seconds;
-    if (job->progress_done > before)
-        note_rate(&service->statistics.prefill_rate, (double)(job->progress_done - before) / seconds);
-    struct error unnoted = {.status = STATUS_OK};
-    if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
-        status = unnoted.status;
-        error = unnoted;
-    }
-    if (status != STATUS_OK) {
-        if (!service_repair(service, status, &error)) fail(service, job, &error);
-    } else if (job->answer.stored.count == job_wanted_tokens(job)) {
-        take_prompt(service, job, logits);
-    }
 }
 
 /* ---- the turn ---- */
@@ -447,11 +213,6 @@ static void publish(struct service *service) {
     pthread_mutex_unlock(&service->mutex);
 }
 
-static bool has_work(struct service *service) {
-    struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_steppers(service, steppers) > 0 || find_prompt(service) != NULL;
-}
-
 bool scheduler_turn(struct service *service) {
     service->turn++;
     answer_callers(service);
@@ -459,11 +220,9 @@ bool scheduler_turn(struct service *service) {
     drain(service);
     preempt(service);
     admit_all(service);
-    step(service);
-    struct job *prompt = find_prompt(service);
-    if (prompt != NULL) prefill_slice(service, prompt);
+    passes_run(service);
     publish(service);
-    return has_work(service);
+    return passes_wait(service);
 }
 
 void scheduler_end(struct service *service) {

@@ -2,7 +2,8 @@
  *
  *   service     the functions of service.h, and the thread
  *   job         a request: its copy, its callbacks, its end
- *   scheduler   a turn of the loop: admission, steps, slices
+ *   scheduler   a turn of the loop: admission, passes
+ *   passes      steps, slices of prompts, short prompts together
  *   repair      preemption; what a failed step or slice asks for
  *   accounts    computing time by owner
  *   resident    sequences that stay in memory without a request
@@ -137,6 +138,7 @@ void job_done(struct job *job, struct service *service, enum stop_reason reason,
 /* The same for a job that runs: it gives up its slot, and its sequence is saved. */
 void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
                      const struct error *error);
+void job_fail_running(struct service *service, struct job *job, const struct error *error);
 
 /* accounts.c: computing time by owner.  An owner who comes back starts where the others are: time without requests
  * gives no advance. */
@@ -152,6 +154,10 @@ bool service_repair(struct service *service, enum status status, const struct er
 enum status service_need_engine(struct service *service, struct error *error) STATUS_CHECKED;
 /* A running job gives up its slot, and goes on later.  false: it failed instead. */
 bool service_preempt(struct service *service, struct job *job);
+
+/* passes.c.  What the running jobs need next: a step of those that decode, a slice of a prompt, short prompts. */
+void passes_run(struct service *service);
+bool passes_wait(struct service *service); /* there is something to compute */
 
 /* scheduler.c: one turn; false: nothing can be done before something comes. */
 bool scheduler_turn(struct service *service);

@@ -1,6 +1,6 @@
 /* Prompts of several sequences in one pass give bit for bit what each gives alone, and so do the steps behind them:
  * over random families, windows, KV types, selections, lengths and tiers, with a printed seed.  Each is saved as it
- * would be alone. */
+ * would be alone.  Where attention is full, a pass has steps of some sequences and prompts of others. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -35,6 +35,7 @@ struct rig {
     struct engine *engines[2]; /* alone, together */
     struct scratch scratches[2];
     bool has_disk;
+    size_t mixed;                                /* passes of steps and prompts */
     size_t firsts[SEQUENCES], counts[SEQUENCES]; /* tokens that are there before; of the prompt in all */
     int32_t tokens[SEQUENCES][PROMPT_MAX + STEPS];
     struct error error;
@@ -97,46 +98,84 @@ static void prefill(struct rig *rig, size_t engine, struct sequence *sequence, s
     if (found != NULL) memcpy(found, logits, rig->tiny.vocabulary_size * sizeof *found);
 }
 
-/* false: a selection watches prompts, and nothing was done. */
-static bool prefill_together(struct rig *rig, struct sequence **sequences, float *found) {
-    struct prefill_part parts[SEQUENCES];
+/* Logits of a sequence's prompt, then of its steps: [SEQUENCES][1 + STEPS][vocabulary_size]. */
+static float *place(const struct rig *rig, float *all, size_t sequence, size_t index) {
+    return all + (sequence * (1 + STEPS) + index) * rig->tiny.vocabulary_size;
+}
+
+/* Prompts of the sequences [first, end) and the first step of those before, where they share a pass. */
+static void run_pass(struct rig *rig, struct sequence **sequences, size_t first, size_t end, bool *stepped,
+                     float *all) {
+    struct prefill_part parts[SEQUENCES] = {0};
     const float *logits;
+    size_t count = 0, which[SEQUENCES];
+    for (size_t s = 0; s < end; s++) {
+        const bool is_step = s < first;
+        if (is_step && !engine_mixes(rig->engines[1])) continue;
+        const size_t at = (size_t)sequence_length(sequences[s]);
+        parts[count] = (struct prefill_part){.sequence = sequences[s],
+                                             .tokens = rig->tokens[s] + at,
+                                             .token_count = is_step ? 1 : rig->counts[s] - at,
+                                             .is_step = is_step};
+        stepped[s] = is_step;
+        which[count++] = s;
+    }
+    assert_ok(engine_prefill_together(rig->engines[1], parts, count, &logits, &rig->error), rig->error);
+    for (size_t i = 0; i < count; i++)
+        memcpy(place(rig, all, which[i], parts[i].is_step), logits + i * rig->tiny.vocabulary_size,
+               rig->tiny.vocabulary_size * sizeof *logits);
+}
+
+/* false: a selection watches prompts, and nothing was done. */
+static bool prefill_together(struct rig *rig, struct sequence **sequences, bool *stepped, float *all) {
     for (size_t s = 0; s < SEQUENCES; s++) {
         if (rig->firsts[s] == 0)
             assert_ok(sequence_attach(sequences[s], rig->tokens[s], rig->counts[s] - 1, &rig->error),
                       rig->error);
         if (!sequence_prefills_together(sequences[s])) return false;
-        const size_t first = (size_t)sequence_length(sequences[s]);
-        parts[s] = (struct prefill_part){.sequence = sequences[s],
-                                         .tokens = rig->tokens[s] + first,
-                                         .token_count = rig->counts[s] - first};
     }
-    assert_ok(engine_prefill_together(rig->engines[1], parts, SEQUENCES, &logits, &rig->error), rig->error);
-    memcpy(found, logits, SEQUENCES * rig->tiny.vocabulary_size * sizeof *found);
+    const size_t split = random_between(&rig->random, 1, SEQUENCES);
+    run_pass(rig, sequences, 0, split, stepped, all);
+    if (split < SEQUENCES) run_pass(rig, sequences, split, SEQUENCES, stepped, all);
     return true;
+}
+
+static void run_steps(struct rig *rig, bool together, struct sequence **sequences, const bool *stepped,
+                      float *all) {
+    const float *logits;
+    for (size_t step = 0; step < STEPS; step++) {
+        struct sequence *some[SEQUENCES];
+        int32_t tokens[SEQUENCES];
+        size_t count = 0, which[SEQUENCES];
+        for (size_t s = 0; s < SEQUENCES; s++) {
+            if (step == 0 && stepped[s]) continue;
+            some[count] = sequences[s];
+            tokens[count] = rig->tokens[s][rig->counts[s] + step];
+            which[count++] = s;
+        }
+        if (count == 0) continue;
+        assert_ok(engine_step(rig->engines[together], some, tokens, count, &logits, &rig->error), rig->error);
+        for (size_t i = 0; i < count; i++)
+            memcpy(place(rig, all, which[i], 1 + step), logits + i * rig->tiny.vocabulary_size,
+                   rig->tiny.vocabulary_size * sizeof *logits);
+    }
 }
 
 /* The caller frees; NULL: not together. */
 static float *run(struct rig *rig, bool together) {
-    const size_t width = rig->tiny.vocabulary_size;
     struct sequence *sequences[SEQUENCES];
-    float *all = calloc(SEQUENCES * (1 + STEPS) * width, sizeof *all), *next = all;
-    const float *logits;
+    bool stepped[SEQUENCES] = {false};
+    float *all = calloc(SEQUENCES * (1 + STEPS) * rig->tiny.vocabulary_size, sizeof *all);
     for (size_t s = 0; s < SEQUENCES; s++) {
         assert_ok(sequence_create(&sequences[s], rig->engines[together], &rig->error), rig->error);
         prefill(rig, together, sequences[s], s, 0, rig->firsts[s], NULL);
     }
-    bool did = !together || prefill_together(rig, sequences, all);
+    const bool did = !together || prefill_together(rig, sequences, stepped, all);
     for (size_t s = 0; s < SEQUENCES && !together; s++)
-        prefill(rig, 0, sequences[s], s, rig->firsts[s], rig->counts[s] - rig->firsts[s], all + s * width);
-    next += SEQUENCES * width;
-    for (size_t step = 0; step < STEPS && did; step++, next += SEQUENCES * width) {
-        int32_t tokens[SEQUENCES];
-        for (size_t s = 0; s < SEQUENCES; s++) tokens[s] = rig->tokens[s][rig->counts[s] + step];
-        assert_ok(engine_step(rig->engines[together], sequences, tokens, SEQUENCES, &logits, &rig->error),
-                  rig->error);
-        memcpy(next, logits, SEQUENCES * width * sizeof *next);
-    }
+        prefill(rig, 0, sequences[s], s, rig->firsts[s], rig->counts[s] - rig->firsts[s],
+                place(rig, all, s, 0));
+    if (did) run_steps(rig, together, sequences, stepped, all);
+    rig->mixed += stepped[0];
     for (size_t s = 0; s < SEQUENCES; s++) sequence_destroy(sequences[s]);
     if (did) return all;
     free(all);
@@ -162,7 +201,7 @@ static void check_saved(struct rig *rig) {
 static void test_as_alone(void **state) {
     (void)state;
     const uint64_t seed = test_seed(20261123);
-    size_t compared = 0, refused = 0, with_disk = 0;
+    size_t compared = 0, refused = 0, with_disk = 0, mixed = 0;
     for (size_t round = 0; round < ROUNDS; round++) {
         if (!test_takes_next()) continue;
         struct rig rig;
@@ -171,6 +210,7 @@ static void test_as_alone(void **state) {
         refused += found == NULL;
         compared += found != NULL;
         with_disk += rig.has_disk;
+        mixed += rig.mixed;
         if (found != NULL &&
             memcmp(found, expected, SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
             fail_msg("seed %llu: other logits", (unsigned long long)(seed + round));
@@ -178,7 +218,7 @@ static void test_as_alone(void **state) {
         free(found), free(expected);
         rig_close(&rig);
     }
-    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0);
+    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0 && mixed > 2);
 }
 
 int main(void) {
