@@ -65,6 +65,7 @@ static void ask_choice_deinit(struct ask_choice *choice) {
         free(choice->calls[i].arguments);
     }
     free(choice->calls);
+    free(choice->items);
     free(choice->tokens);
     answer_parser_deinit(&choice->parser);
 }
@@ -219,7 +220,8 @@ static bool add_call(struct ask_choice *choice, const struct answer_part *part) 
     if (grown == NULL) return false;
     choice->calls = grown;
     struct ask_call *call = &grown[choice->call_count];
-    server_new_id(choice->ask->server, "call_", call->id);
+    const char *prefix = choice->ask->family->call_prefix;
+    server_new_id(choice->ask->server, prefix != NULL ? prefix : "call_", call->id);
     call->name = strdup(part->tool_name);
     call->arguments = strndup(part->bytes, part->length);
     if (call->name != NULL && call->arguments != NULL) {
@@ -231,15 +233,38 @@ static bool add_call(struct ask_choice *choice, const struct answer_part *part) 
     return false;
 }
 
+/* The part goes on with the last item, or begins one.  end: where its kind's bytes, or calls, end now. */
+static bool note_item(struct ask_choice *choice, enum answer_part_kind kind, size_t begin, size_t end) {
+    struct ask_item *last = choice->item_count > 0 ? &choice->items[choice->item_count - 1] : NULL;
+    if (last != NULL && last->kind == kind && kind != ANSWER_TOOL_CALL) {
+        last->end = end;
+        return true;
+    }
+    struct ask_item *grown = realloc(choice->items, (choice->item_count + 1) * sizeof *grown);
+    if (grown == NULL) return false;
+    static const char *const prefixes[] = {
+        [ANSWER_CONTENT] = "msg_", [ANSWER_REASONING] = "rs_", [ANSWER_TOOL_CALL] = "fc_"};
+    choice->items = grown;
+    struct ask_item *item = &grown[choice->item_count++];
+    *item = (struct ask_item){.kind = kind, .begin = begin, .end = end};
+    server_new_id(choice->ask->server, prefixes[kind], item->id);
+    return true;
+}
+
 static void take_part(void *context, const struct answer_part *part) {
     struct ask_choice *choice = context;
     struct ask *ask = choice->ask;
     bool taken = true;
+    const size_t begin = part->kind == ANSWER_CONTENT     ? choice->content.length
+                         : part->kind == ANSWER_REASONING ? choice->reasoning.length
+                                                          : choice->call_count;
     switch (part->kind) {
     case ANSWER_CONTENT: taken = ask_bytes_append(&choice->content, part->bytes, part->length); break;
     case ANSWER_REASONING: taken = ask_bytes_append(&choice->reasoning, part->bytes, part->length); break;
     case ANSWER_TOOL_CALL: taken = add_call(choice, part); break;
     }
+    taken = taken &&
+            note_item(choice, part->kind, begin, begin + (part->kind == ANSWER_TOOL_CALL ? 1 : part->length));
     if (!taken)
         no_memory(ask);
     else if (ask->options.streams && ask->family->part != NULL)

@@ -41,6 +41,13 @@ struct ask_call {
     char *name, *arguments; /* owned */
 };
 
+/* A run of the answer that is of one kind, in the order in which they came. */
+struct ask_item {
+    enum answer_part_kind kind;
+    size_t begin, end; /* of content or reasoning; of a tool call, begin is its index */
+    char id[SERVER_ID_BYTES];
+};
+
 struct ask_choice {
     struct ask *ask;
     size_t index;
@@ -49,10 +56,13 @@ struct ask_choice {
     struct ask_bytes content, reasoning;
     struct ask_call *calls; /* [call_count] owned */
     size_t call_count;
+    struct ask_item *items; /* [item_count] owned */
+    size_t item_count;
     struct answer_parser parser;
     struct ask_token *tokens; /* [token_count] owned; of the prompt, too, where that is wanted */
     size_t token_count, token_capacity;
-    size_t tokens_sent, content_sent, characters_sent; /* how far a stream has come */
+    size_t tokens_sent, content_sent, characters_sent, items_sent; /* how far a stream has come */
+    _Atomic size_t events_sent;
     bool has_ended;
     enum stop_reason stop;
     size_t stop_index;
@@ -63,6 +73,7 @@ struct ask_choice {
 
 /* Any may be NULL but end. */
 struct ask_family {
+    const char *call_prefix; /* of the ids of tool calls; NULL: "call_" */
     void (*begin)(struct ask *ask, const struct service_admission *admission);
     void (*progress)(struct ask *ask, size_t done, size_t total);
     void (*part)(struct ask *ask, struct ask_choice *choice, const struct answer_part *part);

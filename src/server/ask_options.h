@@ -31,7 +31,6 @@ struct ask_options {
     bool has_log_probabilities;
     size_t top_count;
     bool is_low_priority;
-    const json_t *format; /* response_format, unless it is text; borrowed */
 };
 
 /* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos.

@@ -1,0 +1,394 @@
+/* /v1/messages: Anthropic's form of a conversation, and of its stream. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/json.h"
+#include "server/ask.h"
+#include "server/conversation.h"
+#include "server/document_text.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/routes.h"
+#include "server/sse.h"
+
+/* ---- the request ---- */
+
+/* Claude Code's first line changes with every request: what follows it would never be found again. */
+static void skip_billing_line(const char **text, size_t *length) {
+    static const char header[] = "x-anthropic-billing-header:";
+    if (*length < sizeof header - 1 || memcmp(*text, header, sizeof header - 1) != 0) return;
+    const char *end = memchr(*text, '\n', *length);
+    const size_t line = end != NULL ? (size_t)(end - *text) + 1 : *length;
+    *text += line;
+    *length -= line;
+}
+
+static bool wrong(struct api_error *error, const char *param, const char *what) {
+    return api_error_set(error, 400, param, "%s: %s", param, what);
+}
+
+static bool append_text(struct conversation *conversation, const json_t *text, const char *param,
+                        struct api_error *error) {
+    if (!json_is_string(text)) return wrong(error, param, "expected text");
+    const char *bytes = json_string_value(text);
+    size_t length = json_string_length(text);
+    skip_billing_line(&bytes, &length);
+    return conversation_append(conversation, bytes, length, error);
+}
+
+/* A block of text, or a document that is text. */
+static bool append_block(struct conversation *conversation, const json_t *block, const char *param,
+                         struct api_error *error) {
+    const char *type = "";
+    size_t length = 0;
+    if (!json_is_object(block)) return wrong(error, param, "expected blocks of content");
+    if (!field_text(block, "type", 64, &type, &length, error)) return false;
+    if (strcmp(type, "text") == 0)
+        return append_text(conversation, json_object_get(block, "text"), param, error);
+    const json_t *source = json_object_get(block, "source"), *kind = json_object_get(source, "type");
+    if (strcmp(type, "document") == 0 && json_is_string(kind) && strcmp(json_string_value(kind), "text") == 0)
+        return append_text(conversation, json_object_get(source, "data"), param, error) &&
+               conversation_append(conversation, "\n\n", 2, error);
+    if (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0) return true;
+    return api_error_set(error, 400, param, "%s: found a block of type '%.40s', expected text", param, type);
+}
+
+static bool append_content(struct conversation *conversation, const json_t *content, const char *param,
+                           struct api_error *error) {
+    if (content == NULL || json_is_null(content)) return true;
+    if (json_is_string(content)) return append_text(conversation, content, param, error);
+    if (!json_is_array(content)) return wrong(error, param, "expected a string or a list of blocks");
+    for (size_t i = 0; i < json_array_size(content); i++)
+        if (!append_block(conversation, json_array_get(content, i), param, error)) return false;
+    return true;
+}
+
+/* A result is a turn of its own; text beside it goes on behind it. */
+static bool read_result(struct conversation *conversation, const json_t *block, const char *param,
+                        struct api_error *error) {
+    struct conversation text = {0};
+    bool read = conversation_add(&text, CHAT_USER, error) &&
+                append_content(&text, json_object_get(block, "content"), param, error);
+    json_t *whole =
+        read ? json_text(text.messages[0].text != NULL ? text.messages[0].text : "", text.messages[0].length)
+             : NULL;
+    read = read && conversation_add_result(conversation, whole, param, error);
+    json_decref(whole);
+    conversation_deinit(&text);
+    return read;
+}
+
+static bool read_block(struct conversation *conversation, enum chat_role role, const json_t *block,
+                       bool *has_message, const char *param, struct api_error *error) {
+    const json_t *type = json_object_get(block, "type");
+    const char *kind = json_is_string(type) ? json_string_value(type) : "";
+    if (role == CHAT_USER && strcmp(kind, "tool_result") == 0) {
+        *has_message = false;
+        return read_result(conversation, block, param, error);
+    }
+    if (!*has_message && !conversation_add(conversation, role, error)) return false;
+    *has_message = true;
+    if (role != CHAT_ASSISTANT || strcmp(kind, "tool_use") != 0)
+        return append_block(conversation, block, param, error);
+    const json_t *name = json_object_get(block, "name");
+    if (!json_is_string(name)) return wrong(error, param, "a tool_use without a name");
+    return conversation_append_call(conversation, json_string_value(name), json_object_get(block, "input"),
+                                    error);
+}
+
+static bool read_message(struct conversation *conversation, const json_t *message, size_t index,
+                         struct api_error *error) {
+    char param[48];
+    snprintf(param, sizeof param, "messages.%zu", index);
+    const json_t *name = json_object_get(message, "role"), *content = json_object_get(message, "content");
+    enum chat_role role;
+    if (json_is_string(name) && strcmp(json_string_value(name), "user") == 0)
+        role = CHAT_USER;
+    else if (json_is_string(name) && strcmp(json_string_value(name), "assistant") == 0)
+        role = CHAT_ASSISTANT;
+    else if (json_is_string(name) && strcmp(json_string_value(name), "system") == 0)
+        role = CHAT_SYSTEM;
+    else
+        return wrong(error, param, "expected a role: user or assistant");
+    if (!json_is_array(content) || json_array_size(content) == 0)
+        return conversation_add(conversation, role, error) &&
+               append_content(conversation, content, param, error);
+    bool has_message = false;
+    for (size_t i = 0; i < json_array_size(content); i++)
+        if (!read_block(conversation, role, json_array_get(content, i), &has_message, param, error))
+            return false;
+    return true;
+}
+
+/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools, for computers and searches, are left out. */
+static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
+                       struct api_error *error) {
+    const json_t *tools, *choice;
+    *has_tools = false;
+    if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error) ||
+        !field_object(body, "tool_choice", &choice, error))
+        return false;
+    const json_t *type = json_object_get(choice, "type");
+    const char *kind = json_is_string(type) ? json_string_value(type) : "auto";
+    if (strcmp(kind, "none") == 0 || json_array_size(tools) == 0) return true;
+    if (strcmp(kind, "auto") != 0) return wrong(error, "tool_choice", "expected type auto or none");
+    json_t *known = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i), *made = json_object(), *function = json_object();
+        if (json_object_get(tool, "input_schema") == NULL && json_object_get(tool, "type") != NULL) {
+            json_decref(made);
+            json_decref(function);
+            continue;
+        }
+        json_put(made, "type", json_string("function"));
+        json_put(function, "name", json_incref(json_object_get(tool, "name")));
+        json_put(function, "description", json_incref(json_object_get(tool, "description")));
+        json_put(function, "parameters", json_incref(json_object_get(tool, "input_schema")));
+        json_put(made, "function", function);
+        json_array_append_new(known, made);
+    }
+    *has_tools = json_array_size(known) > 0;
+    const bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    json_decref(known);
+    return added;
+}
+
+static bool read_conversation(struct server *server, uint32_t key, const json_t *body,
+                              struct token_list *prompt, bool *has_tools, struct api_error *error) {
+    struct conversation conversation = {0};
+    const json_t *messages, *system = field_get(body, "system");
+    bool read = field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error);
+    if (read && json_array_size(messages) == 0) read = wrong(error, "messages", "expected at least one");
+    if (read && system != NULL)
+        read = conversation_add(&conversation, CHAT_SYSTEM, error) &&
+               append_content(&conversation, system, "system", error);
+    if (read && system != NULL && conversation.messages[0].length == 0)
+        conversation_deinit(&conversation); /* nothing but the line that was left out */
+    for (size_t i = 0; read && i < json_array_size(messages); i++)
+        read = read_message(&conversation, json_array_get(messages, i), i, error);
+    read = read && read_tools(&conversation, body, has_tools, error) &&
+           document_text_prepend(server, key, body, &conversation, error) &&
+           conversation_encode(&conversation, server->model.chat, server->model.tokenizer, prompt, error);
+    conversation_deinit(&conversation);
+    return read;
+}
+
+static bool read_request(struct ask *ask, struct api_error *error) {
+    static const char *const token_max[] = {"max_tokens"};
+    const struct server_model *model = &ask->server->model;
+    struct token_list prompt = {0};
+    bool read = ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
+                                 service_vocabulary_size(model->service), error) &&
+                ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error);
+    if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
+    if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");
+    ask->parses_reasoning = true;
+    read = read &&
+           read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &prompt, &ask->parses_tools,
+                             error) &&
+           ask_set_prompts(ask, &prompt, 1, error);
+    token_list_deinit(&prompt);
+    return read;
+}
+
+/* ---- the response ---- */
+
+static const char *stop_reason(const struct ask_choice *choice) {
+    switch (choice->stop) {
+    case STOP_LENGTH: return "max_tokens";
+    case STOP_CONTEXT: return "model_context_window_exceeded";
+    case STOP_STRING: return "stop_sequence";
+    case STOP_NONE:
+    case STOP_END:
+    case STOP_INTERRUPTED:
+    case STOP_FAILED: break;
+    }
+    return choice->call_count > 0 ? "tool_use" : "end_turn";
+}
+
+static json_t *stop_sequence(const struct ask_choice *choice) {
+    if (choice->stop != STOP_STRING) return json_null();
+    const char *stop = choice->ask->options.stops[choice->stop_index];
+    return json_text(stop, strlen(stop));
+}
+
+/* Tokens that were reused are told apart from those that were computed: together they are the prompt. */
+static json_t *usage_json(const struct ask *ask, size_t output_tokens) {
+    const struct service_figures *figures = &ask->choices[0].figures;
+    json_t *usage = json_object();
+    json_put_uint(usage, "input_tokens", figures->prompt_tokens - figures->reused_tokens);
+    json_put_uint(usage, "cache_creation_input_tokens", 0);
+    json_put_uint(usage, "cache_read_input_tokens", figures->reused_tokens);
+    json_put_uint(usage, "output_tokens", output_tokens);
+    return usage;
+}
+
+static json_t *message_json(const struct ask *ask, json_t *content, json_t *reason, json_t *sequence,
+                            size_t output_tokens) {
+    const struct server_model *model = &ask->server->model;
+    json_t *message = json_object();
+    json_put(message, "id", json_string(ask->id));
+    json_put(message, "type", json_string("message"));
+    json_put(message, "role", json_string("assistant"));
+    json_put(message, "model", json_text(model->id, strlen(model->id)));
+    json_put(message, "content", content);
+    json_put(message, "stop_reason", reason);
+    json_put(message, "stop_sequence", sequence);
+    json_put(message, "usage", usage_json(ask, output_tokens));
+    return message;
+}
+
+/* A call's arguments are JSON of the model's: an object, or else told as they came. */
+static json_t *input_json(const struct ask_call *call) {
+    json_t *input = NULL;
+    if (json_parse_bytes(call->arguments, strlen(call->arguments), "arguments", STATUS_USAGE, &input, NULL) ==
+            STATUS_OK &&
+        json_is_object(input))
+        return input;
+    json_decref(input);
+    input = json_object();
+    json_put(input, "arguments", json_text(call->arguments, strlen(call->arguments)));
+    return input;
+}
+
+/* empty: as a stream begins it. */
+static json_t *block_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
+    json_t *block = json_object();
+    const size_t length = empty ? 0 : item->end - item->begin;
+    switch (item->kind) {
+    case ANSWER_CONTENT:
+        json_put(block, "type", json_string("text"));
+        json_put(block, "text", json_text(choice->content.bytes + item->begin, length));
+        break;
+    case ANSWER_REASONING:
+        json_put(block, "type", json_string("thinking"));
+        json_put(block, "thinking", json_text(choice->reasoning.bytes + item->begin, length));
+        json_put(block, "signature", json_string(""));
+        break;
+    case ANSWER_TOOL_CALL: {
+        const struct ask_call *call = &choice->calls[item->begin];
+        json_put(block, "type", json_string("tool_use"));
+        json_put(block, "id", json_string(call->id));
+        json_put(block, "name", json_text(call->name, strlen(call->name)));
+        json_put(block, "input", empty ? json_object() : input_json(call));
+        break;
+    }
+    }
+    return block;
+}
+
+static void send(struct ask *ask, const char *event, json_t *value) {
+    json_put(value, "type", json_string(event));
+    if (sse_send(ask->exchange, event, value)) ask->is_full = true;
+}
+
+static void stream_begin(struct ask *ask, const struct service_admission *admission) {
+    (void)admission;
+    json_t *event = json_object();
+    json_put(event, "message", message_json(ask, json_array(), json_null(), json_null(), 0));
+    send(ask, "message_start", event);
+    send(ask, "ping", json_object());
+}
+
+static void stop_block(struct ask *ask, size_t index) {
+    json_t *event = json_object();
+    json_put_uint(event, "index", index);
+    send(ask, "content_block_stop", event);
+}
+
+/* items_sent: blocks that have begun. */
+static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
+    const size_t index = choice->item_count - 1;
+    if (choice->items_sent < choice->item_count) {
+        if (index > 0) stop_block(ask, index - 1);
+        json_t *event = json_object();
+        json_put_uint(event, "index", index);
+        json_put(event, "content_block", block_json(choice, &choice->items[index], true));
+        send(ask, "content_block_start", event);
+        choice->items_sent = choice->item_count;
+    }
+    json_t *event = json_object(), *delta = json_object();
+    static const char *const types[] = {[ANSWER_CONTENT] = "text_delta",
+                                        [ANSWER_REASONING] = "thinking_delta",
+                                        [ANSWER_TOOL_CALL] = "input_json_delta"};
+    static const char *const names[] = {
+        [ANSWER_CONTENT] = "text", [ANSWER_REASONING] = "thinking", [ANSWER_TOOL_CALL] = "partial_json"};
+    json_put_uint(event, "index", index);
+    json_put(delta, "type", json_string(types[part->kind]));
+    json_put(delta, names[part->kind], json_text(part->bytes, part->length));
+    json_put(event, "delta", delta);
+    send(ask, "content_block_delta", event);
+}
+
+static void end_stream(struct ask *ask) {
+    const struct ask_choice *choice = &ask->choices[0];
+    if (choice->item_count > 0) stop_block(ask, choice->item_count - 1);
+    json_t *event = json_object(), *delta = json_object();
+    json_put(delta, "stop_reason", json_string(stop_reason(choice)));
+    json_put(delta, "stop_sequence", stop_sequence(choice));
+    json_put(event, "delta", delta);
+    json_put(event, "usage", usage_json(ask, choice->figures.answer_tokens));
+    send(ask, "message_delta", event);
+    send(ask, "message_stop", json_object());
+}
+
+static void end(struct ask *ask) {
+    const struct ask_choice *choice = &ask->choices[0];
+    if (ask->options.streams) {
+        end_stream(ask);
+        return;
+    }
+    json_t *content = json_array();
+    for (size_t i = 0; i < choice->item_count; i++)
+        json_array_append_new(content, block_json(choice, &choice->items[i], false));
+    exchange_reply_json(ask->exchange, 200,
+                        message_json(ask, content, json_string(stop_reason(choice)), stop_sequence(choice),
+                                     choice->figures.answer_tokens));
+}
+
+static void fail(struct ask *ask, const struct api_error *error) {
+    (void)sse_send(ask->exchange, "error", api_error_json(error, true));
+}
+
+static void beat(struct ask *ask) {
+    json_t *event = json_object();
+    json_put(event, "type", json_string("ping"));
+    (void)sse_send(ask->exchange, "ping", event);
+}
+
+static const struct ask_family family = {.call_prefix = "toolu_",
+                                         .begin = stream_begin,
+                                         .part = stream_part,
+                                         .end = end,
+                                         .fail = fail,
+                                         .beat = beat};
+
+void messages_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = ask_create(server, exchange, body, &family, "msg_");
+    if (ask == NULL) return;
+    struct api_error error;
+    if (read_request(ask, &error))
+        ask_submit(ask);
+    else
+        ask_refuse(ask, &error);
+}
+
+void count_tokens_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct token_list prompt = {0};
+    struct api_error error;
+    bool has_tools;
+    if (read_conversation(server, exchange_key(exchange), body, &prompt, &has_tools, &error)) {
+        json_t *reply = json_object();
+        json_put_uint(reply, "input_tokens", prompt.count);
+        exchange_reply_json(exchange, 200, reply);
+    } else {
+        exchange_reply_error(exchange, &error);
+    }
+    token_list_deinit(&prompt);
+    json_decref(body);
+}

@@ -1,0 +1,393 @@
+/* /v1/responses: OpenAI's newer form, without anything kept between requests. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/ask.h"
+#include "server/conversation.h"
+#include "server/document_text.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/routes.h"
+#include "server/sse.h"
+
+/* ---- the request ---- */
+
+static bool read_item_message(struct conversation *conversation, const json_t *item, const char *param,
+                              struct api_error *error) {
+    static const struct {
+        const char *name;
+        enum chat_role role;
+    } roles[] = {{"system", CHAT_SYSTEM},
+                 {"developer", CHAT_SYSTEM},
+                 {"user", CHAT_USER},
+                 {"assistant", CHAT_ASSISTANT}};
+    const json_t *role = json_object_get(item, "role");
+    for (size_t i = 0; json_is_string(role) && i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(json_string_value(role), roles[i].name) == 0)
+            return conversation_add(conversation, roles[i].role, error) &&
+                   conversation_append_content(conversation, json_object_get(item, "content"), param, error);
+    return api_error_set(error, 400, param, "'%s': expected a role: system, developer, user or assistant",
+                         param);
+}
+
+/* A call joins the assistant's message before it. */
+static bool read_item_call(struct conversation *conversation, const json_t *item, const char *param,
+                           struct api_error *error) {
+    const json_t *name = json_object_get(item, "name");
+    const size_t count = conversation->count;
+    if (!json_is_string(name)) return api_error_set(error, 400, param, "'%s': a call without a name", param);
+    if ((count == 0 || conversation->messages[count - 1].role != CHAT_ASSISTANT) &&
+        !conversation_add(conversation, CHAT_ASSISTANT, error))
+        return false;
+    return conversation_append_call(conversation, json_string_value(name), json_object_get(item, "arguments"),
+                                    error);
+}
+
+static bool read_item(struct conversation *conversation, const json_t *item, size_t index,
+                      struct api_error *error) {
+    char param[48];
+    const char *type = "message";
+    size_t length = 0;
+    snprintf(param, sizeof param, "input[%zu]", index);
+    if (!json_is_object(item))
+        return api_error_set(error, 400, param, "'%s': found %s, expected an object", param, json_kind(item));
+    if (!field_text(item, "type", 64, &type, &length, error)) return false;
+    if (strcmp(type, "message") == 0) return read_item_message(conversation, item, param, error);
+    if (strcmp(type, "function_call") == 0) return read_item_call(conversation, item, param, error);
+    if (strcmp(type, "function_call_output") == 0)
+        return conversation_add_result(conversation, json_object_get(item, "output"), param, error);
+    if (strcmp(type, "reasoning") == 0) return true;
+    return api_error_set(error, 400, param, "'%s': found type '%.40s', which is not kept here", param, type);
+}
+
+static bool read_input(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const json_t *input = field_get(body, "input");
+    const char *instructions = NULL;
+    size_t length = 0;
+    if (!field_text(body, "instructions", GUARD_BODY_BYTES_MAX, &instructions, &length, error)) return false;
+    if (instructions != NULL && (!conversation_add(conversation, CHAT_SYSTEM, error) ||
+                                 !conversation_append(conversation, instructions, length, error)))
+        return false;
+    if (json_is_string(input))
+        return conversation_add(conversation, CHAT_USER, error) &&
+               conversation_append_content(conversation, input, "input", error);
+    if (!json_is_array(input) || json_array_size(input) == 0 ||
+        json_array_size(input) > CONVERSATION_MESSAGES_MAX)
+        return api_error_set(error, 400, "input", "'input': expected a string or a list of items");
+    for (size_t i = 0; i < json_array_size(input); i++)
+        if (!read_item(conversation, json_array_get(input, i), i, error)) return false;
+    return true;
+}
+
+/* {type: function, name, description, parameters} as chat completions have it; other tools are left out. */
+static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
+                       struct api_error *error) {
+    const json_t *tools, *choice = field_get(body, "tool_choice");
+    *has_tools = false;
+    if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
+    const char *word = json_is_string(choice) ? json_string_value(choice)
+                       : choice != NULL       ? "a function"
+                                              : "auto";
+    if (json_array_size(tools) == 0 || strcmp(word, "none") == 0) return true;
+    if (strcmp(word, "auto") != 0)
+        return api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto or none",
+                             word);
+    json_t *known = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i);
+        const json_t *type = json_object_get(tool, "type");
+        if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0) continue;
+        static const char *const names[] = {"name", "description", "parameters"};
+        json_t *made = json_object(), *function = json_object();
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+            if (json_object_get(tool, names[n]) != NULL)
+                json_put(function, names[n], json_incref(json_object_get(tool, names[n])));
+        json_put(made, "type", json_string("function"));
+        json_put(made, "function", function);
+        json_array_append_new(known, made);
+    }
+    *has_tools = json_array_size(known) > 0;
+    const bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    json_decref(known);
+    return added;
+}
+
+static bool read_format(const json_t *body, struct api_error *error) {
+    const json_t *text, *format;
+    const char *type = "text";
+    size_t length = 0;
+    if (!field_object(body, "text", &text, error)) return false;
+    if (text == NULL) return true;
+    if (!field_object(text, "format", &format, error)) return false;
+    if (format != NULL && !field_text(format, "type", 64, &type, &length, error)) return false;
+    return strcmp(type, "text") == 0 ||
+           api_error_set(error, 400, "text.format", "'text.format': found type '%.40s', expected text", type);
+}
+
+static bool read_request(struct ask *ask, struct api_error *error) {
+    static const char *const token_max[] = {"max_output_tokens"};
+    static const char *const refused[] = {"previous_response_id", "conversation", "prompt", "background"};
+    const struct server_model *model = &ask->server->model;
+    struct conversation conversation = {0};
+    struct token_list prompt = {0};
+    bool read = ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
+                                 service_vocabulary_size(model->service), error) &&
+                ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
+                ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) &&
+                read_format(ask->body, error);
+    if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
+    ask->parses_reasoning = true;
+    read = read && read_input(&conversation, ask->body, error) &&
+           read_tools(&conversation, ask->body, &ask->parses_tools, error) &&
+           document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
+           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
+           ask_set_prompts(ask, &prompt, 1, error);
+    token_list_deinit(&prompt);
+    conversation_deinit(&conversation);
+    return read;
+}
+
+/* ---- the response ---- */
+
+static bool is_cut(const struct ask_choice *choice) {
+    return choice->stop == STOP_LENGTH || choice->stop == STOP_CONTEXT;
+}
+
+static json_t *part_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
+    const bool is_text = item->kind == ANSWER_CONTENT;
+    const struct ask_bytes *bytes = is_text ? &choice->content : &choice->reasoning;
+    json_t *part = json_object();
+    json_put(part, "type", json_string(is_text ? "output_text" : "reasoning_text"));
+    json_put(part, "text", json_text(bytes->bytes + item->begin, empty ? 0 : item->end - item->begin));
+    if (is_text) json_put(part, "annotations", json_array());
+    if (is_text) json_put(part, "logprobs", json_array());
+    return part;
+}
+
+static json_t *item_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
+    json_t *object = json_object(), *content = json_array();
+    const char *status = empty ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
+    const bool is_last = item == &choice->items[choice->item_count - 1];
+    json_put(object, "id", json_string(item->id));
+    if (!empty && item->kind != ANSWER_TOOL_CALL)
+        json_array_append_new(content, part_json(choice, item, false));
+    switch (item->kind) {
+    case ANSWER_CONTENT:
+        json_put(object, "type", json_string("message"));
+        json_put(object, "role", json_string("assistant"));
+        break;
+    case ANSWER_REASONING:
+        json_put(object, "type", json_string("reasoning"));
+        json_put(object, "summary", json_array());
+        break;
+    case ANSWER_TOOL_CALL: {
+        const struct ask_call *call = &choice->calls[item->begin];
+        json_put(object, "type", json_string("function_call"));
+        json_put(object, "call_id", json_string(call->id));
+        json_put(object, "name", json_text(call->name, strlen(call->name)));
+        json_put(object, "arguments", json_text(call->arguments, empty ? 0 : strlen(call->arguments)));
+        break;
+    }
+    }
+    if (item->kind != ANSWER_TOOL_CALL) json_put(object, "content", json_incref(content));
+    json_decref(content);
+    json_put(object, "status", json_string(is_last || empty ? status : "completed"));
+    return object;
+}
+
+static json_t *usage_json(const struct ask *ask) {
+    const struct service_figures *figures = &ask->choices[0].figures;
+    json_t *usage = json_object(), *input = json_object(), *output = json_object();
+    json_put_uint(usage, "input_tokens", figures->prompt_tokens);
+    json_put_uint(input, "cached_tokens", figures->reused_tokens);
+    json_put(usage, "input_tokens_details", input);
+    json_put_uint(usage, "output_tokens", figures->answer_tokens);
+    json_put_uint(output, "reasoning_tokens", 0);
+    json_put(usage, "output_tokens_details", output);
+    json_put_uint(usage, "total_tokens", figures->prompt_tokens + figures->answer_tokens);
+    return usage;
+}
+
+/* What the request said, told back; NULL: fallback. */
+static json_t *told(const struct ask *ask, const char *name, json_t *fallback) {
+    const json_t *value = field_get(ask->body, name);
+    if (value == NULL) return fallback;
+    json_decref(fallback);
+    return json_incref((json_t *)value);
+}
+
+static json_t *response_json(const struct ask *ask, const char *status, bool is_done) {
+    const struct server_model *model = &ask->server->model;
+    const struct ask_choice *choice = &ask->choices[0];
+    json_t *response = json_object(), *output = json_array(), *details = json_null(), *text = json_object();
+    if (is_done && is_cut(choice)) {
+        details = json_object();
+        json_put(details, "reason", json_string("max_output_tokens"));
+    }
+    for (size_t i = 0; is_done && i < choice->item_count; i++)
+        json_array_append_new(output, item_json(choice, &choice->items[i], false));
+    json_t *format = json_object();
+    json_put(format, "type", json_string("text"));
+    json_put(text, "format", format);
+    json_put(response, "id", json_string(ask->id));
+    json_put(response, "object", json_string("response"));
+    json_put(response, "created_at", json_integer(ask->created));
+    json_put(response, "status", json_string(status));
+    json_put(response, "error", json_null());
+    json_put(response, "incomplete_details", details);
+    json_put(response, "instructions", told(ask, "instructions", json_null()));
+    json_put(response, "max_output_tokens", told(ask, "max_output_tokens", json_null()));
+    json_put(response, "model", json_text(model->id, strlen(model->id)));
+    json_put(response, "output", output);
+    json_put(response, "parallel_tool_calls", json_true());
+    json_put(response, "previous_response_id", json_null());
+    json_put(response, "reasoning", told(ask, "reasoning", json_null()));
+    json_put(response, "store", json_false());
+    json_put_number(response, "temperature", (double)ask->options.sampling.temperature);
+    json_put(response, "text", text);
+    json_put(response, "tool_choice", told(ask, "tool_choice", json_string("auto")));
+    json_put(response, "tools", told(ask, "tools", json_array()));
+    json_put_number(response, "top_p", (double)ask->options.sampling.top_p);
+    json_put(response, "truncation", json_string("disabled"));
+    json_put(response, "usage", is_done ? usage_json(ask) : json_null());
+    json_put(response, "metadata", told(ask, "metadata", json_object()));
+    return response;
+}
+
+/* ---- the stream ---- */
+
+/* Takes the event.  events_sent numbers them. */
+static void send(struct ask *ask, const char *type, json_t *event) {
+    struct ask_choice *choice = &ask->choices[0];
+    json_put(event, "type", json_string(type));
+    json_put_uint(event, "sequence_number", atomic_fetch_add(&choice->events_sent, 1));
+    if (sse_send(ask->exchange, type, event)) ask->is_full = true;
+}
+
+static void send_response(struct ask *ask, const char *type, const char *status, bool is_done) {
+    json_t *event = json_object();
+    json_put(event, "response", response_json(ask, status, is_done));
+    send(ask, type, event);
+}
+
+static void stream_begin(struct ask *ask, const struct service_admission *admission) {
+    (void)admission;
+    send_response(ask, "response.created", "in_progress", false);
+    send_response(ask, "response.in_progress", "in_progress", false);
+}
+
+/* An event of an item. */
+static json_t *of_item(const struct ask_choice *choice, size_t index, bool has_part) {
+    json_t *event = json_object();
+    json_put(event, "item_id", json_string(choice->items[index].id));
+    json_put_uint(event, "output_index", index);
+    if (has_part) json_put_uint(event, "content_index", 0);
+    return event;
+}
+
+static void send_item(struct ask *ask, const char *type, size_t index, bool empty) {
+    const struct ask_choice *choice = &ask->choices[0];
+    json_t *event = json_object();
+    json_put_uint(event, "output_index", index);
+    json_put(event, "item", item_json(choice, &choice->items[index], empty));
+    send(ask, type, event);
+}
+
+static void send_part(struct ask *ask, const char *type, size_t index, bool empty) {
+    const struct ask_choice *choice = &ask->choices[0];
+    json_t *event = of_item(choice, index, true);
+    json_put(event, "part", part_json(choice, &choice->items[index], empty));
+    send(ask, type, event);
+}
+
+static void begin_item(struct ask *ask, size_t index) {
+    send_item(ask, "response.output_item.added", index, true);
+    if (ask->choices[0].items[index].kind != ANSWER_TOOL_CALL)
+        send_part(ask, "response.content_part.added", index, true);
+}
+
+static void end_item(struct ask *ask, size_t index) {
+    const struct ask_choice *choice = &ask->choices[0];
+    const struct ask_item *item = &choice->items[index];
+    if (item->kind != ANSWER_TOOL_CALL) {
+        const bool is_text = item->kind == ANSWER_CONTENT;
+        const struct ask_bytes *bytes = is_text ? &choice->content : &choice->reasoning;
+        json_t *event = of_item(choice, index, true);
+        json_put(event, "text", json_text(bytes->bytes + item->begin, item->end - item->begin));
+        if (is_text) json_put(event, "logprobs", json_array());
+        send(ask, is_text ? "response.output_text.done" : "response.reasoning_text.done", event);
+        send_part(ask, "response.content_part.done", index, false);
+    }
+    send_item(ask, "response.output_item.done", index, false);
+}
+
+static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
+    const size_t index = choice->item_count - 1;
+    if (choice->items_sent < choice->item_count) {
+        if (index > 0) end_item(ask, index - 1);
+        begin_item(ask, index);
+        choice->items_sent = choice->item_count;
+    }
+    json_t *event = of_item(choice, index, part->kind != ANSWER_TOOL_CALL);
+    json_put(event, "delta", json_text(part->bytes, part->length));
+    switch (part->kind) {
+    case ANSWER_CONTENT:
+        json_put(event, "logprobs", json_array());
+        send(ask, "response.output_text.delta", event);
+        break;
+    case ANSWER_REASONING: send(ask, "response.reasoning_text.delta", event); break;
+    case ANSWER_TOOL_CALL:
+        send(ask, "response.function_call_arguments.delta", event);
+        event = of_item(choice, index, false);
+        json_put(event, "name", json_text(part->tool_name, strlen(part->tool_name)));
+        json_put(event, "arguments", json_text(part->bytes, part->length));
+        send(ask, "response.function_call_arguments.done", event);
+        break;
+    }
+}
+
+static void end(struct ask *ask) {
+    const struct ask_choice *choice = &ask->choices[0];
+    const char *status = is_cut(choice) ? "incomplete" : "completed";
+    if (!ask->options.streams) {
+        exchange_reply_json(ask->exchange, 200, response_json(ask, status, true));
+        return;
+    }
+    if (choice->item_count > 0) end_item(ask, choice->item_count - 1);
+    send_response(ask, is_cut(choice) ? "response.incomplete" : "response.completed", status, true);
+}
+
+static void fail(struct ask *ask, const struct api_error *error) {
+    json_t *event = json_object(), *told_error = api_error_json(error, false);
+    const json_t *inner = json_object_get(told_error, "error");
+    json_put(event, "code", json_incref(json_object_get(inner, "type")));
+    json_put(event, "message", json_incref(json_object_get(inner, "message")));
+    json_put(event, "param", json_incref(json_object_get(inner, "param")));
+    json_decref(told_error);
+    send(ask, "error", event);
+}
+
+/* Told again; comments would not reset a client's timer. */
+static void beat(struct ask *ask) {
+    json_t *event = json_object();
+    json_put(event, "type", json_string("response.in_progress"));
+    json_put_uint(event, "sequence_number", atomic_fetch_add(&ask->choices[0].events_sent, 1));
+    json_put(event, "response", response_json(ask, "in_progress", false));
+    (void)sse_send(ask->exchange, "response.in_progress", event);
+}
+
+static const struct ask_family family = {
+    .begin = stream_begin, .part = stream_part, .end = end, .fail = fail, .beat = beat};
+
+void responses_route(struct server *server, struct exchange *exchange) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = ask_create(server, exchange, body, &family, "resp_");
+    if (ask == NULL) return;
+    struct api_error error;
+    if (read_request(ask, &error))
+        ask_submit(ask);
+    else
+        ask_refuse(ask, &error);
+}
