@@ -10,12 +10,11 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "cli/bandwidth.h"
 #include "cli/bench_result.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "cli/kv_scratch.h"
+#include "measure/kv_scratch.h"
 #include "cli/model_type.h"
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
@@ -23,6 +22,7 @@
 #include "cli/session.h"
 #include "cli/trace_file.h"
 #include "engine/recording.h"
+#include "measure/bandwidth.h"
 #include "platform/clock.h"
 
 enum { FILL_SEED = 1, TESTS_MAX = 4096 };
@@ -183,7 +183,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->samples_ns[test->sample_count] = clock_ns() - began - read_ns;
         if (reads)
             test->read_rates[test->sample_count] =
-                (double)(test->generate_count * BANDWIDTH_PASS_BYTES) * 1e9 / (double)read_ns;
+                (double)(test->generate_count * bench->bandwidth.size_bytes) * 1e9 / (double)read_ns;
         test->sample_count++;
         TRY(check_interrupt(error));
     }
@@ -340,7 +340,8 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
     };
     model_type_text(&model->gguf, bench->model.type, sizeof bench->model.type);
     if (bench->printer.has_floor && bench->bandwidth.memory == NULL)
-        TRY(bandwidth_open(&bench->bandwidth, device_pool(bench->session.device), error));
+        TRY(bandwidth_open(&bench->bandwidth, device_pool(bench->session.device), BANDWIDTH_PASS_BYTES,
+                           error));
     return STATUS_OK;
 }
 

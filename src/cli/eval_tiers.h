@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "cli/kv_disk.h"
-#include "cli/kv_scratch.h"
+#include "measure/kv_scratch.h"
 #include "engine/engine.h"
 
 struct evaluation;

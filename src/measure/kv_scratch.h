@@ -3,8 +3,8 @@
  *
  * It is named bench.XXXXXX and locked (flock) while its process lives.  A killed process leaves it; the next
  * kv_scratch_open in the same folder removes those that no process holds. */
-#ifndef LOAM_CLI_KV_SCRATCH_H
-#define LOAM_CLI_KV_SCRATCH_H
+#ifndef LOAM_MEASURE_KV_SCRATCH_H
+#define LOAM_MEASURE_KV_SCRATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>

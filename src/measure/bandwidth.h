@@ -2,8 +2,8 @@
  *
  * Other load on the machine changes from second to second, so one figure for a whole run does not show what a step
  * could reach.  A pass is short: take one next to each step. */
-#ifndef LOAM_CLI_BANDWIDTH_H
-#define LOAM_CLI_BANDWIDTH_H
+#ifndef LOAM_MEASURE_BANDWIDTH_H
+#define LOAM_MEASURE_BANDWIDTH_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,15 +12,16 @@
 #include "platform/pool.h"
 
 struct bandwidth {
-    void *memory; /* [BANDWIDTH_PASS_BYTES] owned; NULL: not open */
+    void *memory; /* [size_bytes] owned; NULL: not open */
+    size_t size_bytes;
 };
 
 /* Larger than any cache; 5 to 30 ms a pass. */
 static const size_t BANDWIDTH_PASS_BYTES = (size_t)512 << 20;
 
-enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, struct error *error)
-    STATUS_CHECKED;
-/* Nanoseconds in which all threads of the pool read BANDWIDTH_PASS_BYTES, each its own part from front to back. */
+enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_t size_bytes,
+                           struct error *error) STATUS_CHECKED;
+/* Nanoseconds in which all threads of the pool read all of the memory, each its own part from front to back. */
 uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool);
 void bandwidth_close(struct bandwidth *bandwidth);
 

@@ -1,4 +1,4 @@
-#include "cli/bandwidth.h"
+#include "measure/bandwidth.h"
 
 #include <errno.h>
 #include <string.h>
@@ -43,17 +43,18 @@ static void fill_range(void *context, const struct pool_worker *worker) {
 }
 
 static struct reading reading_of(const struct bandwidth *bandwidth) {
-    return (struct reading){.data = bandwidth->memory, .word_count = BANDWIDTH_PASS_BYTES / sizeof(words)};
+    return (struct reading){.data = bandwidth->memory, .word_count = bandwidth->size_bytes / sizeof(words)};
 }
 
-enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, struct error *error) {
-    void *memory = mmap(NULL, BANDWIDTH_PASS_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_t size_bytes,
+                           struct error *error) {
+    void *memory =
+        mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with",
-                            BANDWIDTH_PASS_BYTES);
-    (void)madvise(memory, BANDWIDTH_PASS_BYTES, MADV_HUGEPAGE); /* a hint */
+        return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with", size_bytes);
+    (void)madvise(memory, size_bytes, MADV_HUGEPAGE); /* a hint */
     bandwidth->memory = memory;
+    bandwidth->size_bytes = size_bytes;
     struct reading reading = reading_of(bandwidth);
     pool_run(pool, fill_range, &reading);
     return STATUS_OK;
@@ -67,6 +68,6 @@ uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool)
 }
 
 void bandwidth_close(struct bandwidth *bandwidth) {
-    if (bandwidth->memory != NULL) munmap(bandwidth->memory, BANDWIDTH_PASS_BYTES);
+    if (bandwidth->memory != NULL) munmap(bandwidth->memory, bandwidth->size_bytes);
     bandwidth->memory = NULL;
 }

@@ -1,4 +1,4 @@
-#include "cli/kv_scratch.h"
+#include "measure/kv_scratch.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,0 +1,78 @@
+#include "measure/machine_file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char file_name[] = "machine.json";
+
+/* The folder of the file, made if it is missing. */
+static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length;
+    if (cache != NULL && cache[0] == '/')
+        length = snprintf(path, MACHINE_PATH_BYTES, "%s/loam", cache);
+    else if (home != NULL && home[0] == '/')
+        length = snprintf(path, MACHINE_PATH_BYTES, "%s/.cache/loam", home);
+    else
+        return error_set(error, STATUS_USAGE,
+                         "the numbers of this machine: neither XDG_CACHE_HOME nor HOME names a folder");
+    if (length < 0 || length >= MACHINE_PATH_BYTES - (int)sizeof file_name - 1)
+        return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes",
+                         MACHINE_PATH_BYTES);
+    for (char *slash = path + 1;; slash++) {
+        const char was = *slash;
+        if (was != '/' && was != '\0') continue;
+        *slash = '\0';
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            return error_set_os(error, STATUS_IO, errno, "making the folder %s", path);
+        *slash = was;
+        if (was == '\0') return STATUS_OK;
+    }
+}
+
+static bool is_of_this_machine(const struct machine *machine, const struct measure_options *options) {
+    char kernels[MACHINE_TEXT_BYTES];
+    cpu_mask_text(options->mask, kernels, sizeof kernels);
+    const size_t threads = options->thread_count != 0 ? options->thread_count : cpu_count();
+    return strcmp(machine->processor, cpu_model_name()) == 0 && strcmp(machine->kernels, kernels) == 0 &&
+           machine->thread_count == threads;
+}
+
+/* Why the file's numbers do not hold; false: they do. */
+static bool must_measure(struct machine *machine, const struct machine_request *request, const char *path,
+                         char note[400]) {
+    struct error why;
+    if (request->measures) return snprintf(note, 400, "measuring this machine") > 0;
+    if (access(path, F_OK) != 0)
+        return snprintf(note, 400, "measuring this machine, which takes some seconds, once") > 0;
+    if (machine_load(machine, path, &why) != STATUS_OK)
+        return snprintf(note, 400, "%.300s; measuring this machine again", why.message) > 0;
+    if (is_of_this_machine(machine, &request->measure)) return false;
+    return snprintf(note, 400, "measuring this machine: %.120s is of %s, %s, %u threads", path,
+                    machine->processor, machine->kernels, machine->thread_count) > 0;
+}
+
+enum status machine_open(struct machine *machine, const struct machine_request *request,
+                         char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
+    struct measure_options options = request->measure;
+    char folder[MACHINE_PATH_BYTES];
+    note[0] = '\0';
+    if (request->given != NULL) {
+        snprintf(path, MACHINE_PATH_BYTES, "%s", request->given);
+        return machine_load(machine, request->given, error);
+    }
+    TRY(cache_folder(folder, error));
+    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder,
+             file_name);
+    if (!must_measure(machine, request, path, note)) return STATUS_OK;
+    if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
+    if (options.progress != NULL && options.progress(options.context, note))
+        return error_set(error, STATUS_INTERRUPTED, "interrupted");
+    if (options.directory == NULL) options.directory = folder;
+    TRY(machine_measure(machine, &options, error));
+    return machine_save(machine, path, error);
+}

@@ -1,0 +1,74 @@
+#include "measure/measure_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "platform/clock.h"
+
+static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
+                    READ_BYTES = (size_t)256 << 20;
+
+static enum status read_rate(struct pool *pool, double *bytes_per_second, struct error *error) {
+    struct bandwidth memory = {0};
+    struct quickest pass = {0};
+    TRY(bandwidth_open(&memory, pool, READ_BYTES, error));
+    while (quickest_is_open(&pass)) quickest_add(&pass, (double)bandwidth_pass_ns(&memory, pool) * 1e-9);
+    *bytes_per_second = (double)memory.size_bytes / pass.seconds;
+    bandwidth_close(&memory);
+    return STATUS_OK;
+}
+
+static enum status copy_rate(double *bytes_per_second, struct error *error) {
+    uint8_t *memory = malloc(2 * COPY_BYTES);
+    struct quickest copy = {0};
+    if (memory == NULL) return error_set(error, STATUS_MEMORY, "measuring memory: out of memory");
+    memset(memory, 1, 2 * COPY_BYTES);
+    while (quickest_is_open(&copy)) {
+        const uint64_t began = clock_ns();
+        memcpy(memory, memory + COPY_BYTES, COPY_BYTES);
+        __asm__ volatile("" : : "r"(memory) : "memory"); /* it is wanted */
+        quickest_add(&copy, (double)(clock_ns() - began) * 1e-9);
+    }
+    free(memory);
+    *bytes_per_second = (double)COPY_BYTES / copy.seconds;
+    return STATUS_OK;
+}
+
+static enum status measure_memory(struct measurement *measurement, struct error *error) {
+    struct pool *one;
+    TRY(measure_part(measurement, "memory", error));
+    TRY(read_rate(device_pool(measurement->device), &measurement->machine->memory_all, error));
+    TRY(pool_create(&one, 1, error));
+    enum status status = read_rate(one, &measurement->machine->memory_one, error);
+    pool_destroy(one);
+    TRY(status);
+    return copy_rate(&measurement->machine->copy, error);
+}
+
+enum status machine_measure(struct machine *machine, const struct measure_options *options,
+                            struct error *error) {
+    struct measurement measurement = {.options = options, .machine = machine};
+    const struct device_options device = {.thread_count = options->thread_count != 0 ? options->thread_count
+                                                                                     : cpu_count(),
+                                          .mask = options->mask};
+    machine_init(machine);
+    snprintf(machine->processor, sizeof machine->processor, "%s", cpu_model_name());
+    cpu_mask_text(options->mask, machine->kernels, sizeof machine->kernels);
+    machine->thread_count = (uint32_t)device.thread_count;
+    TRY(device_cpu_create(&measurement.device, &device, error));
+    enum status status = bandwidth_open(&measurement.caches, device_pool(measurement.device),
+                                        options->is_short ? CACHES_BYTES / 16 : CACHES_BYTES, error);
+    uint64_t no_limit = 0;
+    if (status == STATUS_OK)
+        status = kv_scratch_open(&measurement.folder, options->directory, &no_limit, error);
+    if (status == STATUS_OK) status = measure_memory(&measurement, error);
+    if (status == STATUS_OK) status = measure_matrices(&measurement, error);
+    if (status == STATUS_OK) status = measure_disk(&measurement, error);
+    if (status == STATUS_OK) status = measure_steps(&measurement, error);
+    kv_scratch_close(&measurement.folder);
+    bandwidth_close(&measurement.caches);
+    device_destroy(measurement.device);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* measure: the numbers of this machine (plan/machine.h), found by running loam's own code.
+ *
+ *   memory, copy, checksum      plain loops over memory that no cache holds
+ *   matrices                    the device's products, by type: one row, and a block of a prompt
+ *   layers, attention,          an engine over a small model of random weights (probe_model.h), whose caches are
+ *   selections                  emptied before every step; each time is the smallest of several steps
+ *   disk                        an io_queue over a file of random bytes; steps of that engine with KV on disk
+ *
+ * It takes up to a minute.  Thread: the engine's.
+ */
+#ifndef LOAM_MEASURE_MEASURE_H
+#define LOAM_MEASURE_MEASURE_H
+
+#include "plan/machine.h"
+#include "platform/cpu.h"
+
+struct measure_options {
+    const char *directory; /* a folder on the disk to be measured; what is put there is removed */
+    size_t thread_count;   /* 0: one per processor */
+    cpu_mask mask;
+    bool is_short; /* tests: with less of everything, for numbers that nobody plans by */
+    /* Called before each part.  true stops with STATUS_INTERRUPTED.  May be NULL. */
+    bool (*progress)(void *context, const char *part);
+    void *context;
+};
+
+enum status machine_measure(struct machine *machine, const struct measure_options *options,
+                            struct error *error) STATUS_CHECKED;
+
+#endif

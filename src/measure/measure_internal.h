@@ -1,0 +1,49 @@
+/* The parts of a measurement. */
+#ifndef LOAM_MEASURE_MEASURE_INTERNAL_H
+#define LOAM_MEASURE_MEASURE_INTERNAL_H
+
+#include "device/device.h"
+#include "measure/bandwidth.h"
+#include "measure/kv_scratch.h"
+#include "measure/measure.h"
+
+struct measurement {
+    const struct measure_options *options;
+    struct machine *machine;
+    struct device *device;
+    struct bandwidth caches;  /* reading it empties them */
+    struct kv_scratch folder; /* within the options' directory */
+};
+
+/* Asks the caller whether to go on; STATUS_INTERRUPTED: no. */
+STATUS_CHECKED static inline enum status measure_part(const struct measurement *measurement, const char *part,
+                                                      struct error *error) {
+    const struct measure_options *options = measurement->options;
+    if (options->progress == NULL || !options->progress(options->context, part)) return STATUS_OK;
+    return error_set(error, STATUS_INTERRUPTED, "interrupted");
+}
+static inline void measure_empty_caches(const struct measurement *measurement) {
+    bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
+}
+/* The quickest of several rounds: as many as it takes until none is quicker by 2% any more. */
+struct quickest {
+    double seconds;
+    unsigned rounds, stale; /* stale: rounds since the last that was quicker */
+};
+enum { QUICKEST_ROUNDS_MIN = 6, QUICKEST_STALE = 4, QUICKEST_ROUNDS_MAX = 40 };
+static inline bool quickest_is_open(const struct quickest *quickest) {
+    return quickest->rounds < QUICKEST_ROUNDS_MIN ||
+           (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX);
+}
+static inline void quickest_add(struct quickest *quickest, double seconds) {
+    quickest->stale = quickest->rounds > 0 && seconds > quickest->seconds * 0.98 ? quickest->stale + 1 : 0;
+    if (quickest->rounds == 0 || seconds < quickest->seconds) quickest->seconds = seconds;
+    quickest->rounds++;
+}
+
+enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;
+enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
+/* After the matrices and the disk. */
+enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;
+
+#endif

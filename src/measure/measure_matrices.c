@@ -1,0 +1,157 @@
+/* How fast rows and blocks of rows go through matrices of each type, from memory. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "kernels/kernels.h"
+#include "measure/measure_internal.h"
+#include "platform/clock.h"
+
+enum { BLOCK_ROWS = 256, MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
+/* Of all matrices: far more than a cache holds. */
+static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
+
+struct products {
+    struct measurement *measurement;
+    struct stream *stream;
+    struct convert_kernels convert;
+    uint8_t *weights; /* owned; [bytes] in small pages, as a mapped file is */
+    size_t bytes;
+    float *x, *y; /* owned device memory; [BLOCK_ROWS][MACHINE_WIDE], [BLOCK_ROWS][rows] */
+    size_t x_bytes, y_bytes;
+};
+
+/* Every row of MACHINE_WIDE columns is the same random row; cut to fewer columns it is several.  Returns its bytes; 0:
+ * the type has no such rows. */
+static size_t fill_rows(struct products *products, enum tensor_type type) {
+    struct random random;
+    float values[MACHINE_WIDE];
+    uint64_t row_bytes;
+    if (!tensor_row_bytes(type, MACHINE_WIDE, &row_bytes)) return 0;
+    random_init(&random, 1);
+    for (size_t i = 0; i < MACHINE_WIDE; i++) values[i] = (float)random_double(&random) - 0.5F;
+    if (type == TENSOR_F32)
+        memcpy(products->weights, values, row_bytes);
+    else
+        products->convert.quantize[type](values, products->weights, MACHINE_WIDE);
+    for (size_t row = 1; row < products->bytes / row_bytes; row++)
+        memcpy(products->weights + row * row_bytes, products->weights, row_bytes);
+    return (size_t)row_bytes;
+}
+
+/* Seconds of x times matrix `index` of MATRIX_COUNT. */
+static enum status product(struct products *products, const struct matrix *shape, size_t index,
+                           size_t row_count, double *seconds, struct error *error) {
+    struct device *device = products->measurement->device;
+    struct matrix matrix = *shape;
+    matrix.data = products->weights + index * shape->rows * shape->row_bytes;
+    TRY(device->operations->adopt_weight(device, &matrix, error));
+    const struct matmul_operation operation = {.x = products->x,
+                                               .x_stride = matrix.columns,
+                                               .row_count = row_count,
+                                               .weight_count = 1,
+                                               .weights = {&matrix},
+                                               .y = {products->y},
+                                               .y_stride = {matrix.rows}};
+    const uint64_t began = clock_ns();
+    device->operations->matmul(products->stream, &operation);
+    TRY(device->operations->stream_synchronize(products->stream, error));
+    *seconds += (double)(clock_ns() - began) * 1e-9;
+    return STATUS_OK;
+}
+
+static enum status row_rate(struct products *products, enum tensor_type type, size_t wide_bytes,
+                            size_t columns, double *rate, struct error *error) {
+    const size_t row_bytes = wide_bytes / (MACHINE_WIDE / columns);
+    const struct matrix shape = {.type = type,
+                                 .rows = products->bytes / MATRIX_COUNT / row_bytes / 64 * 64,
+                                 .columns = columns,
+                                 .row_bytes = row_bytes};
+    struct quickest pass = {0};
+    while (quickest_is_open(&pass)) {
+        double seconds = 0;
+        for (size_t i = 0; i < MATRIX_COUNT; i++) TRY(product(products, &shape, i, 1, &seconds, error));
+        quickest_add(&pass, seconds);
+    }
+    *rate = (double)(MATRIX_COUNT * shape.rows * row_bytes) / pass.seconds;
+    return STATUS_OK;
+}
+
+static enum status block_rate(struct products *products, enum tensor_type type, size_t wide_bytes,
+                              double *rate, struct error *error) {
+    const struct matrix shape = {
+        .type = type, .rows = BLOCK_MATRIX_ROWS, .columns = MACHINE_WIDE, .row_bytes = wide_bytes};
+    struct quickest block = {0};
+    while (quickest_is_open(&block)) {
+        double seconds = 0;
+        TRY(product(products, &shape, 0, BLOCK_ROWS, &seconds, error));
+        quickest_add(&block, seconds);
+    }
+    *rate = (double)BLOCK_ROWS * (double)(shape.rows * shape.columns) / block.seconds;
+    return STATUS_OK;
+}
+
+static enum status measure_types(struct products *products, struct error *error) {
+    for (uint32_t type = 0; type < MACHINE_TYPES; type++) {
+        const struct tensor_type_info *info = tensor_type_find(type);
+        struct machine_matrix *matrix = &products->measurement->machine->matrices[type];
+        if (info == NULL || !info->is_weight) continue;
+        if (type != TENSOR_F32 && products->convert.quantize[type] == NULL) continue;
+        TRY(measure_part(products->measurement, info->name, error));
+        const size_t wide_bytes = fill_rows(products, (enum tensor_type)type);
+        if (wide_bytes == 0) continue;
+        TRY(row_rate(products, (enum tensor_type)type, wide_bytes, MACHINE_NARROW, &matrix->narrow, error));
+        TRY(row_rate(products, (enum tensor_type)type, wide_bytes, MACHINE_WIDE, &matrix->wide, error));
+        TRY(block_rate(products, (enum tensor_type)type, wide_bytes, &matrix->block, error));
+    }
+    return STATUS_OK;
+}
+
+static enum status open_products(struct products *products, struct error *error) {
+    struct device *device = products->measurement->device;
+    float *values = calloc(1, products->x_bytes);
+    void *weights = mmap(NULL, products->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (values == NULL || weights == MAP_FAILED) {
+        free(values);
+        return error_set(error, STATUS_MEMORY, "measuring matrices: out of memory");
+    }
+    products->weights = weights;
+    (void)madvise(weights, products->bytes, MADV_NOHUGEPAGE); /* a hint */
+    for (size_t i = 0; i < products->x_bytes / sizeof *values; i++) values[i] = (float)(i % 17) - 8;
+    enum status status = device->operations->stream_create(device, &products->stream, error);
+    void *x = NULL, *y = NULL;
+    if (status == STATUS_OK)
+        status = device->operations->allocate(device, MEMORY_DEVICE, products->x_bytes, &x, error);
+    if (status == STATUS_OK)
+        status = device->operations->allocate(device, MEMORY_DEVICE, products->y_bytes, &y, error);
+    products->x = x;
+    products->y = y;
+    if (status == STATUS_OK) {
+        device->operations->copy(products->stream, products->x, values, products->x_bytes);
+        status = device->operations->stream_synchronize(products->stream, error);
+    }
+    free(values);
+    return status;
+}
+
+enum status measure_matrices(struct measurement *measurement, struct error *error) {
+    struct device *device = measurement->device;
+    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : BYTES;
+    struct products products = {
+        .measurement = measurement,
+        .bytes = bytes,
+        .x_bytes = BLOCK_ROWS * MACHINE_WIDE * sizeof(float),
+        /* a block, or one row of the longest matrix: of the fewest bytes a row */
+        .y_bytes =
+            max_size((size_t)BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) * sizeof(float)};
+    convert_kernels_init(&products.convert, measurement->options->mask);
+    enum status status = open_products(&products, error);
+    if (status == STATUS_OK) status = measure_types(&products, error);
+    if (products.stream != NULL) device->operations->stream_destroy(products.stream);
+    device->operations->release(device, MEMORY_DEVICE, products.x, products.x_bytes);
+    device->operations->release(device, MEMORY_DEVICE, products.y, products.y_bytes);
+    if (products.weights != NULL) munmap(products.weights, products.bytes);
+    return status;
+}

@@ -1,0 +1,21 @@
+/* probe_model: a model of random weights to measure steps with: 4 layers of 8 KV heads of 64, and little else. */
+#ifndef LOAM_MEASURE_PROBE_MODEL_H
+#define LOAM_MEASURE_PROBE_MODEL_H
+
+#include "base/status.h"
+#include "platform/cpu.h"
+
+enum {
+    PROBE_LAYERS = 4,
+    PROBE_KV_HEADS = 8,
+    PROBE_DIMENSION = 64,
+    PROBE_HIDDEN = 256,
+    PROBE_VOCABULARY = 512,
+    PROBE_CONTEXT = 1 << 20,
+};
+
+/* Writes a GGUF file whose KV heads have so many query heads each. */
+enum status probe_model_write(const char *path, uint32_t group, cpu_mask mask, struct error *error)
+    STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,335 @@
+#include "plan/cost.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "attention/split.h"
+#include "base/checked.h"
+#include "cache/kv_tier.h"
+
+const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
+                                                 "pages",    "link",   "disk"};
+
+/* x^2 / (x^2 + LOCALITY) of the chunks that are chosen are in RAM. */
+static const double LOCALITY = 0.3;
+/* Of reads that a prefetch may expect, the share that it does. */
+static const double PREFETCHED = 0.6;
+/* Chunks of a head are neighbours on disk, which a scan reads in one request. */
+enum { SCAN_CHUNKS = 16 };
+
+/* ---- the model ---- */
+
+static bool has_name(const struct gguf_tensor *tensor, const char *name) {
+    return tensor->name.length == strlen(name) && memcmp(tensor->name.text, name, tensor->name.length) == 0;
+}
+
+void cost_model_init(struct cost_model *model, const struct machine *machine,
+                     const struct model_config *config, const struct gguf *gguf) {
+    const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
+    *model = (struct cost_model){.machine = machine, .config = config};
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+        const struct gguf_tensor *tensor = &gguf->tensors[i];
+        const bool is_embedding = has_name(tensor, "token_embd.weight"),
+                   is_output = has_name(tensor, "output.weight") || (is_embedding && is_tied);
+        if (tensor->dimensions[1] <= 1 || has_name(tensor, "position_embd.weight")) continue;
+        model->weight_bytes += tensor->size_bytes;
+        if (is_embedding && !is_tied) continue; /* a row of it is looked up */
+        model->row_seconds += (double)tensor->size_bytes /
+                              machine_matrix_rate(machine, tensor->type, (size_t)tensor->dimensions[0]);
+        if (!is_output)
+            model->token_seconds += (double)(tensor->dimensions[0] * tensor->dimensions[1]) /
+                                    machine_matrix_block(machine, tensor->type);
+    }
+}
+
+/* ---- a layer's attention ---- */
+
+struct layer_work {
+    double depth, kept;         /* rows, per KV head */
+    double kv_heads, group;     /* of a layer */
+    double dimensions;          /* k and v over those that were measured */
+    double row_bytes, row_rate; /* of a token and KV head; bytes a second */
+    const struct machine *machine;
+    const struct machine_selection *selection; /* NULL: everything is attended to */
+};
+
+static double everything_seconds(const struct layer_work *work) {
+    return work->depth * work->kv_heads * work->row_bytes / work->row_rate;
+}
+
+static double score_seconds(const struct layer_work *work) {
+    const struct machine_selection *selection = work->selection;
+    return selection->seconds + work->depth * work->kv_heads * work->dimensions *
+                                    machine_by_group_at(selection->score, work->group);
+}
+
+static double rows_seconds(const struct layer_work *work) {
+    return work->kept * work->kv_heads * work->dimensions *
+           machine_by_group_at(work->selection->rows, work->group);
+}
+
+/* The preset, unless another method has taken its place. */
+static const struct machine_selection *selection_of(const struct machine *machine, const struct plan *plan) {
+    const struct preset *preset;
+    char method[32];
+    plan_method(plan, AXIS_SELECT, method, sizeof method);
+    if (preset_find(&preset, plan->preset, NULL) == STATUS_OK &&
+        strcmp(preset->methods[AXIS_SELECT], method) == 0) {
+        const struct machine_selection *found = machine_find_selection(machine, plan->preset);
+        if (found != NULL) return found;
+    }
+    for (size_t i = 0; i < preset_count; i++)
+        if (preset_is_built(&preset_table[i]) && strcmp(preset_table[i].methods[AXIS_SELECT], method) == 0 &&
+            machine_find_selection(machine, preset_table[i].name) != NULL)
+            return machine_find_selection(machine, preset_table[i].name);
+    return machine_find_selection(machine, method);
+}
+
+/* ---- tiers ---- */
+
+struct tiers {
+    struct kv_cache_config cache;
+    double chunks;      /* of a KV head */
+    double chunk_bytes; /* as they are stored */
+    double heads;       /* of all layers */
+    double held;        /* 0..1, of all chunks */
+};
+
+static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const struct model_config *config,
+                            uint64_t depth, struct error *error) {
+    struct plan counted = *plan;
+    if (counted.context_size < depth + 1) counted.context_size = depth + 1;
+    TRY(plan_check(&counted, config, error));
+    TRY(plan_cache_config(&counted, config, &tiers->cache, error));
+    const uint64_t minimum = plan->host_bytes > 0 ? kv_tier_bytes_min(&tiers->cache) : 0;
+    if (plan->host_bytes > 0 && minimum > plan->host_bytes)
+        return error_set(error, STATUS_MEMORY, "%llu MiB of RAM for KV: this plan needs %llu",
+                         (unsigned long long)plan->host_bytes >> 20, (unsigned long long)minimum >> 20);
+    struct kv_cache_config plain = tiers->cache;
+    plain.key_index_bytes = 0;
+    tiers->chunks = (double)kv_chunks_of(depth);
+    tiers->heads = (double)(config->layer_count * config->kv_head_count);
+    tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / tiers->heads;
+    if (plan->quantized_pages) tiers->chunk_bytes *= 0.36; /* 4 bits, scales and the padding of pages */
+    const double all = tiers->chunks * tiers->heads * tiers->chunk_bytes,
+                 spare = (double)(plan->host_bytes - minimum);
+    tiers->held = plan->host_bytes == 0 || all <= 0 ? 1 : fmin(spare / all, 1);
+    return STATUS_OK;
+}
+
+/* Seconds of the disk and of the processor for so many pages. */
+static void read_pages(const struct machine *machine, double pages, double page_bytes, double request_bytes,
+                       double *disk, double *processor) {
+    const double padded = ceil(page_bytes / 4096) * 4096;
+    *disk = pages * padded / machine_disk_rate(machine, fmax(request_bytes, padded), false);
+    *processor = pages * (machine->tier_page_seconds + padded / machine->copy);
+}
+
+/* ---- a step ---- */
+
+struct step {
+    struct cost *cost;
+    const struct cost_model *model;
+    const struct plan *plan;
+    struct tiers tiers;
+    struct layer_work work;
+    double chosen_layers;    /* those that select; the others attend to everything */
+    uint64_t rebuild_chunks; /* of a head, that are computed again at most */
+};
+
+static void compute(struct step *step) {
+    const struct machine *machine = step->model->machine;
+    const double layers = (double)step->model->config->layer_count, dense = layers - step->chosen_layers;
+    double *parts = step->cost->parts;
+    parts[COST_MATRICES] = step->model->row_seconds;
+    parts[COST_LAYERS] = machine->step_seconds + layers * machine->layer_seconds;
+    parts[COST_ATTENTION] = dense * everything_seconds(&step->work);
+    if (step->chosen_layers > 0) {
+        parts[COST_SELECTION] = step->chosen_layers * score_seconds(&step->work);
+        parts[COST_ATTENTION] += step->chosen_layers * rows_seconds(&step->work);
+    }
+}
+
+static double computing(const struct cost *cost) {
+    return cost->parts[COST_MATRICES] + cost->parts[COST_LAYERS] + cost->parts[COST_ATTENTION] +
+           cost->parts[COST_SELECTION];
+}
+
+/* KV that the device does not hold moves over the link, while the layer before computes. */
+static double over_link(const struct step *step) {
+    const struct machine *machine = step->model->machine;
+    const struct cost *cost = step->cost;
+    if (!(machine->device_link > 0)) return 0;
+    const double spare = fmax(machine->device_bytes - (double)step->model->weight_bytes, 0);
+    const double kept = step->chosen_layers > 0 ? step->work.kept / step->work.depth : 1;
+    return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
+}
+
+/* The next layer is read while this one computes; the first one's reads and the last one's computing are alone. */
+static double overlapped(double disk, double computed, double layers) {
+    return fmax(disk, computed) + fmin(disk, computed) / layers;
+}
+
+/* A layer of which a first run is computed again from kept inputs (attention/split.h): nothing is read beside its other
+ * computing, so it is worth it only where it takes a tenth less (attention/rebuild.c).  Returns the seconds of a step. */
+static double rebuilt(const struct step *step, double disk, double computed) {
+    const struct model_config *config = step->model->config;
+    const struct machine *machine = step->model->machine;
+    const double outputs = (double)(config->kv_head_count * (config->k_dimension + config->v_dimension)),
+                 hidden = (double)config->hidden_size, layers = (double)config->layer_count,
+                 tokens = step->tiers.chunks * KV_CHUNK_TOKENS * (1 - step->tiers.held);
+    const struct split_question question = {
+        .token_count = (uint64_t)tokens,
+        .tokens_max = min_size((uint64_t)tokens, step->rebuild_chunks * KV_CHUNK_TOKENS),
+        .tile_tokens = KV_CHUNK_TOKENS,
+        .input_bytes =
+            hidden * 36 / 32, /* 8 bits, and a scale for 32 columns: as quantized weights multiply them */
+        .kv_bytes = step->work.row_bytes * step->work.kv_heads,
+        .bytes_per_second = step->cost->read_bytes / disk,
+        .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
+        .schedule = SPLIT_COLUMN};
+    const double again = layers * split_choose(&question).seconds + computed;
+    return again < 0.9 * fmax(disk, computed) ? again : overlapped(disk, computed, layers);
+}
+
+static void read_everything(struct step *step, double computed) {
+    struct cost *cost = step->cost;
+    const struct tiers *tiers = &step->tiers;
+    const double pages = tiers->chunks * tiers->heads * (1 - tiers->held);
+    double disk, processor;
+    read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * SCAN_CHUNKS, &disk,
+               &processor);
+    cost->read_bytes = pages * tiers->chunk_bytes;
+    cost->parts[COST_DISK] = disk;
+    cost->parts[COST_PAGES] = processor;
+    cost->step_seconds = step->plan->rebuilds ? rebuilt(step, disk, computed + processor)
+                                              : overlapped(disk, computed + processor,
+                                                           (double)step->model->config->layer_count);
+}
+
+/* Chunks that a head's list lies in: of single tokens more than of pages. */
+static double chosen_chunks(const struct step *step) {
+    const double unit = fmax((double)step->plan->select.page, 1), kept = step->work.kept,
+                 chunks = step->tiers.chunks, units = kept / unit;
+    if (step->plan->select.method == &select_tree)
+        return fmin(chunks, kept / fmin((double)step->plan->select.leaf * 4, KV_CHUNK_TOKENS));
+    return chunks * (1 - pow(1 - 1 / fmax(chunks, 1), units)); /* units that lie anywhere */
+}
+
+static void read_chosen(struct step *step, double computed) {
+    struct cost *cost = step->cost;
+    const struct tiers *tiers = &step->tiers;
+    const double kv_heads = step->work.kv_heads, layers = step->tiers.heads / kv_heads;
+    const double resident = fmin((double)step->plan->resident_layers, layers - step->chosen_layers);
+    const double resident_share = resident / layers; /* they take of what RAM holds */
+    const double held = fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1);
+    const double chosen = fmin(chosen_chunks(step), tiers->chunks), x = held * tiers->chunks / chosen;
+    const double hits = fmin(held, 1) >= 1 ? 1 : x * x / (x * x + LOCALITY);
+    const double dense = layers - step->chosen_layers - resident; /* whole layers from disk */
+    const double pages =
+        kv_heads * (step->chosen_layers * chosen * (1 - hits) + fmax(dense, 0) * tiers->chunks);
+    double disk, processor;
+    read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes, &disk, &processor);
+    if (pages > 0) /* the first of a layer is waited for */
+        disk += step->chosen_layers * tiers->chunk_bytes /
+                machine_disk_rate(step->model->machine, tiers->chunk_bytes, true);
+    const double expected = step->plan->prefetches ? PREFETCHED * disk : 0;
+    cost->parts[COST_DISK] = disk;
+    cost->parts[COST_PAGES] = processor;
+    cost->read_bytes = pages * tiers->chunk_bytes;
+    cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
+}
+
+static void count_bytes(struct step *step, uint64_t depth) {
+    struct cost *cost = step->cost;
+    const struct tiers *tiers = &step->tiers;
+    struct kv_cache_config plain = tiers->cache;
+    plain.key_index_bytes = 0;
+    const uint64_t per_token = kv_cache_bytes_per_token(&plain);
+    cost->held = tiers->held;
+    cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->chunk_bytes);
+    cost->key_index_bytes = (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth;
+    cost->host_bytes =
+        step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
+    if (step->plan->disk_directory != NULL) cost->disk_bytes = cost->kv_bytes + cost->key_index_bytes;
+    const struct machine *machine = step->model->machine;
+    if (!(machine->device_link > 0)) return;
+    const double spare = fmax(machine->device_bytes - (double)step->model->weight_bytes, 0);
+    cost->device_bytes = (uint64_t)fmin((double)cost->host_bytes, spare);
+    cost->host_bytes -= cost->device_bytes;
+}
+
+/* Prompts attend to everything; what they store is written while they compute. */
+static double prompt_seconds(const struct step *step, uint64_t depth) {
+    const struct machine *machine = step->model->machine;
+    const struct model_config *config = step->model->config;
+    const double tokens = (double)depth, layers = (double)config->layer_count;
+    const double products = layers *
+                            (double)(config->head_count * (config->k_dimension + config->v_dimension)) *
+                            tokens * tokens / 2;
+    const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
+                            products / machine->attend_block;
+    return fmax(computed, (double)step->cost->disk_bytes / machine->disk_write) + step->cost->step_seconds;
+}
+
+static void work_of(struct step *step, const struct plan *plan, uint64_t depth) {
+    const struct model_config *config = step->model->config;
+    const struct machine *machine = step->model->machine;
+    const double group = (double)config->head_count / (double)config->kv_head_count;
+    const bool f16 = plan->k_type == KV_F16;
+    struct kv_cache_config plain = step->tiers.cache;
+    plain.key_index_bytes = 0;
+    step->work = (struct layer_work){
+        .depth = (double)depth,
+        .kept = (double)depth,
+        .kv_heads = (double)config->kv_head_count,
+        .group = group,
+        .dimensions = (double)(config->k_dimension + config->v_dimension) / (2 * MACHINE_DIMENSION),
+        .row_bytes = (double)kv_cache_bytes_per_token(&plain) / step->tiers.heads,
+        .row_rate = machine_by_group_at(f16 ? machine->attend_f16 : machine->attend_q8, group),
+        .machine = machine};
+}
+
+static enum status selection_work(struct step *step, const struct plan *plan, uint64_t depth,
+                                  struct error *error) {
+    const struct model_config *config = step->model->config;
+    const struct select_shape shape = plan_select_shape(config);
+    uint64_t kept = depth;
+    if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
+    TRY(select_options_kept_max(&plan->select, &shape, depth > 0 ? depth : 1, &kept, error));
+    if (kept >= depth) return STATUS_OK;
+    step->work.selection = selection_of(step->model->machine, plan);
+    if (step->work.selection == NULL)
+        return error_set(error, STATUS_UNSUPPORTED, "%s: this machine's file has no select.* of it",
+                         plan->preset);
+    step->work.kept = (double)kept;
+    step->chosen_layers = (double)(config->layer_count - (plan->select.dense_layers < config->layer_count
+                                                              ? plan->select.dense_layers
+                                                              : config->layer_count));
+    return STATUS_OK;
+}
+
+enum status cost_of_plan(struct cost *cost, const struct cost_model *model, const struct plan *plan,
+                         uint64_t depth, struct error *error) {
+    struct step step = {.cost = cost, .model = model, .plan = plan};
+    struct attention_options attention;
+    *cost = (struct cost){.held = 1};
+    TRY(tiers_of(&step.tiers, plan, model->config, depth, error));
+    work_of(&step, plan, depth);
+    TRY(selection_work(&step, plan, depth, error));
+    TRY(plan_attention_options(plan, model->config, &attention, error));
+    step.rebuild_chunks = attention.rebuild_chunks;
+    compute(&step);
+    count_bytes(&step, depth);
+    const double computed = computing(cost);
+    cost->parts[COST_LINK] = over_link(&step);
+    cost->step_seconds = fmax(computed, cost->parts[COST_LINK]);
+    if (step.tiers.held < 1 && step.chosen_layers > 0)
+        read_chosen(&step, cost->step_seconds);
+    else if (step.tiers.held < 1)
+        read_everything(&step, cost->step_seconds);
+    for (enum cost_part part = 0; part < COST_PARTS; part++)
+        if (cost->parts[part] > cost->parts[cost->limit]) cost->limit = part;
+    cost->prompt_seconds = prompt_seconds(&step, depth);
+    return STATUS_OK;
+}

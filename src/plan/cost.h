@@ -1,0 +1,62 @@
+/* cost: how long a step and a prompt take, by the numbers of a machine (docs/planner.md).
+ *
+ *   step   = matrices + layers x (layer + attention)                            all KV in RAM
+ *   attention of a layer
+ *          = bytes of KV / rate                                                 everything
+ *          = candidates x score + kept x rows                                   a selection
+ *   step   = max(reading, computing) + min(reading, computing) / layers         everything, KV on disk: the next
+ *                                                                               layer is read while this one computes
+ *          = computing + reading                                                a selection, whose reads wait for it
+ *          = computing + max(reading - computing, the part that is not expected)    the same, with prefetch
+ *
+ * What a selection finds in RAM: with x = chunks that RAM holds over chunks that it chooses, x^2 / (x^2 + 0.3) of them,
+ * which is how recorded queries of text behave (docs/planner.md, "Hits").  Arithmetic only: any thread.
+ */
+#ifndef LOAM_PLAN_COST_H
+#define LOAM_PLAN_COST_H
+
+#include "base/status.h"
+#include "format/gguf.h"
+#include "model/model.h"
+#include "plan/machine.h"
+#include "plan/plan.h"
+
+struct cost_model {
+    const struct machine *machine; /* borrowed, as is the configuration */
+    const struct model_config *config;
+    double row_seconds;   /* all matrices, one row */
+    double token_seconds; /* the layers' matrices, a token of a prefill block */
+    uint64_t weight_bytes;
+};
+/* Types and shapes are read from gguf; no weight is. */
+void cost_model_init(struct cost_model *model, const struct machine *machine,
+                     const struct model_config *config, const struct gguf *gguf);
+
+enum cost_part {
+    COST_MATRICES,
+    COST_LAYERS,
+    COST_ATTENTION,
+    COST_SELECTION,
+    COST_PAGES, /* requests and checksums of what is read, by the processor */
+    COST_LINK,
+    COST_DISK,
+    COST_PARTS
+};
+extern const char *const cost_part_names[COST_PARTS];
+
+struct cost {
+    double step_seconds;
+    double parts[COST_PARTS]; /* their sum is more than step_seconds where some overlap */
+    enum cost_part limit;     /* the largest */
+    double prompt_seconds;    /* computing the depth as a prompt, and its first token */
+    double held;              /* 0..1: the share of the KV that RAM holds */
+    uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
+    double read_bytes;                                                        /* of a step */
+};
+
+/* A step of one sequence with `depth` tokens by this plan, whose host_bytes are set if it has a disk.  STATUS_MEMORY,
+ * STATUS_USAGE, ...: the plan is not possible for the model. */
+enum status cost_of_plan(struct cost *cost, const struct cost_model *model, const struct plan *plan,
+                         uint64_t depth, struct error *error) STATUS_CHECKED;
+
+#endif

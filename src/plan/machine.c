@@ -1,0 +1,296 @@
+#include "plan/machine.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/json.h"
+#include "platform/file.h"
+
+const uint32_t machine_disk_bytes[MACHINE_DISK_SIZES] = {4096, 16384, 65536, 262144, 1048576};
+const uint32_t machine_disk_depths[MACHINE_DISK_DEPTHS] = {1, 8, 64};
+
+static const struct machine_selection selections[] = {
+    {.name = "streaming", .preset = "streaming"},
+    {.name = "quest", .preset = "quest"},
+    {.name = "meanstd", .preset = "quest", .set = "select=meanstd"},
+    {.name = "hata", .preset = "hata"},
+    {.name = "leoam", .preset = "leoam"},
+    {.name = "clo", .preset = "hata", .set = "bits=256"}, /* nothing is reused of random rows */
+    {.name = "retroinfer", .preset = "retroinfer"},
+    {.name = "pqcache", .preset = "pqcache"},
+};
+_Static_assert(sizeof selections / sizeof *selections <= MACHINE_SELECTIONS_MAX, "they have places");
+
+void machine_init(struct machine *machine) {
+    *machine = (struct machine){.thread_count = 1};
+    memcpy(machine->selections, selections, sizeof selections);
+}
+
+/* ---- what the numbers say ---- */
+
+const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name) {
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        const struct machine_selection *selection = &machine->selections[i];
+        if (selection->name != NULL && strcmp(selection->name, name) == 0 && selection->rows.one > 0)
+            return selection;
+    }
+    return NULL;
+}
+
+double machine_by_group_at(struct machine_by_group numbers, double group) {
+    const double slope = (numbers.many - numbers.one) / (MACHINE_GROUP - 1);
+    return fmax(numbers.one + slope * (group - 1), fmin(numbers.one, numbers.many) / 8);
+}
+
+static double bytes_per_element(size_t type) {
+    const struct tensor_type_info *info = tensor_type_find((uint32_t)type);
+    return info != NULL ? (double)info->block_bytes / info->block_elements : 0;
+}
+
+static const struct machine_matrix *matrix_of(const struct machine *machine, enum tensor_type type) {
+    const struct machine_matrix *nearest = &machine->matrices[type];
+    double distance = INFINITY;
+    if (nearest->wide > 0) return nearest;
+    for (size_t i = 0; i < MACHINE_TYPES; i++) {
+        const double apart = fabs(bytes_per_element(i) - bytes_per_element(type));
+        if (!(machine->matrices[i].wide > 0) || apart >= distance) continue;
+        distance = apart;
+        nearest = &machine->matrices[i];
+    }
+    return nearest;
+}
+
+double machine_matrix_rate(const struct machine *machine, enum tensor_type type, size_t columns) {
+    const struct machine_matrix *matrix = matrix_of(machine, type);
+    const double far = 1.0 / MACHINE_NARROW - 1.0 / MACHINE_WIDE;
+    const double of_row = fmax((1 / matrix->narrow - 1 / matrix->wide) / far, 0);
+    return 1 / (1 / matrix->wide + of_row * (1 / (double)columns - 1.0 / MACHINE_WIDE));
+}
+
+double machine_matrix_block(const struct machine *machine, enum tensor_type type) {
+    return matrix_of(machine, type)->block;
+}
+
+double machine_disk_rate(const struct machine *machine, double bytes, bool alone) {
+    const size_t depth = alone ? 0 : MACHINE_DISK_DEPTHS - 1;
+    size_t i = 0;
+    while (i + 2 < MACHINE_DISK_SIZES && bytes > machine_disk_bytes[i + 1]) i++;
+    const double low = machine_disk_bytes[i], high = machine_disk_bytes[i + 1];
+    const double low_seconds = low / machine->disk_read[i][depth],
+                 high_seconds = high / machine->disk_read[i + 1][depth];
+    const double seconds = low_seconds + (high_seconds - low_seconds) * (bytes - low) / (high - low);
+    return bytes / fmax(seconds, low_seconds / 8);
+}
+
+/* ---- every number has a name ---- */
+
+/* What a file may leave out is 0 then. */
+enum need { NEEDED, OPTIONAL };
+typedef enum status number_visitor(void *context, const char *name, enum need need, double *number);
+
+struct visit {
+    number_visitor *visitor;
+    void *context;
+    enum status status; /* the first that is not OK */
+};
+
+static void visit(struct visit *visit, enum need need, double *number, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void visit(struct visit *visit, enum need need, double *number, const char *format, ...) {
+    char name[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    if (visit->status == STATUS_OK) visit->status = visit->visitor(visit->context, name, need, number);
+}
+
+static void visit_by_group(struct visit *v, enum need need, struct machine_by_group *numbers,
+                           const char *name) {
+    visit(v, need, &numbers->one, "%s.group1", name);
+    visit(v, need, &numbers->many, "%s.group%d", name, MACHINE_GROUP);
+}
+
+static void visit_matrices(struct visit *v, struct machine *machine) {
+    for (uint32_t i = 0; i < MACHINE_TYPES; i++) {
+        const struct tensor_type_info *info = tensor_type_find(i);
+        if (info == NULL || !info->is_weight) continue;
+        visit(v, OPTIONAL, &machine->matrices[i].narrow, "matrix.%s.narrow", info->name);
+        visit(v, OPTIONAL, &machine->matrices[i].wide, "matrix.%s.wide", info->name);
+        visit(v, OPTIONAL, &machine->matrices[i].block, "matrix.%s.block", info->name);
+    }
+}
+
+static void visit_selections(struct visit *v, struct machine *machine) {
+    char name[48];
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        struct machine_selection *selection = &machine->selections[i];
+        if (selection->name == NULL) continue;
+        visit(v, OPTIONAL, &selection->seconds, "select.%s.seconds", selection->name);
+        snprintf(name, sizeof name, "select.%s.score", selection->name);
+        visit_by_group(v, OPTIONAL, &selection->score, name);
+        snprintf(name, sizeof name, "select.%s.rows", selection->name);
+        visit_by_group(v, OPTIONAL, &selection->rows, name);
+    }
+}
+
+static enum status visit_numbers(struct machine *machine, number_visitor *visitor, void *context) {
+    struct visit v = {.visitor = visitor, .context = context};
+    visit(&v, NEEDED, &machine->memory_one, "memory.one");
+    visit(&v, NEEDED, &machine->memory_all, "memory.all");
+    visit(&v, NEEDED, &machine->copy, "memory.copy");
+    visit_matrices(&v, machine);
+    visit(&v, OPTIONAL, &machine->step_seconds, "step.seconds");
+    visit(&v, OPTIONAL, &machine->layer_seconds, "layer.seconds");
+    visit(&v, OPTIONAL, &machine->layer_token_seconds, "layer.token_seconds");
+    visit_by_group(&v, NEEDED, &machine->attend_f16, "attend.f16");
+    visit_by_group(&v, NEEDED, &machine->attend_q8, "attend.q8");
+    visit(&v, NEEDED, &machine->attend_block, "attend.block");
+    visit_selections(&v, machine);
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
+            visit(&v, NEEDED, &machine->disk_read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
+                  machine_disk_depths[j]);
+    visit(&v, NEEDED, &machine->disk_write, "disk.write");
+    visit(&v, OPTIONAL, &machine->tier_page_seconds, "tier.page_seconds");
+    visit(&v, OPTIONAL, &machine->device_bytes, "device.bytes");
+    visit(&v, OPTIONAL, &machine->device_link, "device.link");
+    return v.status;
+}
+
+/* ---- the file ---- */
+
+enum { FILE_BYTES_MAX = 1 << 20 };
+
+struct reading {
+    const char *path;
+    json_t *numbers; /* those that nobody has asked for yet */
+    struct error *error;
+};
+
+static enum status read_number(void *context, const char *name, enum need need, double *number) {
+    struct reading *reading = context;
+    const json_t *value = json_object_get(reading->numbers, name);
+    *number = 0;
+    if (value == NULL && need == OPTIONAL) return STATUS_OK;
+    if (value == NULL)
+        return error_set(reading->error, STATUS_USAGE, "%s: numbers: %s: missing, expected a number above 0",
+                         reading->path, name);
+    const double found = json_is_number(value) ? json_number_value(value) : NAN;
+    if (!(found >= 0) || !(found < 1e30) || (need == NEEDED && found == 0)) {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        enum status status = error_set(
+            reading->error, STATUS_USAGE, "%s: numbers: %s: found %.40s, expected a number %s", reading->path,
+            name, text != NULL ? text : "?", need == NEEDED ? "above 0" : "from 0 on");
+        free(text);
+        return status;
+    }
+    *number = found;
+    json_object_del(reading->numbers, name);
+    return STATUS_OK;
+}
+
+static enum status read_name(const json_t *root, const char *key, char text[MACHINE_TEXT_BYTES],
+                             const char *path, struct error *error) {
+    const char *value = json_string_value(json_object_get(root, key));
+    if (value == NULL || strlen(value) >= MACHINE_TEXT_BYTES)
+        return error_set(error, STATUS_USAGE, "%s: %s: expected a text of fewer than %d bytes", path, key,
+                         MACHINE_TEXT_BYTES);
+    memcpy(text, value, strlen(value) + 1);
+    return STATUS_OK;
+}
+
+/* What belongs together is there, or none of it. */
+static enum status check_groups(const struct machine *machine, const char *path, struct error *error) {
+    bool any = false;
+    for (uint32_t i = 0; i < MACHINE_TYPES; i++) {
+        const struct machine_matrix *matrix = &machine->matrices[i];
+        const int found = (matrix->narrow > 0) + (matrix->wide > 0) + (matrix->block > 0);
+        any |= found == 3;
+        if (found % 3 != 0)
+            return error_set(error, STATUS_USAGE,
+                             "%s: numbers: matrix.%s: found %d of narrow, wide and block", path,
+                             tensor_type_find(i)->name, found);
+    }
+    if (!any) return error_set(error, STATUS_USAGE, "%s: numbers: no matrix.TYPE.wide of any type", path);
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        const struct machine_by_group rows = machine->selections[i].rows;
+        if ((rows.one > 0) != (rows.many > 0))
+            return error_set(error, STATUS_USAGE,
+                             "%s: numbers: select.%s.rows: found one of group1 and group%d", path,
+                             machine->selections[i].name, MACHINE_GROUP);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_root(struct machine *machine, const json_t *root, const char *path,
+                             struct error *error) {
+    const json_t *version = json_object_get(root, "loam_machine"),
+                 *threads = json_object_get(root, "threads");
+    struct reading reading = {path, json_object_get(root, "numbers"), error};
+    if (!json_is_integer(version))
+        return error_set(error, STATUS_USAGE, "%s: loam_machine: missing: not a file of loam plan --measure",
+                         path);
+    if (json_integer_value(version) != MACHINE_VERSION)
+        return error_set(error, STATUS_USAGE, "%s: loam_machine: found %lld, expected %d: measure again",
+                         path, (long long)json_integer_value(version), MACHINE_VERSION);
+    TRY(read_name(root, "processor", machine->processor, path, error));
+    TRY(read_name(root, "kernels", machine->kernels, path, error));
+    if (!json_is_integer(threads) || json_integer_value(threads) < 1 || json_integer_value(threads) > 4096)
+        return error_set(error, STATUS_USAGE, "%s: threads: expected a number from 1 to 4096", path);
+    machine->thread_count = (uint32_t)json_integer_value(threads);
+    if (!json_is_object(reading.numbers))
+        return error_set(error, STATUS_USAGE, "%s: numbers: expected an object", path);
+    TRY(visit_numbers(machine, read_number, &reading));
+    void *unknown = json_object_iter(reading.numbers);
+    if (unknown != NULL)
+        return error_set(error, STATUS_USAGE, "%s: numbers: %.60s: no number of that name", path,
+                         json_object_iter_key(unknown));
+    return check_groups(machine, path, error);
+}
+
+enum status machine_load(struct machine *machine, const char *path, struct error *error) {
+    char *text;
+    size_t length;
+    json_t *root = NULL;
+    machine_init(machine);
+    TRY(file_read_all(path, FILE_BYTES_MAX, &text, &length, error));
+    enum status status = json_parse_bytes(text, length, path, STATUS_USAGE, &root, error);
+    if (status == STATUS_OK) status = read_root(machine, root, path, error);
+    json_decref(root);
+    free(text);
+    if (status != STATUS_OK) machine_init(machine);
+    return status;
+}
+
+static enum status write_number(void *context, const char *name, enum need need, double *number) {
+    if (need == OPTIONAL && !(*number > 0)) return STATUS_OK;
+    char text[32];
+    snprintf(text, sizeof text, "%.4g", *number); /* what was measured has no more digits */
+    return json_object_set_new(context, name, json_real(strtod(text, NULL))) == 0 ? STATUS_OK : STATUS_MEMORY;
+}
+
+enum status machine_save(const struct machine *machine, const char *path, struct error *error) {
+    struct machine copy = *machine;
+    struct file_writer writer;
+    json_t *numbers = json_object();
+    enum status status = visit_numbers(&copy, write_number, numbers);
+    json_t *root = json_pack("{s:i, s:s, s:s, s:i, s:o}", "loam_machine", MACHINE_VERSION, "processor",
+                             machine->processor, "kernels", machine->kernels, "threads",
+                             (int)machine->thread_count, "numbers", numbers);
+    char *text = status == STATUS_OK ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(4)) : NULL;
+    json_decref(root);
+    if (text == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    status = file_writer_open(&writer, path, error);
+    if (status == STATUS_OK) {
+        fprintf(writer.stream, "%s\n", text);
+        status = file_writer_commit(&writer, error);
+        file_writer_abort(&writer);
+    }
+    free(text);
+    return status;
+}

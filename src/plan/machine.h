@@ -1,0 +1,93 @@
+/* machine: what a machine does in a second, as a table of numbers (docs/planner.md).
+ *
+ * engine/measure.h measures it by running loam's own code; plan/cost.h predicts a step from it.  A file of numbers is
+ * JSON: {"loam_machine": 1, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
+ * A machine that nobody has measured is planned for with such a file, in which what differs is changed.
+ *
+ * Times of attention and of selection are of heads of MACHINE_DIMENSION elements, for groups of 1 and of
+ * MACHINE_GROUP query heads; plan/cost.h scales them.
+ */
+#ifndef LOAM_PLAN_MACHINE_H
+#define LOAM_PLAN_MACHINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "tensor/type.h"
+
+enum {
+    MACHINE_VERSION = 1,
+    MACHINE_TYPES = 32,     /* of tensors, by number */
+    MACHINE_DIMENSION = 64, /* of the measured heads */
+    MACHINE_GROUP = 4,
+    MACHINE_NARROW = 512, /* columns of the two measured matrices */
+    MACHINE_WIDE = 4096,
+    MACHINE_SELECTIONS_MAX = 12,
+    MACHINE_DISK_SIZES = 5,
+    MACHINE_DISK_DEPTHS = 3,
+    MACHINE_TEXT_BYTES = 96,
+};
+
+extern const uint32_t machine_disk_bytes[MACHINE_DISK_SIZES];   /* of a request */
+extern const uint32_t machine_disk_depths[MACHINE_DISK_DEPTHS]; /* requests in flight */
+
+/* Numbers of a thing at groups of 1 and of MACHINE_GROUP query heads. */
+struct machine_by_group {
+    double one, many;
+};
+
+struct machine_matrix {
+    double narrow,
+        wide;     /* bytes per second: one row times a matrix of MACHINE_NARROW, MACHINE_WIDE columns */
+    double block; /* multiply-adds per second: a prefill block */
+};
+
+/* A selection with the numbers of a preset, or of a method that no preset has. */
+struct machine_selection {
+    const char *name, *preset, *set; /* of machine_selections */
+    double seconds;                  /* of a layer, whatever its length */
+    struct machine_by_group score;   /* seconds for each candidate token and KV head */
+    struct machine_by_group rows;    /* seconds for each row that is attended to, and KV head */
+};
+
+struct machine {
+    char processor[MACHINE_TEXT_BYTES], kernels[MACHINE_TEXT_BYTES];
+    uint32_t thread_count;
+    double memory_one, memory_all; /* bytes per second that one thread reads, and that all read */
+    double copy;                   /* bytes per second copied by one thread */
+    struct machine_matrix matrices[MACHINE_TYPES];
+    double step_seconds;                           /* of a step, beside its layers and its matrices */
+    double layer_seconds;                          /* of a layer, beside its matrices and its attention */
+    double layer_token_seconds;                    /* the same, of a token of a prefill block */
+    struct machine_by_group attend_f16, attend_q8; /* bytes of KV per second that one row attends to */
+    double attend_block;                           /* multiply-adds per second of prefill attention */
+    struct machine_selection selections[MACHINE_SELECTIONS_MAX];
+    double disk_read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
+    double disk_write;                                         /* bytes per second */
+    /* Of the processor, for a page that is fetched: request and bookkeeping.  Its checksum takes as long as a copy. */
+    double tier_page_seconds;
+    /* A device with memory of its own; 0: the device is the processor.  All rates above but those of the disk are then
+     * the device's, and KV in RAM moves over the link. */
+    double device_bytes, device_link;
+};
+
+/* Zeros, with the names of the selections. */
+void machine_init(struct machine *machine);
+/* NULL: that selection was not measured. */
+const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name);
+/* Between groups of 1 and MACHINE_GROUP the numbers lie on a line, and beyond, too. */
+double machine_by_group_at(struct machine_by_group numbers, double group);
+/* Bytes per second of one row times a matrix with so many columns: the time of a matrix row is linear in them.  A type
+ * without numbers has those of the type with the nearest bytes per element. */
+double machine_matrix_rate(const struct machine *machine, enum tensor_type type, size_t columns);
+double machine_matrix_block(const struct machine *machine, enum tensor_type type);
+/* Bytes per second of reads of so many bytes, many in flight (or one); linear in time between the sizes. */
+double machine_disk_rate(const struct machine *machine, double bytes, bool alone);
+
+/* STATUS_USAGE: one line with file, key, what was found and what is expected.  STATUS_IO: it cannot be read. */
+enum status machine_load(struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;
+enum status machine_save(const struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,128 @@
+/* This machine's numbers are measured when they are first wanted, kept, and measured again where they do not hold.
+ * Nothing is said here about what they are, but that each is there. */
+#include "measure/machine_file.h"
+
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/loam-measure-XXXXXX", path[MACHINE_PATH_BYTES], note[400];
+static size_t parts, parts_max;
+
+static bool count_part(void *context, const char *part) {
+    (void)context;
+    assert_true(part[0] != '\0');
+    return ++parts > parts_max;
+}
+
+static struct machine_request request_of(void) {
+    return (struct machine_request){
+        .measure = {.mask = cpu_features(), .thread_count = 2, .is_short = true, .progress = count_part}};
+}
+
+static enum status open_machine(struct machine *machine, const struct machine_request *request,
+                                struct error *error) {
+    parts = 0;
+    return machine_open(machine, request, path, note, error);
+}
+
+static void is_measured_once(void **state) {
+    (void)state;
+    struct machine first, second;
+    struct error error;
+    struct machine_request request = request_of();
+    parts_max = 1000;
+    request.never_measures = true;
+    assert_int_equal(open_machine(&first, &request, &error), STATUS_UNSUPPORTED);
+    request.never_measures = false;
+    assert_ok(open_machine(&first, &request, &error), error);
+    assert_true(parts > 10);
+    assert_non_null(strstr(path, folder));
+    assert_non_null(strstr(note, "once"));
+    assert_true(first.memory_one > 1e8 && first.memory_all > 1e8 && first.copy > 1e8);
+    for (uint32_t i = 0; i < MACHINE_TYPES; i++) /* all of a type or none */
+        assert_true((first.matrices[i].wide > 0) == (first.matrices[i].block > 0));
+    assert_true(first.matrices[TENSOR_Q8_0].wide > 0 && first.matrices[TENSOR_Q4_K].wide > 0);
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
+        if (first.selections[i].name != NULL)
+            assert_ptr_equal(machine_find_selection(&first, first.selections[i].name), &first.selections[i]);
+    assert_true(first.tier_page_seconds > 0 && isfinite(first.tier_page_seconds));
+    assert_true(first.disk_write > 0 && first.disk_read[0][0] > 0);
+    request.never_measures = true;
+    assert_ok(open_machine(&second, &request, &error), error);
+    assert_int_equal(parts, 0);
+    assert_true(note[0] == '\0');
+    assert_true(fabs(second.memory_all - first.memory_all) <= 1e-3 * first.memory_all);
+}
+
+static void another_setting_is_measured_again(void **state) {
+    (void)state;
+    struct machine machine;
+    struct error error;
+    struct machine_request request = request_of();
+    request.never_measures = true;
+    request.measure.thread_count = 1;
+    assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "2 threads"));
+    request = request_of();
+    request.never_measures = true;
+    request.measure.mask = 0;
+    assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
+}
+
+/* Ctrl-C: what was kept stays. */
+static void an_interrupted_measurement_changes_nothing(void **state) {
+    (void)state;
+    struct machine machine;
+    struct error error;
+    struct machine_request request = request_of();
+    struct stat before, after;
+    assert_int_equal(stat(path, &before), 0);
+    request.measures = true;
+    parts_max = 4;
+    assert_int_equal(open_machine(&machine, &request, &error), STATUS_INTERRUPTED);
+    assert_int_equal(stat(path, &after), 0);
+    assert_true(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+    char command[MACHINE_PATH_BYTES + 64]; /* and nothing else lies there */
+    snprintf(command, sizeof command, "test \"$(ls -A %s/loam)\" = machine.json", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void a_damaged_file_is_measured_again(void **state) {
+    (void)state;
+    struct machine machine;
+    struct error error;
+    struct machine_request request = request_of();
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("{\"loam_machine\": 0}\n", file);
+    fclose(file);
+    request.never_measures = true;
+    assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "found 0, expected 1"));
+    request.never_measures = false;
+    char given[MACHINE_PATH_BYTES]; /* a file that was given is not replaced */
+    snprintf(given, sizeof given, "%s", path);
+    request.given = given;
+    assert_int_equal(open_machine(&machine, &request, &error), STATUS_USAGE);
+    assert_int_equal(parts, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_measured_once),
+        cmocka_unit_test(another_setting_is_measured_again),
+        cmocka_unit_test(an_interrupted_measurement_changes_nothing),
+        cmocka_unit_test(a_damaged_file_is_measured_again),
+    };
+    char command[64];
+    if (mkdtemp(folder) == NULL || setenv("XDG_CACHE_HOME", folder, 1) != 0) return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return failed + system(command);
+}
