@@ -40,6 +40,7 @@ enum status tokenize_command(const struct options *options, struct error *error)
 enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status plan_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status trace_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status ls_command(const struct options *options, struct error *error) STATUS_CHECKED;

@@ -128,6 +128,19 @@ const struct command command_table[COMMAND_COUNT] = {
          .positionals_min = 3,
          .positionals_max = 3,
          .run = quantize_command},
+    [COMMAND_PLAN] =
+        {.id = COMMAND_PLAN,
+         .name = "plan",
+         .usage = "[-m MODEL] [-c N] [--kv-host SIZE] [--kv-disk DIR] [options]",
+         .summary = "which settings are the quickest for a model, a context and a machine",
+         .description =
+             "Predicts every preset that fits the budgets from what this machine was measured to do, and "
+             "prints the choice, the next five, what each tier holds, seconds to the first token, tokens a "
+             "second, and what they are limited by.  The first time it measures for up to a minute and "
+             "keeps the figures in $XDG_CACHE_HOME/loam/machine.json (or ~/.cache); --measure does it "
+             "again, --machine FILE plans for another machine.  The choice is exact unless a loss is allowed.  "
+             "Only the model's header is read.",
+         .run = plan_command},
     [COMMAND_CALIBRATE] = {.id = COMMAND_CALIBRATE,
                            .name = "calibrate",
                            .usage = "MODEL TEXT... [-o FILE] [options]",

@@ -1,0 +1,239 @@
+/* loam plan: which settings are the quickest for a model, a context, budgets and a machine. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bundled_model.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/json_file.h"
+#include "cli/output.h"
+#include "cli/plan.h"
+#include "cli/table.h"
+#include "cli/utf8.h"
+#include "measure/machine_file.h"
+#include "plan/choose.h"
+
+enum { SHOWN = 6 }; /* the choice and the five next best */
+
+struct planning {
+    const struct options *options;
+    struct machine machine;
+    char machine_path[MACHINE_PATH_BYTES];
+    struct gguf gguf;
+    struct arena arena;
+    struct model_config config;
+    struct cost_model model;
+    struct plan plan;
+    uint64_t depth;
+    struct choices choices;
+    bool quiet;
+};
+
+/* ---- the machine ---- */
+
+static bool show_part(void *context, const char *part) {
+    const struct planning *planning = context;
+    if (!planning->quiet) fprintf(stderr, "loam: %s\n", part);
+    return interrupt_requested();
+}
+
+static enum status open_machine(struct planning *planning, struct error *error) {
+    const struct options *options = planning->options;
+    struct machine_request request = {.given = option_text(options, OPTION_MACHINE),
+                                      .measures = option_flag(options, OPTION_MEASURE),
+                                      .measure = {.thread_count = option_count(options, OPTION_THREADS),
+                                                  .progress = show_part,
+                                                  .context = planning}};
+    char note[400];
+    if (request.given != NULL && request.measures)
+        return error_set(error, STATUS_USAGE, "plan: --machine and --measure: expected one of them");
+    TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &request.measure.mask, error));
+    return machine_open(&planning->machine, &request, planning->machine_path, note, error);
+}
+
+/* ---- the model and its budgets ---- */
+
+static enum status open_model(struct planning *planning, struct error *error) {
+    const char *path;
+    TRY(model_path(planning->options, &path, error));
+    TRY(gguf_open(&planning->gguf, path, error));
+    TRY(model_config_read(&planning->config, &planning->gguf, &planning->arena, error));
+    cost_model_init(&planning->model, &planning->machine, &planning->config, &planning->gguf);
+    return STATUS_OK;
+}
+
+static enum status read_plan(struct planning *planning, struct error *error) {
+    const struct options *options = planning->options;
+    struct plan *plan = &planning->plan;
+    *plan = (struct plan){.sequence_capacity = 1};
+    plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
+    plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
+    TRY(plan_read_budgets(plan, options, error));
+    planning->depth = option_count(options, OPTION_CONTEXT);
+    if (planning->depth == 0) planning->depth = planning->config.context_length;
+    plan->context_size = planning->depth + 1;
+    return STATUS_OK;
+}
+
+static enum status choose(struct planning *planning, struct error *error) {
+    const struct choose_question question = {.model = &planning->model,
+                                             .plan = &planning->plan,
+                                             .depth = planning->depth,
+                                             .allows_loss = option_given(planning->options, OPTION_LOSS)};
+    return plan_choose(&planning->choices, &question, error);
+}
+
+/* ---- for people ---- */
+
+static double rate_of(const struct candidate *candidate) { return 1 / candidate->cost.step_seconds; }
+
+static const char *loss_text(const struct candidate *candidate, char *buffer, size_t buffer_bytes) {
+    if (candidate->is_exact) return "exact";
+    if (isnan(candidate->kld)) return "not known";
+    snprintf(buffer, buffer_bytes, "KLD %.4f", candidate->kld);
+    return buffer;
+}
+
+static const char *seconds_text(double seconds, char *buffer, size_t buffer_bytes) {
+    snprintf(buffer, buffer_bytes, seconds < 100 ? "%.1f s" : "%.0f s", seconds);
+    return buffer;
+}
+
+static void print_table(const struct planning *planning) {
+    struct table table = {.column_count = 6, .is_number = {false, true, true, true, false, false}};
+    struct text text = {0};
+    static const char *const heads[] = {"plan", "t/s", "first token", "KV in RAM", "loss", "limit"};
+    for (size_t i = 0; i < 6; i++) table_cell(&table, "%s", heads[i]);
+    for (size_t i = 0; i < planning->choices.count && i < SHOWN; i++) {
+        const struct candidate *candidate = &planning->choices.list[i];
+        char buffer[32];
+        table_cell(&table, "%s", candidate->text);
+        table_cell(&table, "%.2f", rate_of(candidate));
+        table_cell(&table, "%s", seconds_text(candidate->cost.prompt_seconds, buffer, sizeof buffer));
+        table_cell(&table, "%.0f%%", 100 * candidate->cost.held);
+        table_cell(&table, "%s", loss_text(candidate, buffer, sizeof buffer));
+        table_cell(&table, "%s", cost_part_names[candidate->cost.limit]);
+    }
+    table_write(&table, &text);
+    if (!text.failed) output_bytes(text.bytes, text.length);
+    text_deinit(&text);
+    table_deinit(&table);
+}
+
+static void print_choice(const struct planning *planning) {
+    const struct candidate *choice = &planning->choices.list[0];
+    const struct cost *cost = &choice->cost;
+    char a[32], b[32], c[32], d[32];
+    output_text("\nchoice: %s, limited by %s\n", choice->text, cost_part_names[cost->limit]);
+    if (choice->is_exact && !option_given(planning->options, OPTION_LOSS))
+        output_text("  exact; --loss SHARE allows plans that leave some of the context out\n");
+    if (choice->exact_below > 0)
+        output_text("  exact up to %" PRIu64 " tokens, where it is as fast\n", choice->exact_below);
+    if (cost->device_bytes > 0)
+        output_text("  device: %s of KV, beside %s of weights\n", bytes_text(cost->device_bytes, a, sizeof a),
+                    bytes_text(planning->model.weight_bytes, b, sizeof b));
+    output_text("  RAM: %s for KV (%s of KV and %s of key index at %" PRIu64 " tokens)\n",
+                bytes_text(cost->host_bytes, a, sizeof a), bytes_text(cost->kv_bytes, b, sizeof b),
+                bytes_text(cost->key_index_bytes, c, sizeof c), planning->depth);
+    if (cost->disk_bytes > 0)
+        output_text("  disk: %s, of which a step reads %s\n", bytes_text(cost->disk_bytes, a, sizeof a),
+                    bytes_text((uint64_t)cost->read_bytes, d, sizeof d));
+    output_text("  a step of %.2f ms:", 1e3 * cost->step_seconds);
+    for (enum cost_part part = 0; part < COST_PARTS; part++)
+        if (cost->parts[part] > 0) output_text(" %s %.2f", cost_part_names[part], 1e3 * cost->parts[part]);
+    output_text("\n");
+}
+
+static enum status print(const struct planning *planning, struct error *error) {
+    const char *name = planning->config.name;
+    char escaped[200];
+    output_text("model: %s, %" PRIu64 " tokens\n", utf8_escape(name, strlen(name), escaped, sizeof escaped),
+                planning->depth);
+    output_text("machine: %s, %u threads, %s\n\n", planning->machine.processor,
+                planning->machine.thread_count, planning->machine_path);
+    print_table(planning);
+    print_choice(planning);
+    return output_flush(error);
+}
+
+/* ---- for scripts ---- */
+
+static json_t *candidate_json(const struct candidate *candidate) {
+    const struct cost *cost = &candidate->cost;
+    json_t *object = json_object(), *parts = json_object();
+    json_add(object, "plan", json_string(candidate->text));
+    json_add(object, "preset", json_string(candidate->preset));
+    json_add(object, "set", candidate->set != NULL ? json_string(candidate->set) : json_null());
+    json_add(object, "exact", json_boolean(candidate->is_exact));
+    json_add(object, "allowed", json_boolean(candidate->is_allowed));
+    json_add_number(object, "kld", candidate->kld);
+    json_add_uint(object, "exact_below", candidate->exact_below);
+    json_add_number(object, "tokens_per_second", rate_of(candidate));
+    json_add_number(object, "first_token_seconds", cost->prompt_seconds);
+    json_add_number(object, "step_seconds", cost->step_seconds);
+    for (enum cost_part part = 0; part < COST_PARTS; part++)
+        json_add_number(parts, cost_part_names[part], cost->parts[part]);
+    json_add(object, "parts_seconds", parts);
+    json_add(object, "limit", json_string(cost_part_names[cost->limit]));
+    json_add_number(object, "held", cost->held);
+    json_add_uint(object, "kv_bytes", cost->kv_bytes);
+    json_add_uint(object, "key_index_bytes", cost->key_index_bytes);
+    json_add_uint(object, "device_bytes", cost->device_bytes);
+    json_add_uint(object, "host_bytes", cost->host_bytes);
+    json_add_uint(object, "disk_bytes", cost->disk_bytes);
+    json_add_number(object, "step_read_bytes", cost->read_bytes);
+    return object;
+}
+
+static enum status print_json(const struct planning *planning, struct error *error) {
+    const char *name = planning->config.name;
+    json_t *root = json_object(), *machine = json_object(), *list = json_array();
+    json_add(root, "model", json_bytes(name, strlen(name)));
+    json_add_uint(root, "tokens", planning->depth);
+    json_add(machine, "processor", json_string(planning->machine.processor));
+    json_add_uint(machine, "threads", planning->machine.thread_count);
+    json_add(machine, "file", json_bytes(planning->machine_path, strlen(planning->machine_path)));
+    json_add(root, "machine", machine);
+    json_add(root, "choice", candidate_json(&planning->choices.list[0]));
+    for (size_t i = 1; i < planning->choices.count; i++)
+        json_array_append_new(list, candidate_json(&planning->choices.list[i]));
+    json_add(root, "others", list);
+    enum status status = json_print(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6), error);
+    json_decref(root);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static enum status plan_and_print(struct planning *planning, struct error *error) {
+    const struct options *options = planning->options;
+    TRY(open_machine(planning, error));
+    const bool only_measures = option_flag(options, OPTION_MEASURE) && !option_given(options, OPTION_MODEL);
+    if (only_measures) {
+        output_text("%s\n", planning->machine_path);
+        return output_flush(error);
+    }
+    TRY(open_model(planning, error));
+    TRY(read_plan(planning, error));
+    TRY(choose(planning, error));
+    return option_flag(options, OPTION_JSON) ? print_json(planning, error) : print(planning, error);
+}
+
+enum status plan_command(const struct options *options, struct error *error) {
+    struct planning *planning = calloc(1, sizeof *planning);
+    if (planning == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    planning->options = options;
+    planning->quiet = option_flag(options, OPTION_QUIET);
+    arena_init(&planning->arena);
+    interrupt_install();
+    enum status status = plan_and_print(planning, error);
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
+    plan_deinit(&planning->plan);
+    arena_deinit(&planning->arena);
+    gguf_close(&planning->gguf);
+    free(planning);
+    return status;
+}

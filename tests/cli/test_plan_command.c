@@ -1,0 +1,166 @@
+/* `loam plan`, as a user runs it, for a machine whose numbers are given. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "plan/sample_machine.h"
+
+static char machine_path[200], damaged_path[200];
+
+static double one(void *context) {
+    (void)context;
+    return 1;
+}
+
+static int setup(void **state) {
+    (void)state;
+    struct error error;
+    const struct machine machine = sample_machine(one, NULL);
+    snprintf(machine_path, sizeof machine_path, "%s", scratch_path("machine.json"));
+    snprintf(damaged_path, sizeof damaged_path, "%s", scratch_path("damaged.json"));
+    assert_ok(machine_save(&machine, machine_path, &error), error);
+    FILE *file = fopen(damaged_path, "wb");
+    assert_non_null(file);
+    fputs("{\"loam_machine\": 1, \"processor\": \"x\"", file);
+    fclose(file);
+    return 0;
+}
+
+static json_t *planned(const char *const *arguments) {
+    struct process_result result = process_run(&(struct process_request){.arguments = arguments});
+    json_error_t error;
+    if (result.code != 0) fail_msg("%d: %s", result.code, result.complaints);
+    json_t *root = json_loads(result.output, 0, &error);
+    if (root == NULL) fail_msg("%s: %s", error.text, result.output);
+    process_deinit(&result);
+    return root;
+}
+#define PLANNED(...) \
+    planned((const char *const[]){"plan", "--machine", machine_path, "--json", __VA_ARGS__, NULL})
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("%s: no number", key);
+    return json_number_value(value);
+}
+
+static const char *choice_text(const json_t *root) {
+    return json_string_value(json_object_get(json_object_get(root, "choice"), "plan"));
+}
+
+static void the_table_and_the_choice_are_printed(void **state) {
+    (void)state;
+    struct process_result first = LOAM("plan", "--machine", machine_path, "-c", "16K"),
+                          second = LOAM("plan", "--machine", machine_path, "-c", "16K");
+    assert_int_equal(first.code, 0);
+    static const char *const expected[] = {"16384 tokens", "sample, 4 threads", "| full ",
+                                           "choice: full", "limited by ",       "t/s",
+                                           "RAM: ",        "a step of "};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        if (strstr(first.output, expected[i]) == NULL) fail_msg("no \"%s\": %s", expected[i], first.output);
+    size_t rows = 0; /* the choice and the five next best, under a head and a line */
+    for (const char *at = first.output; (at = strstr(at, "\n|")) != NULL; at++) rows++;
+    assert_int_equal(rows, 2 + 6);
+    assert_string_equal(first.output, second.output);
+    process_deinit(&first);
+    process_deinit(&second);
+}
+
+static void nothing_is_lost_unless_it_is_allowed(void **state) {
+    (void)state;
+    json_t *exact = PLANNED("-c", "64K"), *lossy = PLANNED("-c", "64K", "--loss", "0.05");
+    assert_true(json_is_true(json_object_get(json_object_get(exact, "choice"), "exact")));
+    assert_true(json_is_false(json_object_get(json_object_get(lossy, "choice"), "exact")));
+    assert_true(json_array_size(json_object_get(exact, "others")) >= 5);
+    const json_t *choice = json_object_get(lossy, "choice");
+    assert_true(number(choice, "tokens_per_second") >
+                number(json_object_get(exact, "choice"), "tokens_per_second"));
+    assert_true(number(choice, "first_token_seconds") > 0);
+    assert_true(number(choice, "kv_bytes") > 0 && number(choice, "key_index_bytes") > 0);
+    json_decref(exact);
+    json_decref(lossy);
+}
+
+/* Only planned: the folder is not made. */
+static void tiers_are_filled(void **state) {
+    (void)state;
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
+    json_t *root = PLANNED("-c", "128K", "--kv-host", "64M", "--kv-disk", folder);
+    const json_t *choice = json_object_get(root, "choice");
+    assert_int_equal(number(choice, "host_bytes"), 64 << 20);
+    assert_true(number(choice, "disk_bytes") > 64 << 20);
+    assert_true(number(choice, "held") < 1 && number(choice, "step_read_bytes") > 0);
+    assert_true(number(json_object_get(choice, "parts_seconds"), "disk") > 0);
+    assert_int_equal(access(folder, F_OK), -1);
+    json_decref(root);
+    struct process_result result =
+        LOAM("plan", "--machine", machine_path, "-c", "128K", "--kv-host", "64M", "--kv-disk", folder);
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.output, "disk: "));
+    process_deinit(&result);
+}
+
+/* A step of a device with memory of its own: what it does not hold comes over the link. */
+static void another_machine_has_another_limit(void **state) {
+    (void)state;
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("device.json"));
+    machine.attend_f16 = (struct machine_by_group){4e11, 4e11};
+    for (uint32_t i = 0; i < MACHINE_TYPES; i++) {
+        machine.matrices[i].narrow *= 30;
+        machine.matrices[i].wide *= 30;
+    }
+    machine.device_bytes = 64 << 20;
+    machine.device_link = 1e10;
+    assert_ok(machine_save(&machine, path, &error), error);
+    json_t *root = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "128K", NULL});
+    const json_t *choice = json_object_get(root, "choice");
+    assert_string_equal(choice_text(root), "full");
+    assert_string_equal(json_string_value(json_object_get(choice, "limit")), "link");
+    assert_true(number(choice, "device_bytes") > 0 && number(choice, "device_bytes") < 64 << 20);
+    json_decref(root);
+}
+
+static void what_cannot_be_is_one_line(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments[10];
+        int code;
+        const char *expected;
+    } cases[] = {
+        {{"plan", "--machine", "no-such-file.json"}, 6, "no-such-file.json"},
+        {{"plan", "--machine", damaged_path}, 2, "damaged.json"},
+        {{"plan", "--machine", machine_path, "--measure"}, 2, "--machine and --measure"},
+        {{"plan", "--machine", machine_path, "-m", "no-such.gguf"}, 6, "no-such.gguf"},
+        {{"plan", "-q", "--machine", machine_path, "-c", "128K", "--kv-host", "1M"}, 5, "131072"},
+        {{"plan", "--machine", machine_path, "-c", "-1"}, 2, "-c"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct process_result result =
+            process_run(&(struct process_request){.arguments = cases[i].arguments});
+        if (result.code != cases[i].code || strstr(result.complaints, cases[i].expected) == NULL)
+            fail_msg("case %zu: %d: %s", i, result.code, result.complaints);
+        const char *end = strchr(result.complaints, '\n');
+        assert_true(end != NULL && end[1] == '\0');
+        assert_int_equal(result.output_bytes, 0);
+        process_deinit(&result);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_table_and_the_choice_are_printed),
+        cmocka_unit_test(nothing_is_lost_unless_it_is_allowed),
+        cmocka_unit_test(tiers_are_filled),
+        cmocka_unit_test(another_machine_has_another_limit),
+        cmocka_unit_test(what_cannot_be_is_one_line),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
