@@ -170,8 +170,8 @@ static double overlapped(double disk, double computed, double layers) {
     return fmax(disk, computed) + fmin(disk, computed) / layers;
 }
 
-/* A layer of which a first run is computed again from kept inputs (attention/split.h): nothing is read beside its other
- * computing, so it is worth it only where it takes a tenth less (attention/rebuild.c).  Returns the seconds of a step. */
+/* Seconds of a step whose layers compute a first run again from kept inputs (attention/split.h).  Nothing is read
+ * beside a layer's other computing then, so it is worth it only where it takes a tenth less (attention/rebuild.c). */
 static double rebuilt(const struct step *step, double disk, double computed) {
     const struct model_config *config = step->model->config;
     const struct machine *machine = step->model->machine;
