@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "platform/clock.h"
+#include "server/answer_form.h"
 #include "server/json_text.h"
 
 enum { PROGRESS_INTERVAL_NS = 100000000 };
@@ -75,6 +76,7 @@ static void ask_destroy(struct ask *ask) {
     if (ask->family->destroy != NULL) ask->family->destroy(ask->data);
     for (size_t i = 0; i < ask->choice_count; i++) ask_choice_deinit(&ask->choices[i]);
     free(ask->choices);
+    json_schema_destroy(ask->schema);
     json_decref(ask->body);
     exchange_release(ask->exchange);
     pthread_mutex_destroy(&ask->mutex);
@@ -90,6 +92,7 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
                      struct api_error *error) {
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
+    if (!answer_form_read(ask->options.format, &ask->schema, error)) return false;
     for (size_t i = 0; i < prompt_count; i++) {
         if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
@@ -366,11 +369,19 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
                                               .done = on_done};
     struct error reason = {0};
     service_ticket ticket = 0;
+    struct logit_mask mask;
+    enum status status = STATUS_OK;
+    if (ask->schema != NULL) {
+        status = server_mask(ask->server, ask->schema, &mask, &reason);
+        request.mask = &mask;
+    }
     pthread_mutex_lock(&ask->mutex);
     ask->pending++;
     pthread_mutex_unlock(&ask->mutex);
-    const enum status status =
-        service_submit(ask->server->model.service, &request, &listener, &ticket, &reason);
+    if (status == STATUS_OK) {
+        status = service_submit(ask->server->model.service, &request, &listener, &ticket, &reason);
+        if (status != STATUS_OK && ask->schema != NULL) mask.destroy(mask.context);
+    }
     pthread_mutex_lock(&ask->mutex);
     const bool has_left = ask->has_left || ask->has_failed;
     if (status == STATUS_OK && !choice->has_ended) choice->ticket = ticket;

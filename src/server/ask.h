@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "grammar/json_schema.h"
 #include "server/answer_parser.h"
 #include "server/ask_options.h"
 #include "server/exchange.h"
@@ -99,6 +100,7 @@ struct ask {
     char id[SERVER_ID_BYTES];
     char document_name[SERVICE_NAME_MAX];
     int64_t created;            /* seconds since 1970 */
+    struct json_schema *schema; /* owned: what the answer must be; NULL: any text */
     struct ask_choice *choices; /* [choice_count] owned */
     size_t choice_count;
     bool has_begun, is_full; /* service thread */

@@ -44,6 +44,7 @@ enum status server_create(struct server **result, const struct server_options *o
     if (server == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
     server->options = *options;
     server->started = time(NULL);
+    pthread_mutex_init(&server->trie_mutex, NULL);
     atomic_store(&server->state, SERVER_LOADING);
     atomic_store(&server->next_id, clock_ns());
     TRY(name_keys(server, error));
@@ -88,6 +89,8 @@ void server_destroy(struct server *server) {
         service_drain(server->model.service, 0);
         (void)service_wait(server->model.service, 60); /* asks that use the server */
     }
+    token_trie_destroy(server->trie);
+    pthread_mutex_destroy(&server->trie_mutex);
     free(server->key_names);
     free(server);
 }

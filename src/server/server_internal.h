@@ -1,10 +1,12 @@
 #ifndef LOAM_SERVER_SERVER_INTERNAL_H
 #define LOAM_SERVER_SERVER_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
 #include "cache/store/store.h"
+#include "grammar/json_mask.h"
 #include "server/exchange.h"
 #include "server/guard.h"
 #include "server/server.h"
@@ -22,6 +24,8 @@ struct server {
     _Atomic uint64_t next_id;  /* of completions, tool calls ... */
     time_t started;
     struct http *http;
+    pthread_mutex_t trie_mutex;
+    struct token_trie *trie; /* owned; of the vocabulary, made when first needed */
     char (
         *key_names)[SERVER_KEY_NAME_BYTES]; /* [key_count] owned: what the keys' documents are marked with */
 };
@@ -32,6 +36,10 @@ const char *server_new_id(struct server *server, const char *prefix, char *buffe
 
 /* Whose prompts are reused for a request with this key; buffer has SERVICE_OWNER_MAX bytes. */
 const char *server_owner(const struct server *server, uint32_t key, char *buffer);
+
+/* A mask for one answer; mask->destroy frees it.  schema must live as long. */
+enum status server_mask(struct server *server, const struct json_schema *schema, struct logit_mask *mask,
+                        struct error *error) STATUS_CHECKED;
 
 /* Parses the body; false: replied. */
 bool server_read_body(struct exchange *exchange, json_t **body);

@@ -18,6 +18,15 @@ const char *server_owner(const struct server *server, uint32_t key, char *buffer
     return buffer;
 }
 
+enum status server_mask(struct server *server, const struct json_schema *schema, struct logit_mask *mask,
+                        struct error *error) {
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&server->trie_mutex);
+    if (server->trie == NULL) status = token_trie_create(&server->trie, server->model.tokenizer, error);
+    pthread_mutex_unlock(&server->trie_mutex);
+    return status != STATUS_OK ? status : json_mask_create(mask, schema, server->trie, error);
+}
+
 bool server_read_body(struct exchange *exchange, json_t **body) {
     size_t length;
     const char *bytes = exchange_body(exchange, &length);

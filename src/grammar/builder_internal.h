@@ -1,0 +1,56 @@
+/* builder: a schema on its way from JSON to places and forms.
+ *
+ * Places are made in order of discovery and read from a list, so that a schema of any shape takes no recursion.  What a
+ * place may be is first a list of entries, forms and other places; json_schema_resolve makes forms of all of them. */
+#ifndef LOAM_GRAMMAR_BUILDER_INTERNAL_H
+#define LOAM_GRAMMAR_BUILDER_INTERNAL_H
+
+#include "grammar/grammar_internal.h"
+
+#define ENTRY_IS_PLACE 0x80000000U
+
+/* Where a place was found, for messages and for finding it again. */
+struct site {
+    const json_t *value;
+    uint32_t parent; /* NOTHING: the root, or what a $ref names */
+    const char *keyword, *name;
+    size_t index; /* name NULL: of an array; SIZE_MAX: neither */
+    uint32_t entry_begin, entry_count;
+};
+
+struct builder {
+    struct json_schema *schema;
+    const json_t *root;
+    const char *source; /* for messages */
+    struct site *sites; /* [site_count] */
+    struct form *forms;
+    uint32_t *entries;
+    uint32_t *buckets; /* [bucket_count]: site + 1, by the address of its value */
+    uint32_t site_count, form_count, entry_count;
+    uint32_t site_capacity, form_capacity, entry_capacity, bucket_count;
+    uint32_t any; /* the place of any value */
+};
+
+void builder_deinit(struct builder *builder);
+/* A new place, or the one that this value has already. */
+enum status builder_place(struct builder *builder, const struct site *site, uint32_t *place,
+                          struct error *error) STATUS_CHECKED;
+enum status builder_form(struct builder *builder, const struct form *form, uint32_t *index,
+                         struct error *error) STATUS_CHECKED;
+/* Adds to the entries of the place that is being read. */
+enum status builder_entry(struct builder *builder, uint32_t place, uint32_t entry, struct error *error)
+    STATUS_CHECKED;
+/* "schema: #/properties/a: message" */
+enum status builder_refuse(const struct builder *builder, uint32_t place, struct error *error,
+                           const char *format, ...) __attribute__((format(printf, 4, 5))) STATUS_CHECKED;
+enum status builder_no_memory(struct error *error) STATUS_CHECKED;
+
+/* The place that a $ref names. */
+enum status builder_reference(struct builder *builder, uint32_t place, const json_t *reference,
+                              uint32_t *target, struct error *error) STATUS_CHECKED;
+/* Adds what the schema of a place says to its entries. */
+enum status builder_read(struct builder *builder, uint32_t place, struct error *error) STATUS_CHECKED;
+/* Heights, then the list of forms of each place. */
+enum status builder_resolve(struct builder *builder, struct error *error) STATUS_CHECKED;
+
+#endif

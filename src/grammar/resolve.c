@@ -1,0 +1,129 @@
+/* resolve: from entries to forms.  How deep the shortest value of each place nests is found by relaxation: what refers
+ * to itself alone stays impossible. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "grammar/builder_internal.h"
+
+static uint32_t form_height(const struct form *form, const struct place *places) {
+    uint32_t inner = 0;
+    switch (form->kind) {
+    case FORM_OBJECT:
+        for (uint32_t i = form->properties[0].next_required; i < form->property_count;
+             i = form->properties[i + 1].next_required)
+            inner = (uint32_t)max_size(inner, places[form->properties[i].place].height);
+        break;
+    case FORM_ARRAY:
+        if (form->item_min > 0) inner = places[form->place].height;
+        break;
+    case FORM_MAP: break;
+    case FORM_STRING:
+    case FORM_NUMBER:
+    case FORM_INTEGER:
+    case FORM_LITERALS: return form->height;
+    }
+    return (uint32_t)min_size(inner + 1, HEIGHT_IMPOSSIBLE);
+}
+
+static uint32_t place_height(const struct builder *b, const struct site *site, const struct place *places) {
+    uint32_t lowest = HEIGHT_IMPOSSIBLE;
+    for (uint32_t i = 0; i < site->entry_count; i++) {
+        const uint32_t entry = b->entries[site->entry_begin + i];
+        const uint32_t height = entry & ENTRY_IS_PLACE ? places[entry & ~ENTRY_IS_PLACE].height
+                                                       : form_height(&b->forms[entry], places);
+        lowest = (uint32_t)min_size(lowest, height);
+    }
+    return lowest;
+}
+
+/* From the last place to the first: what a place refers to mostly comes later. */
+static void find_heights(const struct builder *b, struct place *places) {
+    for (uint32_t i = 0; i < b->site_count; i++) places[i].height = HEIGHT_IMPOSSIBLE;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = b->site_count; i-- > 0;) {
+            const uint32_t height = place_height(b, &b->sites[i], places);
+            changed |= height != places[i].height;
+            places[i].height = height;
+        }
+    }
+    for (uint32_t i = 0; i < b->form_count; i++) b->forms[i].height = form_height(&b->forms[i], places);
+}
+
+struct walk {
+    const struct builder *builder;
+    uint32_t *pending;                /* [site_count] */
+    uint32_t *place_seen, *form_seen; /* the place + 1 for which it was seen last */
+    uint32_t forms[JSON_SCHEMA_ALTERNATIVES_MAX];
+    uint32_t form_count;
+};
+
+/* The forms of a place, through all places that it refers to. */
+static enum status collect(struct walk *w, uint32_t place, struct error *error) {
+    const struct builder *b = w->builder;
+    uint32_t pending_count = 1;
+    w->form_count = 0;
+    w->pending[0] = place;
+    w->place_seen[place] = place + 1;
+    while (pending_count > 0) {
+        const struct site *site = &b->sites[w->pending[--pending_count]];
+        for (uint32_t i = 0; i < site->entry_count; i++) {
+            uint32_t entry = b->entries[site->entry_begin + i];
+            uint32_t *seen = entry & ENTRY_IS_PLACE ? w->place_seen : w->form_seen;
+            const bool is_place = (entry & ENTRY_IS_PLACE) != 0;
+            entry &= ~ENTRY_IS_PLACE;
+            if (seen[entry] == place + 1) continue;
+            seen[entry] = place + 1;
+            if (is_place) {
+                w->pending[pending_count++] = entry;
+                continue;
+            }
+            if (b->forms[entry].height >= HEIGHT_IMPOSSIBLE) continue;
+            if (w->form_count == JSON_SCHEMA_ALTERNATIVES_MAX)
+                return builder_refuse(b, place, error, "more than %d alternatives",
+                                      JSON_SCHEMA_ALTERNATIVES_MAX);
+            w->forms[w->form_count++] = entry;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status list_forms(struct walk *w, struct place *places, struct error *error) {
+    for (uint32_t i = 0; i < w->builder->site_count; i++) {
+        TRY(collect(w, i, error));
+        if (w->form_count == 0) continue;
+        places[i].forms = arena_array(&w->builder->schema->arena, w->form_count, sizeof *w->forms);
+        if (places[i].forms == NULL) return builder_no_memory(error);
+        memcpy(places[i].forms, w->forms, w->form_count * sizeof *w->forms);
+        places[i].form_count = w->form_count;
+    }
+    return STATUS_OK;
+}
+
+enum status builder_resolve(struct builder *b, struct error *error) {
+    struct json_schema *schema = b->schema;
+    struct place *places = arena_array(&schema->arena, b->site_count, sizeof *places);
+    struct form *forms = arena_array(&schema->arena, b->form_count, sizeof *forms);
+    struct walk walk = {.builder = b,
+                        .pending = calloc(b->site_count, sizeof(uint32_t)),
+                        .place_seen = calloc(b->site_count, sizeof(uint32_t)),
+                        .form_seen = calloc(b->form_count, sizeof(uint32_t))};
+    enum status status;
+    if (places == NULL || forms == NULL || walk.pending == NULL || walk.place_seen == NULL ||
+        walk.form_seen == NULL) {
+        status = builder_no_memory(error);
+    } else {
+        find_heights(b, places);
+        status = list_forms(&walk, places, error);
+        memcpy(forms, b->forms, b->form_count * sizeof *forms);
+    }
+    free(walk.pending);
+    free(walk.place_seen);
+    free(walk.form_seen);
+    schema->places = places;
+    schema->forms = forms;
+    schema->place_count = b->site_count;
+    schema->form_count = b->form_count;
+    return status;
+}

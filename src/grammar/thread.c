@@ -1,0 +1,341 @@
+/* thread: how a byte changes one reading of an answer. */
+#include "grammar/thread_internal.h"
+
+#include "base/assert.h"
+
+/* ---- sets ---- */
+
+static bool is_same_enclosure(const struct stepper *s, uint32_t a, uint32_t b) {
+    while (a != b) {
+        if (a == NOTHING || b == NOTHING) return false;
+        const struct enclosure *left = &s->enclosures.items[a], *right = &s->enclosures.items[b];
+        if (left->form != right->form || left->count != right->count) return false;
+        a = left->outer;
+        b = right->outer;
+    }
+    return true;
+}
+
+static bool is_same(const struct stepper *s, const struct thread *a, const struct thread *b) {
+    return a->kind == b->kind && a->state == b->state && a->depth == b->depth && a->form == b->form &&
+           a->count == b->count && a->begin == b->begin && a->end == b->end && a->offset == b->offset &&
+           is_same_enclosure(s, a->enclosure, b->enclosure);
+}
+
+void thread_set_add(const struct stepper *s, struct thread_set *out, const struct thread *thread) {
+    if (out->count == THREADS_MAX) return;
+    for (uint32_t i = 0; i < out->count; i++)
+        if (is_same(s, &out->items[i], thread)) return;
+    out->items[out->count++] = *thread;
+}
+
+/* ---- values ---- */
+
+/* What was read so far is a whole value. */
+static bool is_value(const struct stepper *s, const struct thread *thread) {
+    if (thread->kind == THREAD_DONE) return true;
+    if (thread->kind == THREAD_NUMBER) return number_is_complete(thread->state);
+    if (thread->kind != THREAD_LITERAL) return false;
+    return s->schema->forms[thread->form].literals.items[thread->begin].length == thread->offset;
+}
+
+static uint32_t enclose(struct stepper *s, const struct thread *container, uint32_t count) {
+    struct enclosures *e = &s->enclosures;
+    ASSERT(e->count < e->capacity);
+    e->items[e->count] = (struct enclosure){container->enclosure, container->form, count};
+    return e->count++;
+}
+
+/* The thread behind a value that is complete. */
+static struct thread finished(const struct stepper *s, const struct thread *value) {
+    struct thread next = {.kind = THREAD_DONE, .depth = value->depth, .enclosure = NOTHING};
+    if (value->enclosure == NOTHING) return next;
+    const struct enclosure *around = &s->enclosures.items[value->enclosure];
+    next.kind = THREAD_AFTER;
+    next.form = around->form;
+    next.count = around->count;
+    next.enclosure = around->outer;
+    return next;
+}
+
+static bool fits(const struct stepper *s, uint32_t place, uint16_t depth) {
+    return depth + s->schema->places[place].height <= JSON_OUTPUT_DEPTH_MAX;
+}
+
+static void step_literal(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    const struct literal_table *table = &s->schema->forms[thread.form].literals;
+    if (!literals_narrow(table, &thread.begin, &thread.end, thread.offset, byte)) return;
+    thread.offset++;
+    const bool is_whole = table->items[thread.begin].length == thread.offset;
+    if (is_whole && thread.begin + 1 == thread.end) thread = finished(s, &thread);
+    thread_set_add(s, out, &thread);
+}
+
+static void open_container(const struct stepper *s, struct thread thread, enum thread_kind kind,
+                           struct thread_set *out) {
+    thread.kind = (uint8_t)kind;
+    thread.state = SPACE_NONE;
+    thread.depth++;
+    thread_set_add(s, out, &thread);
+}
+
+/* The first byte of a value of one form. */
+static void begin_form(struct stepper *s, const struct thread *before, uint32_t index, uint8_t byte,
+                       struct thread_set *out) {
+    const struct form *form = &s->schema->forms[index];
+    struct thread thread = {.form = index, .depth = before->depth, .enclosure = before->enclosure};
+    if (before->depth + form->height > JSON_OUTPUT_DEPTH_MAX) return;
+    switch (form->kind) {
+    case FORM_OBJECT:
+    case FORM_MAP:
+        if (byte == '{') open_container(s, thread, THREAD_FIRST_KEY, out);
+        return;
+    case FORM_ARRAY:
+        if (byte == '[') open_container(s, thread, THREAD_FIRST_ITEM, out);
+        return;
+    case FORM_STRING:
+        thread.kind = THREAD_STRING;
+        thread.state = STRING_TEXT;
+        if (byte == '"') thread_set_add(s, out, &thread);
+        return;
+    case FORM_NUMBER:
+    case FORM_INTEGER:
+        thread.kind = THREAD_NUMBER;
+        thread.state = (uint8_t)number_next(NUMBER_BEGIN, &thread.offset, byte, form->kind == FORM_INTEGER);
+        if (thread.state != NUMBER_WRONG) thread_set_add(s, out, &thread);
+        return;
+    case FORM_LITERALS:
+        thread.kind = THREAD_LITERAL;
+        thread.end = form->literals.count;
+        step_literal(s, thread, byte, out);
+        return;
+    }
+}
+
+static void begin_value(struct stepper *s, const struct thread *before, uint8_t byte,
+                        struct thread_set *out) {
+    const struct place *place = &s->schema->places[before->form];
+    for (uint32_t i = 0; i < place->form_count; i++) begin_form(s, before, place->forms[i], byte, out);
+}
+
+/* Whitespace leaves a thread as it is; false: it is none. */
+static bool step_space(const struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    thread.state = space_next(thread.state, byte);
+    if (thread.state == SPACE_WRONG) return false;
+    thread_set_add(s, out, &thread);
+    return true;
+}
+
+/* ---- objects ---- */
+
+/* The keys that may come next are those of properties [first, last]. */
+static void key_range(const struct form *form, const struct thread *thread, uint32_t *first, uint32_t *last) {
+    *first = thread->kind == THREAD_FIRST_KEY ? 0 : thread->count + 1;
+    *last = form->properties[*first].next_required;
+    if (*last == form->property_count) (*last)--;
+}
+
+static bool has_key(const struct stepper *s, const struct form *form, const struct thread *thread,
+                    uint32_t begin, uint32_t end) {
+    uint32_t first, last;
+    if (form->property_count == 0) return false;
+    key_range(form, thread, &first, &last);
+    for (uint32_t i = begin; i < end; i++) {
+        const uint32_t index = form->literals.items[i].index;
+        if (index >= first && index <= last && fits(s, form->properties[index].place, thread->depth))
+            return true;
+    }
+    return false;
+}
+
+static void close_container(const struct stepper *s, struct thread thread, struct thread_set *out) {
+    ASSERT(thread.depth > 0);
+    thread.depth--;
+    thread = finished(s, &thread);
+    thread_set_add(s, out, &thread);
+}
+
+static bool object_may_close(const struct form *form, const struct thread *thread) {
+    if (form->kind == FORM_MAP) return true;
+    const uint32_t first = thread->kind == THREAD_FIRST_KEY ? 0 : thread->count + 1;
+    return form->properties[first].next_required == form->property_count;
+}
+
+/* The key's opening quote.  While a key is read, begin and end hold which; count stays that of the property before. */
+static void begin_key(struct stepper *s, const struct form *form, struct thread thread, uint8_t byte,
+                      struct thread_set *out) {
+    if (byte != '"') return;
+    if (form->kind == FORM_MAP) {
+        if (!fits(s, form->place, thread.depth)) return;
+        thread.kind = THREAD_KEY_STRING;
+        thread.state = STRING_TEXT;
+        thread_set_add(s, out, &thread);
+        return;
+    }
+    if (!has_key(s, form, &thread, 0, form->literals.count)) return;
+    /* UINT32_MAX: there was none before; + 1 is 0 */
+    if (thread.kind == THREAD_FIRST_KEY) thread.count = UINT32_MAX;
+    thread.kind = THREAD_KEY;
+    thread.state = 0;
+    thread.begin = 0;
+    thread.end = form->literals.count;
+    thread.offset = 1;
+    thread_set_add(s, out, &thread);
+}
+
+static void step_before_key(struct stepper *s, const struct thread *thread, uint8_t byte,
+                            struct thread_set *out) {
+    const struct form *form = &s->schema->forms[thread->form];
+    if (step_space(s, *thread, byte, out)) return;
+    if (thread->kind == THREAD_FIRST_KEY && byte == '}' && object_may_close(form, thread))
+        close_container(s, *thread, out);
+    else
+        begin_key(s, form, *thread, byte, out);
+}
+
+static void step_key(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    const struct form *form = &s->schema->forms[thread.form];
+    if (!literals_narrow(&form->literals, &thread.begin, &thread.end, thread.offset, byte)) return;
+    if (!has_key(s, form, &thread, thread.begin, thread.end)) return;
+    thread.offset++;
+    const struct literal *key = &form->literals.items[thread.begin];
+    if (key->length == thread.offset) /* it ends with its quote, so there is no longer one */
+        thread = (struct thread){.kind = THREAD_COLON,
+                                 .depth = thread.depth,
+                                 .form = thread.form,
+                                 .count = key->index,
+                                 .enclosure = thread.enclosure};
+    thread_set_add(s, out, &thread);
+}
+
+static void step_colon(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
+    if (step_space(s, *thread, byte, out) || byte != ':') return;
+    const struct form *form = &s->schema->forms[thread->form];
+    const struct thread before = {.kind = THREAD_BEFORE,
+                                  .depth = thread->depth,
+                                  .form = form->kind == FORM_MAP ? form->place
+                                                                 : form->properties[thread->count].place,
+                                  .enclosure = enclose(s, thread, thread->count)};
+    thread_set_add(s, out, &before);
+}
+
+static void step_after_property(struct stepper *s, struct thread thread, uint8_t byte,
+                                struct thread_set *out) {
+    const struct form *form = &s->schema->forms[thread.form];
+    if (byte == '}' && object_may_close(form, &thread)) {
+        close_container(s, thread, out);
+    } else if (byte == ',' &&
+               (form->kind == FORM_MAP || has_key(s, form, &thread, 0, form->literals.count))) {
+        thread.kind = THREAD_NEXT_KEY;
+        thread.state = SPACE_NONE;
+        thread_set_add(s, out, &thread);
+    }
+}
+
+/* ---- arrays ---- */
+
+/* A value may come as the item `count`. */
+static bool may_have_item(const struct stepper *s, const struct form *form, const struct thread *thread,
+                          uint32_t count) {
+    return count < form->item_max && fits(s, form->place, thread->depth);
+}
+
+static struct thread before_item(struct stepper *s, const struct form *form, const struct thread *thread,
+                                 uint32_t count) {
+    return (struct thread){.kind = THREAD_BEFORE,
+                           .depth = thread->depth,
+                           .form = form->place,
+                           .enclosure = enclose(s, thread, count)};
+}
+
+static void step_first_item(struct stepper *s, const struct thread *thread, uint8_t byte,
+                            struct thread_set *out) {
+    const struct form *form = &s->schema->forms[thread->form];
+    if (step_space(s, *thread, byte, out)) return;
+    if (byte == ']' && form->item_min == 0) {
+        close_container(s, *thread, out);
+    } else if (may_have_item(s, form, thread, 0)) {
+        const struct thread before = before_item(s, form, thread, 0);
+        begin_value(s, &before, byte, out);
+    }
+}
+
+static void step_after_item(struct stepper *s, const struct thread *thread, uint8_t byte,
+                            struct thread_set *out) {
+    const struct form *form = &s->schema->forms[thread->form];
+    const uint32_t count = thread->count + 1;
+    if (byte == ']' && count >= form->item_min) {
+        close_container(s, *thread, out);
+    } else if (byte == ',' && may_have_item(s, form, thread, count)) {
+        const struct thread before = before_item(s, form, thread, count);
+        thread_set_add(s, out, &before);
+    }
+}
+
+/* ---- one byte ---- */
+
+static void step_after(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
+    if (step_space(s, *thread, byte, out)) return;
+    if (s->schema->forms[thread->form].kind == FORM_ARRAY)
+        step_after_item(s, thread, byte, out);
+    else
+        step_after_property(s, *thread, byte, out);
+}
+
+static void step_string(const struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    const enum string_state state = string_next(thread.state, byte);
+    if (state == STRING_WRONG) return;
+    thread.state = (uint8_t)state;
+    if (state == STRING_CLOSED && thread.kind == THREAD_STRING) {
+        thread = finished(s, &thread);
+    } else if (state == STRING_CLOSED) {
+        thread.kind = THREAD_COLON;
+        thread.state = SPACE_NONE;
+    }
+    thread_set_add(s, out, &thread);
+}
+
+static void step_number(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    const struct thread value = thread;
+    const bool only_integer = s->schema->forms[thread.form].kind == FORM_INTEGER;
+    thread.state = (uint8_t)number_next(thread.state, &thread.offset, byte, only_integer);
+    if (thread.state != NUMBER_WRONG) {
+        thread_set_add(s, out, &thread);
+    } else if (is_value(s, &value)) {
+        thread = finished(s, &value);
+        if (thread.kind == THREAD_AFTER) step_after(s, &thread, byte, out);
+    }
+}
+
+/* A literal that others begin with ("1", "12"): by what follows, it ends or goes on. */
+static void step_in_literal(struct stepper *s, const struct thread *thread, uint8_t byte,
+                            struct thread_set *out) {
+    const uint32_t count = out->count;
+    step_literal(s, *thread, byte, out);
+    if (out->count > count || !is_value(s, thread)) return;
+    const struct thread after = finished(s, thread);
+    if (after.kind == THREAD_AFTER) step_after(s, &after, byte, out);
+}
+
+void thread_step(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
+    switch ((enum thread_kind)thread->kind) {
+    case THREAD_BEFORE:
+        if (!step_space(s, *thread, byte, out)) begin_value(s, thread, byte, out);
+        return;
+    case THREAD_LITERAL: step_in_literal(s, thread, byte, out); return;
+    case THREAD_STRING:
+    case THREAD_KEY_STRING: step_string(s, *thread, byte, out); return;
+    case THREAD_NUMBER: step_number(s, *thread, byte, out); return;
+    case THREAD_FIRST_KEY:
+    case THREAD_NEXT_KEY: step_before_key(s, thread, byte, out); return;
+    case THREAD_KEY: step_key(s, *thread, byte, out); return;
+    case THREAD_COLON: step_colon(s, thread, byte, out); return;
+    case THREAD_FIRST_ITEM: step_first_item(s, thread, byte, out); return;
+    case THREAD_AFTER: step_after(s, thread, byte, out); return;
+    case THREAD_DONE: return;
+    }
+}
+
+bool thread_may_end(const struct stepper *s, const struct thread *thread) {
+    return thread->enclosure == NOTHING && is_value(s, thread);
+}

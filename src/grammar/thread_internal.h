@@ -1,0 +1,63 @@
+/* thread: one way to read the answer so far, and how a byte changes it. */
+#ifndef LOAM_GRAMMAR_THREAD_INTERNAL_H
+#define LOAM_GRAMMAR_THREAD_INTERNAL_H
+
+#include "grammar/grammar_internal.h"
+
+enum { THREADS_MAX = 64 };
+
+enum thread_kind {
+    THREAD_BEFORE,     /* a value of `place` comes */
+    THREAD_LITERAL,    /* in one of form's literals [begin, end), after offset bytes */
+    THREAD_STRING,     /* in a string */
+    THREAD_NUMBER,     /* offset digits */
+    THREAD_FIRST_KEY,  /* after { */
+    THREAD_NEXT_KEY,   /* after a comma */
+    THREAD_KEY,        /* in one of the keys [begin, end) */
+    THREAD_KEY_STRING, /* in any key */
+    THREAD_COLON,      /* after a key */
+    THREAD_FIRST_ITEM, /* after [ */
+    THREAD_AFTER,      /* after a property or an item */
+    THREAD_DONE,
+};
+
+/* What encloses the value that a thread is in. */
+struct enclosure {
+    uint32_t outer; /* NOTHING: none */
+    uint32_t form;
+    uint32_t count; /* OBJECT: the property that the value is of; ARRAY: items before it */
+};
+
+struct thread {
+    uint8_t kind;
+    uint8_t state;  /* string_state, number_state, or that of whitespace: SPACE_WRONG where none may come */
+    uint16_t depth; /* open brackets */
+    uint32_t form;  /* the container of keys, colons and commas, else the value's own; BEFORE: a place */
+    uint32_t count; /* as in struct enclosure */
+    uint32_t begin, end, offset;
+    uint32_t enclosure; /* around form; NOTHING: it is the whole answer */
+};
+
+struct enclosures {
+    struct enclosure *items; /* [capacity] */
+    uint32_t count, capacity;
+};
+
+struct thread_set {
+    struct thread *items; /* [THREADS_MAX], borrowed */
+    uint32_t count;
+};
+
+struct stepper {
+    const struct json_schema *schema;
+    struct enclosures enclosures;
+};
+
+/* Unless it is there already, or the set is full. */
+void thread_set_add(const struct stepper *stepper, struct thread_set *set, const struct thread *thread);
+/* Adds to *out what a thread becomes by one byte: nothing, one thread, or several. */
+void thread_step(struct stepper *stepper, const struct thread *thread, uint8_t byte, struct thread_set *out);
+/* The answer may end here. */
+bool thread_may_end(const struct stepper *stepper, const struct thread *thread);
+
+#endif

@@ -1,0 +1,38 @@
+#include "grammar/schemas.h"
+
+const char *const test_schemas[] = {
+    /* a record */
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"
+    "\"height\":{\"type\":\"number\"},\"married\":{\"type\":\"boolean\"},\"notes\":{\"type\":[\"string\","
+    "\"null\"]}},"
+    "\"required\":[\"name\",\"age\",\"married\"],\"additionalProperties\":false}",
+    /* lists */
+    "{\"type\":\"array\",\"minItems\":2,\"maxItems\":4,\"items\":{\"type\":\"object\",\"properties\":{"
+    "\"tag\":{\"enum\":[\"red\",\"green\",\"greenish\",\"\xC3\xA9\"]},\"weight\":{\"enum\":[1,10,100,0.1]}},"
+    "\"required\":[\"tag\"],\"additionalProperties\":false}}",
+    /* one of several records, known by their kind */
+    "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"circle\"},\"radius\":{\"type\":"
+    "\"number\"}},"
+    "\"required\":[\"kind\",\"radius\"],\"additionalProperties\":false},"
+    "{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"square\"},\"side\":{\"type\":\"integer\"}},"
+    "\"required\":[\"kind\",\"side\"],\"additionalProperties\":false},{\"type\":\"null\"}]}",
+    /* a tree */
+    "{\"$ref\":\"#/$defs/node\",\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{"
+    "\"value\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]},"
+    "\"children\":{\"type\":\"array\",\"maxItems\":3,\"items\":{\"$ref\":\"#/$defs/node\"}}},"
+    "\"required\":[\"value\",\"children\"],\"additionalProperties\":false}}}",
+    /* any object */
+    "{\"type\":\"object\"}",
+    /* a map of lists */
+    "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},"
+    "\"maxItems\":2}}",
+    /* what is required and not listed; keys that begin alike */
+    "{\"properties\":{\"a\":{\"type\":\"null\"},\"ab\":{\"type\":\"boolean\"},\"abc\":{\"enum\":[[1,{\"x\":[]"
+    "}],{}]}},"
+    "\"required\":[\"abc\",\"other\"]}",
+    /* scalars */
+    "{\"type\":\"number\"}",
+    "{\"type\":\"string\"}",
+    "{\"enum\":[\"yes\",\"no\",\"maybe\"]}",
+};
+const size_t test_schema_count = sizeof test_schemas / sizeof test_schemas[0];

@@ -1,0 +1,10 @@
+/* schemas: the schemas by which answers are sampled and then validated. */
+#ifndef LOAM_TESTS_GRAMMAR_SCHEMAS_H
+#define LOAM_TESTS_GRAMMAR_SCHEMAS_H
+
+#include <stddef.h>
+
+extern const char *const test_schemas[];
+extern const size_t test_schema_count;
+
+#endif

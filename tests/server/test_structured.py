@@ -1,0 +1,111 @@
+"""response_format: every answer that ends is valid against its schema, by another validator; what is not understood is
+refused by its name."""
+import json
+import os
+
+from loam_server import NANO, ROOT, Case, Server, main
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+PATH = "/v1/completions"
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
+                                           "tags": {"type": "array", "items": {"enum": ["kind", "tall", "old"]},
+                                                    "minItems": 1, "maxItems": 3}},
+          "required": ["name", "age", "tags"], "additionalProperties": False}
+TREE = {"$ref": "#/$defs/node", "$defs": {"node": {
+    "type": "object", "properties": {"value": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]},
+                                     "children": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/node"}}},
+    "required": ["value", "children"], "additionalProperties": False}}}
+SHAPE = {"anyOf": [{"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+                    "required": ["kind", "radius"], "additionalProperties": False},
+                   {"type": "object", "properties": {"kind": {"const": "square"}, "side": {"type": "integer"}},
+                    "required": ["kind", "side"], "additionalProperties": False}, {"type": "null"}]}
+SCALARS = [{"type": "number"}, {"type": "string"}, {"enum": ["yes", "no", "maybe", 1, 1.5, None]}]
+SCHEMAS = [PERSON, TREE, SHAPE, {"type": "object"}, *SCALARS]
+
+
+def of_schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+class Structured(Case):
+    options = ("-np", "8", "-c", "1024")
+
+    def answers(self, server, schema, count, seed=1, **fields):
+        """(text, finish_reason) of many answers at temperature 1."""
+        reply = server.post(PATH, {"prompt": "An answer in JSON:\n", "temperature": 1, "seed": seed, "n": count,
+                                   "max_tokens": 90, "response_format": of_schema(schema), **fields})
+        self.assertEqual(reply.status, 200, reply.body)
+        return [(choice["text"], choice["finish_reason"]) for choice in reply.json["choices"]]
+
+    def check(self, server, rounds):
+        if jsonschema is None:
+            self.skipTest("the Python package jsonschema is not here")
+        ended = 0
+        for index, schema in enumerate(SCHEMAS):
+            for text, reason in (one for seed in range(rounds) for one in self.answers(server, schema, 8, 100 * seed)):
+                if reason == "length":
+                    continue
+                ended += 1
+                jsonschema.validate(json.loads(text), schema)
+        self.assertGreater(ended, 8 * rounds, "of scalars and lists at least some end")
+        print(f"{ended} of {8 * rounds * len(SCHEMAS)} answers ended, all valid")
+
+    def test_valid(self):
+        self.check(self.server, 2)
+
+    def test_valid_of_a_real_model(self):
+        if not os.path.exists(REAL):
+            self.skipTest("models/SmolLM2 is not here (./do model)")
+        server = Server(*self.options, model=REAL)
+        try:
+            self.check(server, 1)
+            reply = server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "Describe Ann, who is 31 years old."}], "temperature": 0,
+                "max_tokens": 200, "response_format": of_schema(PERSON)}).json["choices"][0]
+            self.assertEqual(reply["finish_reason"], "stop")
+            self.assertEqual(json.loads(reply["message"]["content"])["age"], 31)
+        finally:
+            server.stop()
+
+    def test_forms_of_the_request(self):
+        for form in ({"type": "json_object"}, {"type": "json_object", "schema": {"type": "object"}},
+                     {"type": "json_schema", "schema": {"type": "object"}}):
+            text = self.server.post(PATH, {"prompt": "{", "temperature": 0, "max_tokens": 200,
+                                           "response_format": form}).json["choices"][0]["text"]
+            self.assertTrue(text.lstrip().startswith("{"), text)
+        plain = {"prompt": "The king", "temperature": 0, "max_tokens": 8}
+        self.assertEqual(self.server.post(PATH, {**plain, "response_format": {"type": "text"}}).json["choices"],
+                         self.server.post(PATH, plain).json["choices"])
+
+    def test_greedy_answers_are_the_same_in_streams_and_together(self):
+        body = {"prompt": "A person:", "temperature": 0, "max_tokens": 60, "response_format": of_schema(PERSON)}
+        alone = self.server.post(PATH, body).json["choices"][0]["text"]
+        frames = self.server.post(PATH, {**body, "stream": True}).frames
+        self.assertEqual("".join(f["choices"][0]["text"] for f in frames if isinstance(f, dict) and f["choices"]), alone)
+        both = self.server.post(PATH, {**body, "prompt": ["A person:", "A person:"]}).json["choices"]
+        self.assertEqual([choice["text"] for choice in both], [alone, alone])
+
+    def test_refused_by_name(self):
+        def message(form):
+            reply = self.server.post(PATH, {"prompt": "x", "response_format": form})
+            self.assertEqual(reply.status, 400, reply.body)
+            self.assertEqual(reply.json["error"]["param"], "response_format")
+            return reply.json["error"]["message"]
+        self.assertIn("pattern", message(of_schema({"type": "string", "pattern": "a+"})))
+        self.assertIn("minimum", message(of_schema({"properties": {"a": {"type": "integer", "minimum": 3}}})))
+        self.assertIn("grammar", message({"type": "grammar", "grammar": "root ::= x"}))
+        self.assertIn("schema", message({"type": "json_schema"}))
+        self.assertIn("65536", message(of_schema({"enum": ["x" * 70000]})))
+        deep = {"type": "integer"}
+        for _ in range(40):
+            deep = {"type": "array", "items": deep}
+        self.assertIn("32", message(of_schema(deep)))
+
+
+if __name__ == "__main__":
+    main()
