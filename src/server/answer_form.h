@@ -7,9 +7,11 @@
 
 #include "grammar/json_schema.h"
 #include "server/api_error.h"
+#include "server/ask_options.h"
 
-/* format: {"type": "json_object"}, also with a "schema"; {"type": "json_schema", "json_schema": {"schema": ...}}, or
- * with the schema beside the type.  NULL: *schema is NULL.  Else *schema is the caller's. */
-bool answer_form_read(const json_t *format, struct json_schema **schema, struct api_error *error);
+/* options->format is {"type": "json_object"}, also with a "schema"; or {"type": "json_schema", "json_schema": {"schema":
+ * ...}}, also with the schema beside the type.  None: *schema is NULL.  Else *schema is the caller's. */
+bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
+                      struct api_error *error);
 
 #endif

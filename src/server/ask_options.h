@@ -31,6 +31,8 @@ struct ask_options {
     bool has_log_probabilities;
     size_t top_count;
     bool is_low_priority;
+    const json_t *format;     /* of the answer, unless it is text; borrowed */
+    const char *format_field; /* where it is in the request: response_format */
 };
 
 /* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos.

@@ -121,7 +121,7 @@ static bool read_message(struct conversation *conversation, const json_t *messag
     return true;
 }
 
-/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools, for computers and searches, are left out. */
+/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools (computers, searches) are left out. */
 static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
                        struct api_error *error) {
     const json_t *tools, *choice;

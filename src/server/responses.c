@@ -113,7 +113,7 @@ static bool read_tools(struct conversation *conversation, const json_t *body, bo
     return added;
 }
 
-static bool read_format(const json_t *body, struct api_error *error) {
+static bool read_format(struct ask_options *options, const json_t *body, struct api_error *error) {
     const json_t *text, *format;
     const char *type = "text";
     size_t length = 0;
@@ -121,8 +121,9 @@ static bool read_format(const json_t *body, struct api_error *error) {
     if (text == NULL) return true;
     if (!field_object(text, "format", &format, error)) return false;
     if (format != NULL && !field_text(format, "type", 64, &type, &length, error)) return false;
-    return strcmp(type, "text") == 0 ||
-           api_error_set(error, 400, "text.format", "'text.format': found type '%.40s', expected text", type);
+    if (format != NULL && strcmp(type, "text") != 0) options->format = format;
+    options->format_field = "text.format";
+    return true;
 }
 
 static bool read_request(struct ask *ask, struct api_error *error) {
@@ -135,7 +136,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
                                  service_vocabulary_size(model->service), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
                 ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) &&
-                read_format(ask->body, error);
+                read_format(&ask->options, ask->body, error);
     if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
     ask->parses_reasoning = true;
     read = read && read_input(&conversation, ask->body, error) &&
@@ -227,8 +228,8 @@ static json_t *response_json(const struct ask *ask, const char *status, bool is_
     }
     for (size_t i = 0; is_done && i < choice->item_count; i++)
         json_array_append_new(output, item_json(choice, &choice->items[i], false));
-    json_t *format = json_object();
-    json_put(format, "type", json_string("text"));
+    json_t *format = ask->options.format != NULL ? json_incref((json_t *)ask->options.format) : json_object();
+    if (ask->options.format == NULL) json_put(format, "type", json_string("text"));
     json_put(text, "format", format);
     json_put(response, "id", json_string(ask->id));
     json_put(response, "object", json_string("response"));

@@ -33,7 +33,7 @@ def of_schema(schema):
 
 
 class Structured(Case):
-    options = ("-np", "8", "-c", "1024")
+    options = ("-np", "8", "-c", "1024", "--chat-template", "chatml")
 
     def answers(self, server, schema, count, seed=1, **fields):
         """(text, finish_reason) of many answers at temperature 1."""
@@ -105,6 +105,15 @@ class Structured(Case):
         for _ in range(40):
             deep = {"type": "array", "items": deep}
         self.assertIn("32", message(of_schema(deep)))
+
+
+    def test_of_responses(self):
+        body = {"input": "A person:", "max_output_tokens": 60, "temperature": 0,
+                "text": {"format": {"type": "json_schema", "name": "p", "schema": {"enum": ["yes", "no"]}}}}
+        reply = self.server.post("/v1/responses", body)
+        self.assertEqual(reply.status, 200, reply.body)
+        self.assertIn(json.loads(reply.json["output"][0]["content"][0]["text"]), ("yes", "no"))
+        self.assertEqual(reply.json["text"]["format"]["type"], "json_schema")
 
 
 if __name__ == "__main__":
