@@ -9,7 +9,7 @@
 #include "server/api_error.h"
 #include "server/ask_options.h"
 
-/* options->format is {"type": "json_object"}, also with a "schema"; or {"type": "json_schema", "json_schema": {"schema":
+/* options->format: {"type": "json_object"}, also with a "schema"; or {"type": "json_schema", "json_schema": {"schema":
  * ...}}, also with the schema beside the type.  None: *schema is NULL.  Else *schema is the caller's. */
 bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
                       struct api_error *error);

@@ -33,7 +33,7 @@ def of_schema(schema):
 
 
 class Structured(Case):
-    options = ("-np", "8", "-c", "1024", "--chat-template", "chatml")
+    options = ("-np", "8", "-c", "1024", "--chat-template", "llama2")
 
     def answers(self, server, schema, count, seed=1, **fields):
         """(text, finish_reason) of many answers at temperature 1."""
