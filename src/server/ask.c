@@ -296,6 +296,7 @@ static void on_done(void *context, const struct service_done *done) {
     choice->document = done->document;
     const char *notice = done->error.message[0] != '\0' ? done->error.message : done->notice;
     snprintf(choice->notice, sizeof choice->notice, "%s", notice);
+    if (done->was_admitted) latencies_note(&ask->server->latencies, &done->figures);
     pthread_mutex_lock(&ask->mutex);
     choice->has_ended = true;
     const bool was_left = ask->has_left;

@@ -24,6 +24,7 @@ static const struct route table[] = {
     {HTTP_GET, "/v1/models", models_route, false},
     {HTTP_GET, "/models", models_route, false},
     {HTTP_GET, "/props", props_route, false},
+    {HTTP_GET, "/metrics", metrics_route, false},
     {HTTP_POST, "/v1/completions", completions_route, false},
     {HTTP_POST, "/v1/chat/completions", chat_route, false},
     {HTTP_POST, "/v1/responses", responses_route, false},

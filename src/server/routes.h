@@ -13,6 +13,7 @@ void page_route(struct server *server, struct exchange *exchange);
 void health_route(struct server *server, struct exchange *exchange);
 void models_route(struct server *server, struct exchange *exchange);
 void props_route(struct server *server, struct exchange *exchange);
+void metrics_route(struct server *server, struct exchange *exchange);
 void completions_route(struct server *server, struct exchange *exchange);
 void chat_route(struct server *server, struct exchange *exchange);
 void responses_route(struct server *server, struct exchange *exchange);

@@ -9,6 +9,7 @@
 #include "grammar/json_mask.h"
 #include "server/exchange.h"
 #include "server/guard.h"
+#include "server/latencies.h"
 #include "server/server.h"
 
 struct http;
@@ -23,6 +24,7 @@ struct server {
     _Atomic int state;         /* enum server_state; release by server_begin, acquire by the routes */
     _Atomic uint64_t next_id;  /* of completions, tool calls ... */
     time_t started;
+    struct latencies latencies;
     struct http *http;
     pthread_mutex_t trie_mutex;
     struct token_trie *trie; /* owned; of the vocabulary, made when first needed */

@@ -60,6 +60,8 @@ class Server:
             if found:
                 break
             if line == "":
+                self.process.wait()
+                self.process.stderr.close()
                 raise AssertionError("the server did not start: " + "".join(self.lines))
         self.host, self.port = found.group(1), int(found.group(2))
 
@@ -109,9 +111,9 @@ class Server:
                            b"Content-Length: %d\r\n%s\r\n%s" % (path.encode(), len(text), more, text))
         return connection
 
-    def metrics(self):
+    def metrics(self, headers=None):
         values = {}
-        for line in self.get("/metrics").body.decode().split("\n"):
+        for line in self.get("/metrics", headers=headers).body.decode().split("\n"):
             if line and not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)

@@ -1,0 +1,258 @@
+/* /metrics: what the service counts, for Prometheus: loam's own names, llama-server's, and by option vLLM's. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "server/ask.h"
+#include "server/routes.h"
+
+enum metric_kind { METRIC_COUNTER, METRIC_GAUGE };
+
+struct page {
+    struct ask_bytes text;
+    bool failed;
+    char label[160]; /* of vLLM's names: {model_name="..."}; "": none */
+};
+
+static void put(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct page *page, const char *format, ...) {
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (length < 0 || (size_t)length >= sizeof line || !ask_bytes_append(&page->text, line, (size_t)length))
+        page->failed = true;
+}
+
+static void put_head(struct page *page, const char *name, const char *type, const char *help) {
+    put(page, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_metric(struct page *page, enum metric_kind kind, const char *name, const char *help,
+                       double value) {
+    put_head(page, name, kind == METRIC_COUNTER ? "counter" : "gauge", help);
+    put(page, "%s%s %.17g\n", name, page->label, value);
+}
+
+/* One label more than page->label; label has no braces. */
+static void put_labels(struct page *page, const char *own) {
+    const size_t length = strlen(page->label);
+    if (length > 0)
+        put(page, "{%.*s,%s}", (int)(length - 2), page->label + 1, own);
+    else
+        put(page, "{%s}", own);
+}
+
+static void put_histogram(struct page *page, const char *name, const char *help,
+                          struct histogram *histogram) {
+    uint64_t count = 0;
+    char own[40], bucket[96];
+    put_head(page, name, "histogram", help);
+    snprintf(bucket, sizeof bucket, "%s_bucket", name);
+    for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        count += atomic_load(&histogram->counts[i]);
+        snprintf(own, sizeof own, "le=\"%g\"", histogram_bounds[i]);
+        put(page, "%s", bucket);
+        put_labels(page, own);
+        put(page, " %llu\n", (unsigned long long)count);
+    }
+    count += atomic_load(&histogram->counts[HISTOGRAM_BUCKETS]);
+    put(page, "%s", bucket);
+    put_labels(page, "le=\"+Inf\"");
+    put(page, " %llu\n", (unsigned long long)count);
+    put(page, "%s_sum%s %.9g\n", name, page->label, (double)atomic_load(&histogram->sum_ns) * 1e-9);
+    put(page, "%s_count%s %llu\n", name, page->label, (unsigned long long)count);
+}
+
+/* ---- loam's names ---- */
+
+static void put_requests(struct page *page, const struct service_statistics *s) {
+    put_metric(page, METRIC_GAUGE, "loam_requests_queued", "Requests that wait for a slot.",
+               (double)s->queued);
+    put_metric(page, METRIC_GAUGE, "loam_requests_prefilling", "Requests whose prompt is computed.",
+               (double)s->prefilling);
+    put_metric(page, METRIC_GAUGE, "loam_requests_decoding", "Requests that are answered.",
+               (double)s->decoding);
+    put_metric(page, METRIC_GAUGE, "loam_requests_paused",
+               "Requests whose client does not take what is there.", (double)s->paused);
+    put_metric(page, METRIC_GAUGE, "loam_queued_bytes", "Memory of the requests that wait.",
+               (double)s->queued_bytes);
+    put_metric(page, METRIC_GAUGE, "loam_draining", "1: the server is stopping.", s->draining ? 1 : 0);
+    put_metric(page, METRIC_COUNTER, "loam_requests_submitted_total", "Requests taken.",
+               (double)s->submitted);
+    put_metric(page, METRIC_COUNTER, "loam_requests_refused_total", "Requests not taken: full, or stopping.",
+               (double)s->refused);
+    put_metric(page, METRIC_COUNTER, "loam_requests_cancelled_total", "Requests whose client left.",
+               (double)s->cancelled);
+    put_head(page, "loam_requests_done_total", "counter", "Requests that ended, by why.");
+    for (size_t i = STOP_END; i < SERVICE_STOPS; i++)
+        put(page, "loam_requests_done_total{reason=\"%s\"} %llu\n", stop_reason_name((enum stop_reason)i),
+            (unsigned long long)s->done[i]);
+}
+
+static void put_work(struct page *page, const struct service_statistics *s) {
+    put_metric(page, METRIC_COUNTER, "loam_prompt_tokens_total",
+               "Tokens of the prompts of admitted requests.", (double)s->prompt_tokens);
+    put_metric(page, METRIC_COUNTER, "loam_reused_tokens_total",
+               "Of these, tokens whose KV came from memory or saved documents.", (double)s->reused_tokens);
+    put_metric(page, METRIC_COUNTER, "loam_prefill_tokens_total", "Tokens of prompts that were computed.",
+               (double)s->prefill_tokens);
+    put_metric(page, METRIC_COUNTER, "loam_recomputed_tokens_total",
+               "Tokens computed once more, after a preemption or damage.", (double)s->recomputed_tokens);
+    put_metric(page, METRIC_COUNTER, "loam_answer_tokens_total", "Tokens sampled.", (double)s->answer_tokens);
+    put_metric(page, METRIC_COUNTER, "loam_steps_total", "Decode steps, of all sequences together.",
+               (double)s->steps);
+    put_metric(page, METRIC_COUNTER, "loam_slices_total", "Slices of prompts.", (double)s->slices);
+    put_metric(page, METRIC_COUNTER, "loam_preemptions_total",
+               "Requests that gave up their slot for a while.", (double)s->preemptions);
+    put_metric(page, METRIC_COUNTER, "loam_recoveries_total", "Recoveries from damaged documents.",
+               (double)s->recoveries);
+    put_metric(page, METRIC_COUNTER, "loam_prefill_seconds_total", "Time of computing prompts.",
+               s->prefill_seconds);
+    put_metric(page, METRIC_COUNTER, "loam_decode_seconds_total", "Time of decode steps.", s->decode_seconds);
+    put_metric(page, METRIC_GAUGE, "loam_prefill_tokens_per_second", "Of late.", s->prefill_rate);
+    put_metric(page, METRIC_GAUGE, "loam_decode_tokens_per_second", "Of late.", s->decode_rate);
+}
+
+static void put_memory(struct page *page, const struct service_statistics *s) {
+    const struct kv_tier_statistics *t = &s->tiers;
+    put_metric(page, METRIC_GAUGE, "loam_resident_sequences", "Sequences in memory without a request.",
+               (double)s->resident);
+    put_metric(page, METRIC_GAUGE, "loam_resident_tokens", "Their tokens.", (double)s->resident_tokens);
+    put_metric(page, METRIC_GAUGE, "loam_running_tokens", "Tokens of the requests that run.",
+               (double)s->running_tokens);
+    put_metric(page, METRIC_GAUGE, "loam_kv_used_bytes", "Memory of the KV cache in use.",
+               (double)s->kv_used_bytes);
+    put_metric(page, METRIC_GAUGE, "loam_kv_host_bytes", "Slots ever used, key index, tables and buffers.",
+               (double)t->host_bytes);
+    put_metric(page, METRIC_COUNTER, "loam_kv_read_bytes_total", "Pages read from disk.",
+               (double)t->read_bytes);
+    put_metric(page, METRIC_COUNTER, "loam_kv_read_pages_total", "Pages read from disk.",
+               (double)t->read_pages);
+    put_metric(page, METRIC_COUNTER, "loam_kv_write_bytes_total", "Pages written to disk.",
+               (double)t->write_bytes);
+    put_metric(page, METRIC_COUNTER, "loam_kv_hits_total", "Chunks attended to that were in memory.",
+               (double)t->hits);
+    put_metric(page, METRIC_COUNTER, "loam_kv_misses_total", "Chunks attended to that were read.",
+               (double)t->misses);
+    put_metric(page, METRIC_COUNTER, "loam_kv_prefetched_total", "Chunks read before they were chosen.",
+               (double)t->prefetched);
+    put_metric(page, METRIC_COUNTER, "loam_kv_prefetch_hits_total", "Of these, chunks that were then chosen.",
+               (double)t->prefetch_hits);
+    put_metric(page, METRIC_COUNTER, "loam_kv_wait_seconds_total", "Time in which nothing could be computed.",
+               (double)t->wait_ns * 1e-9);
+    put_metric(page, METRIC_COUNTER, "loam_kv_key_index_read_bytes_total", "Key index read from disk.",
+               (double)t->key_index_read_bytes);
+    put_metric(page, METRIC_COUNTER, "loam_kv_resident_read_pages_total",
+               "Pages read of layers that stay in RAM.", (double)t->resident_read_pages);
+    put_metric(page, METRIC_GAUGE, "loam_kv_resident_layers", "Layers that stay in RAM.",
+               (double)t->resident_layers);
+    put_metric(page, METRIC_GAUGE, "loam_kv_resident_heads", "KV heads of later layers that do.",
+               (double)t->resident_heads);
+    put_metric(page, METRIC_GAUGE, "loam_kv_held_chunks", "Chunks that heads hold now.", (double)t->held);
+    put_metric(page, METRIC_GAUGE, "loam_kv_hit_ratio", "Hits of all chunks attended to.",
+               t->hits + t->misses > 0 ? (double)t->hits / (double)(t->hits + t->misses) : 1);
+}
+
+static void put_latencies(struct page *page, struct latencies *latencies) {
+    put_histogram(page, "loam_queue_seconds", "Until a request has a slot.", &latencies->queue);
+    put_histogram(page, "loam_time_to_first_token_seconds", "From the request to its first token.",
+                  &latencies->first_token);
+    put_histogram(page, "loam_time_between_tokens_seconds", "Of a request, on average.",
+                  &latencies->between_tokens);
+    put_histogram(page, "loam_request_seconds", "From the request to its end.", &latencies->whole);
+}
+
+/* ---- others' names ---- */
+
+static void put_llama(struct page *page, const struct service_statistics *s, struct latencies *latencies) {
+    put_metric(page, METRIC_COUNTER, "llamacpp:prompt_tokens_total", "Number of prompt tokens processed.",
+               (double)s->prefill_tokens);
+    put_metric(page, METRIC_COUNTER, "llamacpp:prompt_seconds_total", "Prompt process time.",
+               s->prefill_seconds);
+    put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_total",
+               "Number of generation tokens processed.", (double)s->answer_tokens);
+    put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_seconds_total", "Predict process time.",
+               s->decode_seconds);
+    put_metric(page, METRIC_COUNTER, "llamacpp:n_decode_total", "Total number of decode calls.",
+               (double)(s->steps + s->slices));
+    put_metric(page, METRIC_GAUGE, "llamacpp:n_tokens_max", "Largest observed number of tokens of a request.",
+               (double)atomic_load(&latencies->tokens_max));
+    put_metric(page, METRIC_GAUGE, "llamacpp:n_busy_slots_per_decode",
+               "Average number of sequences per step.",
+               s->steps > 0 ? (double)s->answer_tokens / (double)s->steps : 0);
+    put_metric(page, METRIC_GAUGE, "llamacpp:prompt_tokens_seconds", "Prompt throughput in tokens a second.",
+               s->prefill_rate);
+    put_metric(page, METRIC_GAUGE, "llamacpp:predicted_tokens_seconds",
+               "Generation throughput in tokens a second.", s->decode_rate);
+    put_metric(page, METRIC_GAUGE, "llamacpp:requests_processing", "Number of requests processing.",
+               (double)(s->prefilling + s->decoding + s->paused));
+    put_metric(page, METRIC_GAUGE, "llamacpp:requests_deferred", "Number of requests deferred.",
+               (double)s->queued);
+}
+
+static void put_vllm(struct page *page, const struct service_statistics *s, const struct server *server,
+                     struct latencies *latencies) {
+    const struct server_model *model = &server->model;
+    char id[96] = "";
+    size_t length = 0;
+    for (const char *c = model->id; *c != '\0' && length + 1 < sizeof id; c++) /* what a label may hold */
+        id[length++] = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '_' : *c;
+    id[length] = '\0';
+    snprintf(page->label, sizeof page->label, "{model_name=\"%s\"}", id);
+    const double capacity =
+        (double)service_context_size(model->service) * (double)service_parallel(model->service);
+    put_metric(page, METRIC_GAUGE, "vllm:num_requests_running", "Requests with a slot.",
+               (double)(s->prefilling + s->decoding + s->paused));
+    put_metric(page, METRIC_GAUGE, "vllm:num_requests_waiting", "Requests that wait for a slot.",
+               (double)s->queued);
+    put_metric(page, METRIC_GAUGE, "vllm:kv_cache_usage_perc",
+               "Tokens in memory, of what all slots can have.",
+               (double)(s->running_tokens + s->resident_tokens) / capacity);
+    put_metric(page, METRIC_COUNTER, "vllm:prompt_tokens_total", "Tokens of prompts.",
+               (double)s->prompt_tokens);
+    put_metric(page, METRIC_COUNTER, "vllm:generation_tokens_total", "Tokens sampled.",
+               (double)s->answer_tokens);
+    put_metric(page, METRIC_COUNTER, "vllm:num_preemptions_total", "Preemptions.", (double)s->preemptions);
+    put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_queries_total", "Tokens of prompts.",
+               (double)s->prompt_tokens);
+    put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_hits_total", "Tokens of prompts that were reused.",
+               (double)s->reused_tokens);
+    put_head(page, "vllm:request_success_total", "counter", "Requests that ended, by why.");
+    const uint64_t stopped = s->done[STOP_END] + s->done[STOP_STRING];
+    const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT];
+    put(page, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n", id,
+        (unsigned long long)stopped);
+    put(page, "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,
+        (unsigned long long)cut);
+    put_histogram(page, "vllm:time_to_first_token_seconds", "Time to first token.", &latencies->first_token);
+    put_histogram(page, "vllm:time_per_output_token_seconds", "Time between tokens.",
+                  &latencies->between_tokens);
+    put_histogram(page, "vllm:request_queue_time_seconds", "Time in the queue.", &latencies->queue);
+    put_histogram(page, "vllm:e2e_request_latency_seconds", "From the request to its end.",
+                  &latencies->whole);
+    page->label[0] = '\0';
+}
+
+void metrics_route(struct server *server, struct exchange *exchange) {
+    struct page page = {.label = ""};
+    const struct service_statistics statistics = service_get_statistics(server->model.service);
+    put_requests(&page, &statistics);
+    put_work(&page, &statistics);
+    put_memory(&page, &statistics);
+    put_latencies(&page, &server->latencies);
+    put_llama(&page, &statistics, &server->latencies);
+    if (server->options.has_vllm_metrics) put_vllm(&page, &statistics, server, &server->latencies);
+    if (page.failed) {
+        struct api_error error;
+        free(page.text.bytes);
+        api_error_set(&error, 503, NULL, "no memory for the metrics");
+        exchange_reply_error(exchange, &error);
+        return;
+    }
+    exchange_reply(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", page.text.bytes,
+                   page.text.length);
+}

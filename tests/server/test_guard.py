@@ -1,0 +1,327 @@
+"""Who may ask, and what is refused before it is understood: hosts, origins, keys, raw HTTP, limits of every number."""
+import json
+import os
+import unittest
+
+from loam_server import Case, Server, main, wait_until
+
+PATH, CHAT = "/v1/completions", "/v1/chat/completions"
+KEYS = ("the-first-key", "the-second-key")
+
+
+def request(method="GET", path="/health", headers=(), body=b"", version="HTTP/1.1", host="localhost"):
+    lines = ["%s %s %s" % (method, path, version)] + (["Host: " + host] if host is not None else []) + list(headers)
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def post(headers=(), body=b'{"content": "x"}', path="/tokenize", json_type=True, length=True):
+    own = (["Content-Type: application/json"] if json_type else []) + \
+        (["Content-Length: %d" % len(body)] if length else [])
+    return request("POST", path, own + list(headers), body)
+
+
+def status_of(answer):
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else None
+
+
+class Open(Case):
+    """Without a key, on the loopback interface."""
+    options = ("-np", "2", "-c", "512", "--chat-template", "llama2", "--cors-origins", "https://chat.example")
+
+    def status(self, data, **options):
+        return status_of(self.server.raw(data, **options))
+
+    def test_hosts(self):
+        for host in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST", "localhost:%d" % self.server.port, "127.0.0.1:1"):
+            self.assertEqual(self.status(request(host=host)), 200, host)
+        foreign = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:8080", "127.0.0.2",
+                   "0.0.0.0", "192.168.0.1", "localhos", "localhostx", "[::2]", "[::]", "10.0.0.1:80", "rebind.network",
+                   "2130706433", "0x7f000001", "017700000001", "127.1", "xn--localhost-", "localhost@evil.example",
+                   "evil.example#localhost", "", " ", "-")
+        self.assertGreaterEqual(len(foreign), 20)
+        for host in foreign:
+            self.assertEqual(self.status(request(host=host)), 403, host)
+
+    def test_origins(self):
+        own = "http://localhost:%d" % self.server.port
+        reply = self.server.raw(request(host="localhost:%d" % self.server.port, headers=["Origin: " + own]))
+        self.assertEqual(status_of(reply), 200)
+        self.assertNotIn(b"Access-Control-Allow-Origin", reply)
+        allowed = self.server.raw(request(headers=["Origin: https://chat.example"]))
+        self.assertIn(b"Access-Control-Allow-Origin: https://chat.example\r\n", allowed)
+        self.assertIn(b"Vary: Origin", allowed)
+        preflight = self.server.raw(request("OPTIONS", PATH, ["Origin: https://chat.example",
+                                                              "Access-Control-Request-Method: POST"]))
+        self.assertEqual(status_of(preflight), 204)
+        self.assertIn(b"Access-Control-Allow-Methods", preflight)
+        count = 0
+        for origin in ("null", "http://evil.example", "https://localhost", "http://localhost:1", "https://chat.example:1",
+                       "http://chat.example", "https://chat.example.evil.example", "https://evil.chat.example", "*", "",
+                       "file://", "chrome-extension://x", "http://127.0.0.1", own + ".evil.example", own + "/"):
+            for data in (request(headers=["Origin: " + origin]), post(["Origin: " + origin])):
+                self.assertEqual(self.status(data), 403, origin)
+                count += 1
+        self.assertGreaterEqual(count, 30)
+
+    def test_bodies_say_that_they_are_json(self):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application",
+                     "application/jsonx", "text/json", "application/xml", "*/*", "json"):
+            self.assertEqual(self.status(post(["Content-Type: " + kind], json_type=False)), 415, kind)
+        self.assertEqual(self.status(post(json_type=False)), 415)
+        for kind in ("application/json", "APPLICATION/JSON", "application/json; charset=utf-8", "application/json;x"):
+            self.assertEqual(self.status(post(["Content-Type: " + kind], json_type=False)), 200, kind)
+
+    def test_raw_http(self):
+        ok = request()
+        bad = {
+            "two hosts": request(headers=["Host: localhost"]), "no host": request(host=None),
+            "two lengths": post(["Content-Length: 16"]), "lengths that differ": post(["Content-Length: 1"]),
+            "length and chunks": post(["Transfer-Encoding: chunked"], b'10\r\n{"content": "x"}\r\n0\r\n\r\n'),
+            "chunks twice": post(["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], length=False),
+            "gzip": post(["Transfer-Encoding: gzip"], length=False),
+            "gzip, chunked": post(["Transfer-Encoding: gzip, chunked"], length=False),
+            "chunked, identity": post(["Transfer-Encoding: chunked, identity"], length=False),
+            "xchunked": post(["Transfer-Encoding: xchunked"], length=False),
+            "folded": request(headers=["X-Long: a", " b"]), "folded by a tab": request(headers=["X-Long: a", "\tb"]),
+            "blank before the colon": request(headers=["X : a"]), "no colon": request(headers=["X"]),
+            "no name": request(headers=[": a"]), "blank in a name": request(headers=["X Y: a"]),
+            "NUL in a value": request(headers=["X: a\0b"]), "NUL in the path": request(path="/hea\0lth"),
+            "bell in a value": request(headers=["X: a\x07b"]), "DEL in a value": request(headers=["X: a\x7fb"]),
+            "bare line feeds": ok.replace(b"\r\n", b"\n"), "a bare line feed": ok.replace(b"\r\n", b"\n", 1),
+            "a bare carriage return": b"GET /health\r HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "negative length": post(["Content-Length: -1"], length=False),
+            "length with a sign": post(["Content-Length: +16"], length=False),
+            "length in hex": post(["Content-Length: 0x10"], length=False),
+            "no length": post(["Content-Length:"], length=False), "length list": post(["Content-Length: 16, 16"], length=False),
+            "length of 30 digits": post(["Content-Length: " + "9" * 30], length=False),
+            "no method": b" /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "no path": b"GET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "an absolute path": request(path="http://evil.example/health"), "no slash": request(path="health"),
+            "a star": request("OPTIONS", "*"), "a blank in the path": request(path="/he alth"),
+            "high bytes in the path": request(path="/h\xe9alth"), "a body of GET": request(headers=["Content-Length: 1"], body=b"x"),
+            "two origins": request(headers=["Origin: http://localhost", "Origin: http://localhost"]),
+            "two keys": request(headers=["X-Api-Key: a", "X-Api-Key: b"]),
+            "two authorizations": request(headers=["Authorization: Bearer a", "Authorization: Bearer b"]),
+            "chunks in 1.0": request("POST", "/tokenize", ["Content-Type: application/json", "Transfer-Encoding: chunked"],
+                                     b"0\r\n\r\n", version="HTTP/1.0"),
+        }
+        self.assertGreaterEqual(len(bad), 40)
+        for name, data in bad.items():
+            self.assertIn(self.status(data), (400, 403, 505), name)
+        for data, expected in ((request(version="HTTP/2.0"), 505), (request(version="HTTP/1.2"), 505),
+                               (request(version="http/1.1"), 505), (request(path="/" + "a" * 33000), 414),
+                               (request(headers=["X: " + "a" * 40000]), 431),
+                               (request(headers=["X%d: a" % i for i in range(200)]), 431),
+                               (request(headers=["X%d: %s" % (i, "a" * 4000) for i in range(8)]), 431),
+                               (post(["Content-Length: 40000000"], length=False), 413),
+                               (post(["Content-Length: 40000000", "Expect: 100-continue"], b"", length=False), 413),
+                               (post(length=False, body=b""), 411), (post(["Content-Encoding: gzip"]), 415),
+                               (post(["Expect: 200-ok"]), 417), (request("PUT"), 405), (request("PATCH"), 405),
+                               (request("TRACE"), 405), (request("BREW", "/nothing"), 404), (request("DELETE", "/props"), 405),
+                               (request(path="/../../etc/passwd"), 404), (request(path="/%2e%2e/etc/passwd"), 404),
+                               (request(path="//health"), 404), (request(path="/health/"), 404)):
+            self.assertEqual(self.status(data), expected, data[:80])
+        self.assertEqual(self.status(ok), 200)
+
+    def test_one_request_a_connection(self):
+        answer = self.server.raw(request() + request(path="/v1/models"))
+        self.assertEqual(answer.count(b"HTTP/1.1 "), 1)
+        self.assertIn(b"Connection: close", answer)
+
+    def test_chunks(self):
+        body = b"10\r\n" + b'{"content": "x"}' + b"\r\n0\r\n\r\n"
+        self.assertEqual(self.status(post(["Transfer-Encoding: chunked"], body, length=False)), 200)
+        for broken in (b"zz\r\nx\r\n0\r\n\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"FFFFFFFFFFFFFFFFF\r\nx"):
+            self.assertNotEqual(self.status(post(["Transfer-Encoding: chunked"], broken, length=False), finish=True), 200)
+
+    def test_numbers(self):
+        """NaN, negative, huge and of another kind, in every number of every family."""
+        families = {
+            PATH: ({"prompt": "x", "max_tokens": 1}, ("max_tokens", "n", "logprobs", "best_of")),
+            CHAT: ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, ("max_tokens", "n", "top_logprobs",
+                                                                                      "max_completion_tokens")),
+            "/v1/messages": ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, ("max_tokens",)),
+            "/v1/responses": ({"input": "x", "max_output_tokens": 1}, ("max_output_tokens",)),
+        }
+        shared = ("temperature", "top_p", "min_p", "top_k", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+        count = 0
+        for path, (body, own) in families.items():
+            for name in shared + own:
+                for value in ("NaN", "-Infinity", "1e999", '"5"', "[]", "{}", "true", "1" + "0" * 40):
+                    if name == "max_tokens" and "max_completion_tokens" in own:
+                        body = {k: v for k, v in body.items() if k != "max_tokens"}
+                    text = json.dumps({**body, name: "@"}).replace('"@"', value)
+                    reply = self.server.post(path, text)
+                    self.assertEqual(reply.status, 400, (path, name, value, reply.body))
+                    count += 1
+        self.assertGreaterEqual(count, 200)
+
+    def test_json(self):
+        """100 bodies that are no JSON, too deep, or not UTF-8."""
+        good = b'{"prompt": "x", "max_tokens": 1}'
+        bad = [good[:i] for i in range(len(good))]  # cut anywhere
+        bad += [b"[" * n for n in (1, 64, 65, 1000, 100000)] + [b'{"a":' * n for n in (1, 64, 65, 1000, 100000)]
+        bad += [b'{"prompt": "x", "a": ' + b"[" * n + b"]" * n + b"}" for n in (64, 65, 200, 5000)]
+        bad += [b'{"prompt": "' + c + b'"}' for c in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\x80",
+                                                      b"\xe0\x80\x80", b"\x80", b"\xf0\x9f\x98", b"\\ud800", b"\\udc00x",
+                                                      b"\\u12", b"\\x41", b"\\", b"\n", b"\x00", b"\x1f")]
+        bad += [b'{"prompt": "x", "prompt": "y"}', b'{"prompt": "x", "a": {"b": 1, "b": 2}}', b"{'prompt': 'x'}",
+                b'{"prompt": "x",}', b'{"prompt": "x"}}', b'{"prompt": "x"} x', b'{prompt: "x"}', b'{"prompt": x}',
+                b'\xef\xbb\xbf{"prompt": "x"}', b'\xfe\xff\x00{', b"nul", b"truefalse", b'{"a": 1.}', b'{"a": .5}',
+                b'{"a": 01}', b'{"a": 1e}', b'{"a": --1}', b'{"a": 0x10}', b'{"a" "b"}', b'{"a",}', b"{,}", b"[1,]",
+                b"\x00" * 100, b"a" * 10000, b'"' * 999, b"{" * 999, b"/* x */ {}", b"// x\n{}"]
+        bad += [bytes([first]) + good for first in range(1, 31) if first not in (9, 10, 13)]
+        self.assertGreaterEqual(len(bad), 100)
+        for body in bad:
+            self.assertEqual(self.server.post(PATH, body).status, 400, body[:60])
+        self.assertEqual(self.server.post(PATH, good).status, 200)
+
+    def test_nested_tools(self):
+        def nested(depth):
+            schema = {"type": "string"}
+            for _ in range(depth):
+                schema = {"type": "object", "properties": {"a": schema}}
+            return schema
+        count = 0
+        for depth in (1, 5, 20, 28):
+            for path in (CHAT, "/v1/messages", "/v1/responses"):
+                self.ask_with_tool(path, nested(depth), (200, 400))
+                count += 1
+        for schema in ({"$ref": "#"}, {"properties": {"a": {"$ref": "#/properties/a"}}}, {"pattern": "(a+)+$"}, [], 5, "x",
+                       {"anyOf": [{}] * 200}, {"enum": ["x"] * 5000}, {"type": "no"}, {"x" * 5000: 1}, nested(40), nested(250),
+                       {"allOf": [{"anyOf": [{"oneOf": [{}] * 20}] * 20}] * 5}, {"properties": {"a%d" % i: {} for i in range(300)}},
+                       {"const": "<tool_call>"}, {"title": "</tools>"}):
+            for path in (CHAT, "/v1/messages", "/v1/responses"):
+                self.ask_with_tool(path, schema, (200, 400))
+                count += 1
+        self.assertGreaterEqual(count, 60)
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def ask_with_tool(self, path, schema, expected):
+        tool = {CHAT: {"type": "function", "function": {"name": "f", "parameters": schema}},
+                "/v1/messages": {"name": "f", "input_schema": schema},
+                "/v1/responses": {"type": "function", "name": "f", "parameters": schema}}[path]
+        body = {"tools": [tool], "max_tokens": 1, "max_output_tokens": 1, "messages": [{"role": "user", "content": "x"}],
+                "input": "x"}
+        self.assertIn(self.server.post(path, body).status, expected)
+
+    def test_control_tokens_stay_text(self):
+        """60 fields with the names of control tokens: none becomes one."""
+        ids = {tuple(self.server.post("/tokenize", {"content": word}).json["tokens"]) for word in ("</s>", "<s>", "<|end|>")}
+        self.assertTrue(all(len(i) > 1 for i in ids))
+        for word in ("<|begin|>", "<|end|>"):
+            self.assertEqual(len(self.server.post("/tokenize", {"content": word, "parse_special": True}).json["tokens"]), 1)
+        count = 0
+        for word in ("</s>", "<s>", "<|begin|>", "<|end|>", "<unk>", "<|im_end|>"):
+            for fields in ({"messages": [{"role": "user", "content": word}]},
+                           {"messages": [{"role": "user", "content": [{"type": "text", "text": word}]}]},
+                           {"messages": [{"role": "system", "content": word}, {"role": "user", "content": "x"}]},
+                           {"messages": [{"role": "developer", "content": word}, {"role": "user", "content": "x"}]},
+                           {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": word},
+                                         {"role": "user", "content": "y"}]},
+                           {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": word}]},
+                           {"messages": [{"role": "user", "content": "x", "name": word}]},
+                           {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [
+                               {"function": {"name": word, "arguments": "{}"}}]}, {"role": "user", "content": "y"}]},
+                           {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [
+                               {"function": {"name": "f", "arguments": json.dumps({"a": word})}}]},
+                               {"role": "user", "content": "y"}]},
+                           {"messages": [{"role": "user", "content": "x"}],
+                            "tools": [{"type": "function", "function": {"name": "f", "description": word}}]}):
+                prompt = self.server.post("/apply-template", fields).json["prompt"]
+                tokens = self.server.post(CHAT, {**fields, "max_tokens": 1}).json["usage"]["prompt_tokens"]
+                parsed = self.server.post("/tokenize", {"content": prompt, "parse_special": True}).json["tokens"]
+                # Read back with control tokens, the word is one token where the request had several.
+                if "name" not in fields["messages"][0] and word in ("<|begin|>", "<|end|>"):
+                    self.assertGreater(tokens, len(parsed), (word, fields))
+                count += 1
+        self.assertGreaterEqual(count, 60)
+        for name in ("chat_template", "chat_template_kwargs"):
+            reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": "x"}], name: "{{ x }}"})
+            self.assertEqual(reply.status, 400 if name == "chat_template" else 200)
+
+    def test_names_come_back_as_json(self):
+        """20 texts that a page might take for markup: JSON, and nothing else, says them back."""
+        words = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "javascript:alert(1)",
+                 "\u2028alert(1)", "</textarea>", "{{7*7}}", "${7*7}", "'; DROP TABLE documents; --", "\u202eabc", "\\u003cb\\u003e",
+                 "&lt;b&gt;", "<!--", "]]>", "%3Cscript%3E", "<a href='//evil.example'>", "\"", "'", "`", "\\")
+        for word in words:
+            for reply in (self.server.post(CHAT, {"messages": [{"role": word, "content": "x"}]}),
+                          self.server.post("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": word}]}]}),
+                          self.server.get("/%3Cscript%3E")):
+                self.assertGreaterEqual(reply.status, 400)
+                self.assertEqual(reply.headers["content-type"], "application/json")
+                self.assertIn("message", reply.json["error"])
+
+
+class WithKeys(Case):
+    options = ("-np", "2", "-c", "512", "--api-key", ",".join(KEYS), "--chat-template", "llama2", "--vllm-metrics")
+
+    def ask(self, key, text, **fields):
+        reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 1, **fields},
+                                 headers={"Authorization": "Bearer " + key})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json
+
+    def test_keys(self):
+        for headers in ({"Authorization": "Bearer " + KEYS[0]}, {"authorization": "bearer " + KEYS[1]}, {"X-Api-Key": KEYS[1]}):
+            self.assertEqual(self.server.get("/v1/models", headers=headers).status, 200, headers)
+        wrong = ({}, {"Authorization": "Bearer"}, {"Authorization": "Bearer "}, {"Authorization": "Bearer x"},
+                 {"Authorization": KEYS[0]}, {"Authorization": "Basic " + KEYS[0]}, {"Authorization": "Bearer " + KEYS[0] + "x"},
+                 {"Authorization": "Bearer " + KEYS[0][:-1]}, {"Authorization": "Bearer " + KEYS[0].upper()},
+                 {"X-Api-Key": ""}, {"X-Api-Key": KEYS[0] + "\u00e9"}, {"X-Api-Key": "k" * 300},
+                 {"Authorization": "Bearer " + ",".join(KEYS)}, {"Cookie": "key=" + KEYS[0]})
+        self.assertGreaterEqual(len(wrong), 10)
+        for headers in wrong:
+            for path in ("/v1/models", "/metrics", "/props", "/v1/loam/documents"):
+                reply = self.server.get(path, headers={k: v.encode("latin-1") for k, v in headers.items()})
+                self.assertEqual(reply.status, 401, (path, headers))
+                self.assertEqual(reply.json["error"]["type"], "authentication_error")
+        self.assertEqual(self.server.get("/v1/models?key=" + KEYS[0]).status, 401)
+        self.assertEqual((self.server.get("/health").status, self.server.get("/").status), (200, 200))
+
+    def test_two_keys_share_nothing(self):
+        """200 texts that one key asks and the other repeats: nothing is reused across, all of it within."""
+        self.ask(KEYS[0], "warm"), self.ask(KEYS[1], "warm")
+        for i in range(200):
+            text = "Case %d: a fox and a crow met on a field of clover." % i
+            first = self.ask(KEYS[i % 2], text)["usage"]
+            other = self.ask(KEYS[1 - i % 2], text)["usage"]
+            self.assertLess(other["prompt_tokens_details"]["cached_tokens"], 16, i)  # what all its own prompts share
+            self.assertEqual(first["prompt_tokens"], other["prompt_tokens"])
+        again = self.ask(KEYS[1 - i % 2], text + " And then?")["usage"]["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreater(again, 16)
+
+    def test_metrics(self):
+        self.ask(KEYS[0], "x", max_tokens=4)
+        self.ask(KEYS[0], "x", max_tokens=4)
+        def read():
+            return self.server.metrics({"Authorization": "Bearer " + KEYS[0]})
+        self.assertTrue(wait_until(lambda: read()["loam_answer_tokens_total"] >= 8))  # a turn of the loop late
+        metrics = read()
+        self.assertEqual(metrics["loam_answer_tokens_total"], metrics["llamacpp:tokens_predicted_total"])
+        self.assertEqual(len([name for name in metrics if name.startswith("llamacpp:")]), 11)
+        self.assertGreaterEqual(metrics['vllm:request_success_total{finished_reason="length",model_name="loam-nano"}'], 2)
+        self.assertEqual(metrics['loam_request_seconds_bucket{le="+Inf"}'], metrics["loam_request_seconds_count"])
+        self.assertGreater(metrics["loam_request_seconds_sum"], 0)
+        self.assertEqual(metrics["loam_request_seconds_count"],
+                         sum(value for name, value in metrics.items() if name.startswith("loam_requests_done_total{")))
+        text = self.server.get("/metrics", headers={"X-Api-Key": KEYS[0]}).body.decode()
+        typed = {line.split()[2] for line in text.split("\n") if line.startswith("# TYPE")}
+        for line in text.strip().split("\n"):  # every sample has a type, each name one
+            if not line.startswith("#"):
+                name = line.split("{")[0].split(" ")[0]
+                base = next((name[:-len(end)] for end in ("_bucket", "_sum", "_count") if name.endswith(end)
+                             and name[:-len(end)] in typed), name)
+                self.assertIn(base, typed)
+        self.assertEqual(len(typed), text.count("# TYPE"))
+
+
+class Beyond(unittest.TestCase):
+    def test_an_address_beyond_loopback_needs_a_key(self):
+        for host in ("0.0.0.0", "::", "192.0.2.1"):
+            with self.assertRaisesRegex(AssertionError, "--api-key"):
+                Server("--host", host)
+
+
+if __name__ == "__main__":
+    main()
