@@ -141,12 +141,22 @@ class Families(Case):
         for change, word in (({"previous_response_id": "resp_1"}, "previous_response_id"), ({"input": None}, "input"),
                              ({"input": []}, "input"), ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
                              ({"input": [{"role": "king", "content": "x"}]}, "role"), ({"background": True}, "background"),
-                             ({"text": {"format": {"type": "pdf"}}}, "text.format"), ({"instructions": 5}, "instructions"),
+                             ({"text": {"format": {"type": "pdf"}}}, "format"), ({"instructions": 5}, "instructions"),
                              ({"max_output_tokens": -2}, "max_output_tokens"), ({"tool_choice": "required",
                               "tools": [{"type": "function", "name": "x"}]}, "tool_choice")):
             reply = self.server.post(RESPONSES, {"input": "x", "max_output_tokens": 1, **change})
             self.assertEqual(reply.status, 400, change)
             self.assertIn(word, reply.json["error"]["message"])
+
+    def test_response_of_a_given_form(self):
+        form = {"type": "json_schema", "name": "word", "schema": {"type": "object", "properties": {"word": {"type": "string"}},
+                                                                  "required": ["word"], "additionalProperties": False}}
+        body = self.ask(RESPONSES, input="Say a word.", max_output_tokens=200, text={"format": form}).json
+        self.assertEqual(body["text"]["format"]["type"], "json_schema")
+        if body["status"] == "completed":
+            self.assertEqual(list(json.loads(body["output"][0]["content"][0]["text"])), ["word"])
+        else:
+            self.assertTrue(body["output"][0]["content"][0]["text"].startswith("{"))
 
     # ---- tools ----
 
