@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/json_answers.h"
 #include "cli/json_file.h"
 #include "cli/listener.h"
 #include "cli/output.h"
@@ -28,6 +29,7 @@ struct run {
     struct token_list prompt;
     struct listener listener;
     struct generation generation;
+    struct json_answers json_answers;
     struct answer answers[ENGINE_SEQUENCES_MAX];
     size_t answer_count;
     struct sampling sampling; /* of the first answer; the others have the seeds after it */
@@ -174,6 +176,7 @@ static enum status create_answers(struct run *run, struct error *error) {
         struct sampler_options sampling = run->sampling.options;
         sampling.seed += i;
         TRY(answer_create(&run->answers[i], &run->generation, &sampling, error));
+        TRY(json_answers_mask(&run->json_answers, run->session.tokenizer, &run->answers[i], error));
         run->answers[i].prompt = &run->prompt;
     }
     return STATUS_OK;
@@ -191,6 +194,7 @@ static enum status open_run(struct run *run, struct error *error) {
     run->answer_count = option_count(options, OPTION_PARALLEL);
     run->listener.quiet = option_flag(options, OPTION_QUIET);
     TRY(sampling_read(&run->sampling, options, error));
+    TRY(json_answers_read(&run->json_answers, options, error));
     run->generation = (struct generation){.listener = listener_of(&run->listener),
                                           .make_engine = make_engine,
                                           .make_engine_context = run,
@@ -489,6 +493,7 @@ enum status run_command(const struct options *options, struct error *error) {
     interrupt_install(); /* until here there is nothing to finish */
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
+    json_answers_close(&run->json_answers);
     session_close(&run->session);
     status = trace_file_close(&run->trace, status, error);
     plan_deinit(&run->plan);

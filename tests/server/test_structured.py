@@ -2,8 +2,10 @@
 refused by its name."""
 import json
 import os
+import subprocess
+import tempfile
 
-from loam_server import NANO, ROOT, Case, Server, main
+from loam_server import LOAM, NANO, ROOT, Case, Server, main, run_loam
 
 try:
     import jsonschema
@@ -34,6 +36,11 @@ def of_schema(schema):
 
 class Structured(Case):
     options = ("-np", "8", "-c", "1024", "--chat-template", "llama2")
+
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.folder = place.name
 
     def answers(self, server, schema, count, seed=1, **fields):
         """(text, finish_reason) of many answers at temperature 1."""
@@ -106,6 +113,20 @@ class Structured(Case):
             deep = {"type": "array", "items": deep}
         self.assertIn("32", message(of_schema(deep)))
 
+
+    def test_on_the_command_line(self):
+        path = os.path.join(self.folder, "person.json")
+        with open(path, "w") as file:
+            json.dump(PERSON, file)
+        body = {"prompt": "A person:", "temperature": 0, "max_tokens": 200, "response_format": of_schema(PERSON)}
+        served = self.server.post(PATH, body).json["choices"][0]["text"]
+        for options in (("--json-schema", json.dumps(PERSON)), ("--json-schema-file", path)):
+            printed = run_loam("run", "--raw", "-p", "A person:", "-n", "200", "--temp", "0", *options)
+            self.assertEqual(printed.rstrip("\n"), served)
+        done = subprocess.run([LOAM, "run", "-m", NANO, "-p", "x", "--json-schema", '{"pattern": "a"}'],
+                              capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("pattern", done.stderr)
 
     def test_of_responses(self):
         body = {"input": "A person:", "max_output_tokens": 60, "temperature": 0,
