@@ -41,7 +41,7 @@ void tokenize_route(struct server *server, struct exchange *exchange) {
     struct api_error error;
     const char *text = NULL;
     size_t length = 0;
-    bool adds = false, parses = false, with_pieces = false;
+    bool adds = false, parses = true, with_pieces = false; /* as llama-server and vLLM */
     if (!field_text(body, "prompt", GUARD_BODY_BYTES_MAX, &text, &length, &error) ||
         (text == NULL && !field_text(body, "content", GUARD_BODY_BYTES_MAX, &text, &length, &error)) ||
         !field_flag(body, "add_special_tokens", &adds, &error) ||

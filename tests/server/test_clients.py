@@ -1,0 +1,201 @@
+"""Real clients against the real server: openai, anthropic, langchain-openai, litellm, lm-eval; those that are not
+installed are skipped by name.  On the real model where it is there, else on the bundled one."""
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from loam_server import LOAM, NANO, ROOT, Case, main
+
+REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+MODEL = REAL if os.path.exists(REAL) else NANO
+PACKAGES = ("openai", "anthropic", "langchain_openai", "litellm", "lm_eval")
+QUESTION = [{"role": "user", "content": "Say a word."}]
+TEXT = ("Once upon a time there was a king who had three daughters. The eldest could sing, the second could ride, and "
+        "the youngest knew where the fox lives. One day the king lost his ring in the garden behind the castle. ")
+
+
+def needs(name):
+    found = importlib.util.find_spec(name) is not None
+    return unittest.skipUnless(found, "%s is not installed" % name)
+
+
+class Clients(Case):
+    model = MODEL
+    options = ("-np", "4", "-c", "2048", "--api-key", "secret") + (() if MODEL == REAL else ("--chat-template", "llama2"))
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = "http://127.0.0.1:%d" % cls.server.port
+        cls.headers = {"Authorization": "Bearer secret"}
+        reply = cls.server.get("/v1/models", headers=cls.headers)
+        cls.id = reply.json["data"][0]["id"]
+        cls.answer = cls.server.post("/v1/chat/completions", {"messages": QUESTION, "temperature": 0, "max_tokens": 8},
+                                     headers=cls.headers).json["choices"][0]["message"]["content"]
+
+    @needs("openai")
+    def test_openai(self):
+        import openai
+        client = openai.OpenAI(base_url=self.base + "/v1", api_key="secret", max_retries=0)
+        self.assertEqual([m.id for m in client.models.list()], [self.id])
+        asked = {"model": self.id, "messages": QUESTION, "temperature": 0, "max_tokens": 8}
+        self.assertEqual(client.chat.completions.create(**asked).choices[0].message.content, self.answer)
+        chunks = list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked))
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), self.answer)
+        self.assertEqual(chunks[-1].usage.completion_tokens, 8)
+        with client.chat.completions.stream(**asked) as stream:  # the accumulating helper
+            stream.until_done()
+            with self.assertRaises(openai.LengthFinishReasonError) as raised:
+                stream.get_final_completion()
+            self.assertEqual(raised.exception.completion.choices[0].message.content, self.answer)
+        text = client.completions.create(model=self.id, prompt="The king", max_tokens=3, temperature=0, logprobs=2)
+        self.assertEqual(len(text.choices[0].logprobs.tokens), 3)
+        response = client.responses.create(model=self.id, input="Say a word.", temperature=0, max_output_tokens=8)
+        self.assertEqual(response.output_text, self.answer)
+        with client.responses.stream(model=self.id, input="Say a word.", temperature=0, max_output_tokens=8) as stream:
+            deltas = [e.delta for e in stream if e.type == "response.output_text.delta"]
+        self.assertEqual("".join(deltas), self.answer)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            client.chat.completions.create(model=self.id, messages=[{"role": "user", "content": "word " * 4000}])
+        self.assertEqual(raised.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=self.base + "/v1", api_key="wrong", max_retries=0).models.list()
+        with self.assertRaises(openai.NotFoundError):
+            client.files.list()
+        client.close()
+
+    @needs("openai")
+    def test_openai_calls_tools_and_parses(self):
+        import openai
+        if MODEL != REAL:
+            self.skipTest("the bundled model calls no tools")
+        client = openai.OpenAI(base_url=self.base + "/v1", api_key="secret", max_retries=0)
+        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+        talk = []
+        for city in ("Rome", "Oslo", "Lima"):
+            talk += [{"role": "user", "content": "What is the weather in %s?" % city},
+                     {"role": "assistant", "content": None, "tool_calls": [
+                         {"id": "c1", "type": "function",
+                          "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}]}]
+        talk.append({"role": "user", "content": "What is the weather in Paris?"})
+        with client.chat.completions.stream(model=self.id, messages=talk, tools=tools, temperature=0, max_tokens=60) as stream:
+            stream.until_done()
+            call = stream.get_final_completion().choices[0].message.tool_calls[0]
+        self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("get_weather", {"city": "Paris"}))
+        client.close()
+
+    @needs("anthropic")
+    def test_anthropic(self):
+        import anthropic
+        client = anthropic.Anthropic(base_url=self.base, api_key="secret", max_retries=0)
+        asked = {"model": self.id, "messages": QUESTION, "max_tokens": 8, "extra_body": {"temperature": 0}}
+        message = client.messages.create(**asked)
+        self.assertEqual((message.content[0].text, message.stop_reason), (self.answer, "max_tokens"))
+        with client.messages.stream(**asked) as stream:
+            self.assertEqual("".join(stream.text_stream), self.answer)
+            final = stream.get_final_message()
+        self.assertEqual((final.content[0].text, final.usage.output_tokens), (self.answer, 8))
+        count = client.messages.count_tokens(model=self.id, messages=QUESTION)
+        usage = message.usage
+        self.assertEqual(count.input_tokens, usage.input_tokens + usage.cache_read_input_tokens)
+        self.assertEqual([m.id for m in client.models.list()], [self.id])
+        with self.assertRaises(anthropic.BadRequestError):
+            client.messages.create(model=self.id, max_tokens=1, messages=[{"role": "user", "content": "word " * 4000}])
+        with self.assertRaises(anthropic.AuthenticationError):
+            anthropic.Anthropic(base_url=self.base, api_key="wrong", max_retries=0).messages.create(**asked)
+        client.close()
+
+    @needs("langchain_openai")
+    def test_langchain(self):
+        from langchain_openai import ChatOpenAI, OpenAI
+        chat = ChatOpenAI(base_url=self.base + "/v1", api_key="secret", model=self.id, temperature=0, max_tokens=8, max_retries=0)
+        reply = chat.invoke("Say a word.")
+        self.assertEqual((reply.content, reply.usage_metadata["output_tokens"]), (self.answer, 8))
+        self.assertEqual("".join(part.content for part in chat.stream("Say a word.")), self.answer)
+        self.assertEqual(len(chat.batch(["Say a word."] * 3)), 3)
+        text = OpenAI(base_url=self.base + "/v1", api_key="secret", model=self.id, temperature=0, max_tokens=4)
+        self.assertIsInstance(text.invoke("The king"), str)
+
+    @needs("litellm")
+    def test_litellm(self):
+        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is asked of the network
+        import litellm
+        asked = {"model": "openai/" + self.id, "api_base": self.base + "/v1", "api_key": "secret", "temperature": 0,
+                 "max_tokens": 8, "num_retries": 0}
+        reply = litellm.completion(messages=QUESTION, **asked)
+        self.assertEqual(reply.choices[0].message.content, self.answer)
+        parts = litellm.completion(messages=QUESTION, stream=True, **asked)
+        self.assertEqual("".join(p.choices[0].delta.content or "" for p in parts), self.answer)
+        with self.assertRaises(litellm.ContextWindowExceededError):
+            litellm.completion(messages=[{"role": "user", "content": "word " * 4000}], **asked)
+        claude = litellm.completion(messages=QUESTION, **{**asked, "model": "anthropic/" + self.id, "api_base": self.base})
+        self.assertEqual(claude.choices[0].message.content, self.answer)
+
+    def test_log_probabilities_are_the_models_own(self):
+        """What lm-eval sums, and what `loam perplexity` computes without a server, of the same tokens."""
+        ids = self.server.post("/tokenize", {"content": TEXT * 14, "add_special_tokens": False}, headers=self.headers).json["tokens"]
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(TEXT * 14)
+            file.flush()
+            told = subprocess.run([LOAM, "perplexity", "-m", self.model, "-f", file.name, "-c", "256", "-t", "2", "--preset", "full"],
+                                  capture_output=True, text=True, check=True).stdout
+        found = float(re.search(r"PPL over .* = ([0-9.]+)", told).group(1))
+        begin = self.server.get("/tokenizer_info", headers=self.headers).json
+        total, count = 0.0, 0
+        for first in range(0, len(ids) - 255, 256):
+            window = list(ids[first:first + 256])
+            if begin["add_bos_token"]:
+                window[0] = begin["bos_token_id"]
+            reply = self.server.post("/v1/completions", {"prompt": [window], "max_tokens": 1, "logprobs": 1, "echo": True,
+                                                         "temperature": 0}, headers=self.headers).json
+            scored = reply["choices"][0]["logprobs"]["token_logprobs"][129:256]
+            total, count = total - sum(scored), count + len(scored)
+        self.assertAlmostEqual(math.exp(total / count) / found, 1, delta=2e-3)
+
+    @needs("lm_eval")
+    def test_lm_eval(self):
+        os.environ.update({"OPENAI_API_KEY": "secret", "HF_HUB_OFFLINE": "1"})
+        from lm_eval.api.instance import Instance
+        from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+        model = LocalCompletionsAPI(base_url=self.base + "/v1/completions", model=self.id, tokenizer_backend="remote", auth_token="secret",
+                                    num_concurrent=1, max_retries=1, max_length=2048, seed=1)
+        words = (TEXT * 4).split()
+        pairs = [(" ".join(words[:i]), " " + " ".join(words[i:i + 1 + i % 4])) for i in range(1, 60, 2)]
+        instances = [Instance("loglikelihood", {}, pair, 0) for pair in pairs]
+        scores = model.loglikelihood(instances)
+        for (context, rest), (sum_found, greedy) in zip(pairs, scores):
+            sum_expected, greedy_expected = self.score(context, rest)
+            self.assertAlmostEqual(sum_found, sum_expected, places=4)
+            self.assertEqual(bool(greedy), greedy_expected)
+        text = model.generate_until([Instance("generate_until", {}, (TEXT, {"until": ["."], "max_gen_toks": 12,
+                                                                            "temperature": 0}), 0)])
+        self.assertNotIn(".", text[0])
+        chat = LocalChatCompletion(base_url=self.base + "/v1/chat/completions", model=self.id, max_retries=1)
+        said = chat.generate_until([Instance("generate_until", {}, (chat.apply_chat_template(QUESTION), {
+            "until": [], "max_gen_toks": 8, "temperature": 0}), 0)])
+        self.assertEqual(said, [self.answer])
+
+    def score(self, context, rest):
+        """Of the tokens of rest behind context, from the server alone."""
+        ids = [self.server.post("/tokenize", {"content": text, "add_special_tokens": False}, headers=self.headers).json["tokens"]
+               for text in (context, context + rest)]
+        reply = self.server.post("/v1/completions", {"prompt": [ids[1]], "max_tokens": 1, "logprobs": 1, "echo": True,
+                                                     "temperature": 0, "seed": 1234}, headers=self.headers).json
+        found = reply["choices"][0]["logprobs"]
+        begin = len(ids[0])
+        own, top = found["token_logprobs"][begin:-1], found["top_logprobs"][begin:-1]
+        return sum(own), all(a == max(b.values()) for a, b in zip(own, top))
+
+
+if __name__ == "__main__":
+    if not any(importlib.util.find_spec(name) for name in PACKAGES):
+        print("skipped: not installed: " + ", ".join(PACKAGES))
+        sys.exit(77)
+    main()
