@@ -6,9 +6,11 @@ language model where `./do model` has brought it, else the bundled one) and a bo
 the README's order.
 The block of C is compiled.
 """
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,28 @@ def fill(folder, source):
         text = file.read(BOOK_BYTES)
     with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
         file.write(text)
+    with open(os.path.join(folder, "requests.jsonl"), "w", encoding="utf-8") as file:
+        body = {"prompt": "The king", "max_tokens": 4}
+        file.write(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
     return model
+
+
+def runs(command, folder, environment):
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, input="Who is it?\n", text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    return done.returncode, done.stdout
+
+
+def serves(command, folder, environment):
+    """Started on a free port, and stopped once it listens: (exit code, output)."""
+    process = subprocess.Popen("exec " + command + " --port 0", shell=True, cwd=folder, env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = ""
+    for line in process.stdout:
+        said += line
+        if "on http://" in line:
+            process.send_signal(signal.SIGTERM)
+    return process.wait(60), said
 
 
 def compiles(readme, source, folder):
@@ -70,9 +93,10 @@ def main():
                 more = {}
                 if model == "loam-nano.gguf" and command.startswith("loam chat"):
                     more["LOAM_ARG_CHAT_TEMPLATE"] = "llama2"  # a reader's model has one
-                done = subprocess.run(command, shell=True, cwd=folder, env={**environment, **more}, input="Who is it?\n", text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
-                code, said = done.returncode, done.stdout
+                if command.startswith("loam serve"):
+                    code, said = serves(command, folder, {**environment, **more})
+                else:
+                    code, said = runs(command, folder, {**environment, **more})
             print("ok  " if code == 0 else f"FAIL ({code})", command)
             if code != 0:
                 failures += 1
