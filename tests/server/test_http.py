@@ -1,0 +1,138 @@
+"""What holds whatever is asked: clients that leave, a full queue, the end of the server."""
+import json
+import os
+import signal
+import socket
+import unittest
+
+from loam_server import Case, Server, main, wait_until
+
+PATH, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+class Http(Case):
+    options = ("-np", "2", "-c", "1024", "--chat-template", "llama2")
+
+    def idle(self):
+        metrics = self.server.metrics()
+        return sum(metrics["loam_requests_" + state] for state in ("queued", "prefilling", "decoding", "paused")) == 0
+
+    def tearDown(self):
+        self.assertTrue(wait_until(self.idle))
+
+    def test_clients_that_leave(self):
+        """Decoding, prefilling and queued; streamed and not: the slot is free, and others' answers are theirs."""
+        expected = self.server.post(PATH, {"prompt": "The king", "max_tokens": 8, "temperature": 0}).json["choices"][0]["text"]
+        long = {"prompt": "Once upon a time", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
+        read = {"prompt": [300 + i % 200 for i in range(1000)], "max_tokens": 20}
+        before = self.server.metrics()["loam_requests_cancelled_total"]
+        opened = 0
+        for stream in (False, True):
+            for body in (long, read):
+                for rounds in range(5):
+                    left = [self.server.open(PATH, {**body, "stream": stream}) for _ in range(4)]  # two of them wait
+                    opened += len(left)
+                    if rounds % 2 == 0:
+                        for connection in left:
+                            connection.close()
+                    else:  # at once, without a farewell
+                        for connection in left:
+                            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                            connection.close()
+                    got = self.server.post(PATH, {"prompt": "The king", "max_tokens": 8, "temperature": 0}).json
+                    self.assertEqual(got["choices"][0]["text"], expected)
+        self.assertTrue(wait_until(self.idle))
+        self.assertLessEqual(self.server.metrics()["loam_requests_cancelled_total"] - before, opened)
+        self.assertGreater(self.server.metrics()["loam_requests_cancelled_total"] - before, 0)
+
+    def test_files_do_not_leak(self):
+        def files():
+            return len(os.listdir("/proc/%d/fd" % self.server.process.pid))
+        self.server.get("/health")
+        before = files()
+        for i in range(100):
+            self.server.open(PATH, {"prompt": "x", "max_tokens": 3, "stream": i % 2 == 0}).close()
+            socket.create_connection((self.server.host, self.server.port)).close()
+        self.assertTrue(wait_until(lambda: files() <= before), (files(), before))
+
+    def test_a_full_queue_is_told(self):
+        body = {"prompt": "x", "max_tokens": 900, "n": 128, "ignore_eos": True}
+        left = [self.server.open(PATH, body) for _ in range(2)]
+        self.assertTrue(wait_until(lambda: self.server.metrics()["loam_requests_queued"] > 200))
+        reply = self.server.post(PATH, body)
+        self.assertEqual(reply.status, 429)
+        self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
+        self.assertTrue(1 <= int(reply.headers["retry-after"]) <= 120)
+        self.assertNotIn("x-should-retry", reply.headers)
+        for connection in left:
+            connection.close()
+
+    def test_many_streams_at_once(self):
+        expected = self.server.post(CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "temperature": 0})
+        text = expected.json["choices"][0]["message"]["content"]
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "temperature": 0, "stream": True}
+        streams = [self.server.open(CHAT, body) for _ in range(150)]
+        for connection in streams:
+            received = b""
+            while True:
+                part = connection.recv(65536)
+                if not part:
+                    break
+                received += part
+            connection.close()
+            frames = [json.loads(line[6:]) for line in received.split(b"\n") if line.startswith(b"data: {")]
+            self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames), text)
+            self.assertIn(b"data: [DONE]", received)
+
+    def test_heads_of_responses(self):
+        reply = self.server.post(PATH, {"prompt": "x", "max_tokens": 1})
+        self.assertRegex(reply.headers["x-request-id"], "^req_[0-9a-f]{16}$")
+        self.assertEqual((reply.headers["cache-control"], reply.headers["x-content-type-options"]), ("no-store", "nosniff"))
+        page = self.server.get("/")
+        self.assertEqual((page.status, page.headers["content-encoding"]), (200, "gzip"))
+        again = self.server.get("/", headers={"If-None-Match": page.headers["etag"]})
+        self.assertEqual((again.status, again.body), (304, b""))
+        head = self.server.ask("HEAD", "/health")
+        self.assertEqual((head.status, head.body), (200, b""))
+        embeddings = self.server.post("/v1/embeddings", {"input": "x"})
+        self.assertEqual((embeddings.status, embeddings.headers["x-should-retry"]), (501, "false"))
+
+
+class End(unittest.TestCase):
+    def test_running_requests_end_well(self):
+        server = Server("-np", "1", "-c", "512")
+        running = server.open(PATH, {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 0})
+        waiting = server.open(PATH, {"prompt": "x", "max_tokens": 1})
+        received = running.recv(100)
+        server.process.send_signal(signal.SIGTERM)
+        for connection, last in ((running, b"data: [DONE]\n\n"), (waiting, b"}")):
+            while True:
+                part = connection.recv(65536)
+                if not part:
+                    break
+                received += part
+            connection.close()
+            if connection is running:
+                self.assertIn(last, received)
+                self.assertIn(b'"finish_reason":"length"', received)
+                received = b""
+        self.assertRegex(received, b"^HTTP/1.1 (503|200) ")  # it waited: refused, unless its turn had come
+        self.assertEqual(server.process.wait(20), 0)
+        server.process.stderr.close()
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection((server.host, server.port), timeout=5)
+
+    def test_a_second_signal_leaves_at_once(self):
+        server = Server("-np", "1", "-c", "8192")
+        running = server.open(PATH, {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True})
+        running.recv(100)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "once more" in server.process.stderr.readline())
+        server.process.send_signal(signal.SIGINT)
+        self.assertIn(server.process.wait(20), (130, -signal.SIGINT))
+        running.close()
+        server.process.stderr.close()
+
+
+if __name__ == "__main__":
+    main()
