@@ -1,6 +1,7 @@
 """Who may ask, and what is refused before it is understood: hosts, origins, keys, raw HTTP, limits of every number."""
 import json
-import os
+import shutil
+import subprocess
 import unittest
 
 from loam_server import Case, Server, main, wait_until
@@ -314,6 +315,11 @@ class WithKeys(Case):
                              and name[:-len(end)] in typed), name)
                 self.assertIn(base, typed)
         self.assertEqual(len(typed), text.count("# TYPE"))
+        promtool = shutil.which("promtool")
+        if promtool:  # others' names have colons, which it dislikes
+            own = "".join(line + "\n" for line in text.split("\n") if "loam_" in line)
+            checked = subprocess.run([promtool, "check", "metrics"], input=own, capture_output=True, text=True)
+            self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
 
 
 class Beyond(unittest.TestCase):
