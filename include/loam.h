@@ -260,6 +260,9 @@ struct loam_generate_options {
      * answer. */
     const char *const *stops;
     size_t stop_count;
+    /* A JSON Schema: each answer is JSON that is valid against it, unless token_max cuts it.  NULL: any text.  A keyword
+     * that loam does not know is LOAM_USAGE. */
+    const char *json_schema;
 };
 
 /* Answers all prompts, one step for all of them at a time.  If a saved document turns out to be damaged, everything is

@@ -4,6 +4,7 @@
 
 #include "api/api_internal.h"
 #include "base/checked.h"
+#include "grammar/json_answers.h"
 #include "platform/clock.h"
 
 _Static_assert(sizeof(struct loam_likely_token) == sizeof(struct token_probability) &&
@@ -251,8 +252,18 @@ static enum status begin_answer(const struct loam_prompt *prompt, size_t index, 
     return STATUS_OK;
 }
 
+static enum status set_form(struct loam_session *session, struct answer *const *answers, size_t count,
+                            struct json_answers *forms, const char *schema, struct error *error) {
+    if (schema == NULL) return STATUS_OK;
+    TRY(json_answers_open(forms, schema, strlen(schema), "json_schema", error));
+    for (size_t i = 0; i < count; i++)
+        TRY(json_answers_mask(forms, session->model->tokenizer, answers[i]->sampler, error));
+    return STATUS_OK;
+}
+
 static enum status generate(struct loam_session *session, const struct loam_prompt *prompts, size_t count,
-                            const struct loam_generate_options *options, struct error *error) {
+                            const struct loam_generate_options *options, struct json_answers *forms,
+                            struct error *error) {
     struct generation *generation = &session->generation;
     struct loam_sequence *sequences[ENGINE_SEQUENCES_MAX] = {NULL};
     struct answer *answers[ENGINE_SEQUENCES_MAX] = {NULL};
@@ -272,8 +283,10 @@ static enum status generate(struct loam_session *session, const struct loam_prom
     generation->top_count = options->top_count;
     for (size_t i = 0; i < count; i++) TRY(begin_answer(&prompts[i], i, error));
     for (size_t i = 0; i < count; i++) answers[i] = &sequences[i]->answer;
-    enum status status = generation_run(generation, answers, count, error);
+    enum status status = set_form(session, answers, count, forms, options->json_schema, error);
+    if (status == STATUS_OK) status = generation_run(generation, answers, count, error);
     for (size_t i = 0; i < count; i++) {
+        sampler_set_mask(answers[i]->sampler, NULL);
         answers[i]->prompt = NULL;
         answers[i]->sink = NULL;
         count_reused(sequences[i]);
@@ -289,8 +302,10 @@ enum loam_status loam_generate(struct loam_session *session, const struct loam_p
     struct loam_generate_options own;
     struct error reason = {0};
     enum status status = api_read_options(&own, sizeof own, options, "loam_generate_options", &reason);
+    struct json_answers forms = {.schema = NULL};
     session->generating = &own;
-    if (status == STATUS_OK) status = generate(session, prompts, prompt_count, &own, &reason);
+    if (status == STATUS_OK) status = generate(session, prompts, prompt_count, &own, &forms, &reason);
+    json_answers_close(&forms);
     session->generating = NULL;
     return api_report(status, &reason, error);
 }

@@ -6,7 +6,6 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "cli/json_answers.h"
 #include "cli/json_file.h"
 #include "cli/listener.h"
 #include "cli/output.h"
@@ -17,6 +16,7 @@
 #include "cli/sampling.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
+#include "grammar/json_answers.h"
 #include "model/weight_stream.h"
 
 struct run {
@@ -176,10 +176,26 @@ static enum status create_answers(struct run *run, struct error *error) {
         struct sampler_options sampling = run->sampling.options;
         sampling.seed += i;
         TRY(answer_create(&run->answers[i], &run->generation, &sampling, error));
-        TRY(json_answers_mask(&run->json_answers, run->session.tokenizer, &run->answers[i], error));
+        TRY(json_answers_mask(&run->json_answers, run->session.tokenizer, run->answers[i].sampler, error));
         run->answers[i].prompt = &run->prompt;
     }
     return STATUS_OK;
+}
+
+static enum status read_schema(struct run *run, struct error *error) {
+    const char *text = option_text(run->options, OPTION_JSON_SCHEMA);
+    const char *path = option_text(run->options, OPTION_JSON_SCHEMA_FILE);
+    if (text != NULL && path != NULL)
+        return error_set(error, STATUS_USAGE, "--json-schema and --json-schema-file: expected one of them");
+    if (text != NULL)
+        return json_answers_open(&run->json_answers, text, strlen(text), "--json-schema", error);
+    if (path == NULL) return STATUS_OK;
+    char *bytes;
+    size_t length;
+    TRY(prompt_read_file(path, &bytes, &length, error));
+    enum status status = json_answers_open(&run->json_answers, bytes, length, path, error);
+    free(bytes);
+    return status;
 }
 
 static enum status open_run(struct run *run, struct error *error) {
@@ -194,7 +210,7 @@ static enum status open_run(struct run *run, struct error *error) {
     run->answer_count = option_count(options, OPTION_PARALLEL);
     run->listener.quiet = option_flag(options, OPTION_QUIET);
     TRY(sampling_read(&run->sampling, options, error));
-    TRY(json_answers_read(&run->json_answers, options, error));
+    TRY(read_schema(run, error));
     run->generation = (struct generation){.listener = listener_of(&run->listener),
                                           .make_engine = make_engine,
                                           .make_engine_context = run,

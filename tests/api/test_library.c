@@ -159,6 +159,42 @@ static void stop_strings_end_answers(void **state) {
     loam_session_destroy(session);
 }
 
+/* Every answer is of the schema's form; the next ones are any text again. */
+static void answers_of_a_form(void **state) {
+    (void)state;
+    const struct loam_sampling sampling = {.temperature = 1, .seed = 3};
+    int32_t expected[ANSWER];
+    struct loam_session *session =
+        session_with((struct loam_session_options){.context_size = 512, .sequence_capacity = SEQUENCES});
+    struct loam_prompt prompts[SEQUENCES];
+    struct heard heard = {.calls = 0};
+    struct loam_generate_options options = {.size = sizeof options, .token_max = 64};
+    options.text = hear;
+    options.context = &heard;
+    options.json_schema = "{\"enum\": [\"yes\", \"no\"]}";
+    for (size_t i = 0; i < SEQUENCES; i++)
+        prompts[i] = (struct loam_prompt){sequence_in(session, &sampling), prompt, PROMPT};
+    OK(loam_generate(session, prompts, SEQUENCES, &options, &error));
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        assert_int_equal(answer_of(prompts[i].sequence).stop, LOAM_STOP_END);
+        const bool yes = strncmp(heard.text[i], "\"yes\"", heard.length[i]) == 0;
+        assert_true(heard.length[i] >= 4 && (yes || strncmp(heard.text[i], "\"no\"", heard.length[i]) == 0));
+    }
+    options.json_schema = "{\"pattern\": \"a\"}";
+    assert_int_equal(loam_generate(session, prompts, 1, &options, &error), LOAM_USAGE);
+    assert_non_null(strstr(error.message, "pattern"));
+    fresh(PROMPT, NULL, expected);
+    options.json_schema = "{}";
+    options.text = NULL;
+    for (size_t i = 0; i < SEQUENCES; i++) loam_sequence_destroy(prompts[i].sequence);
+    struct loam_prompt greedy = {sequence_in(session, NULL), prompt, PROMPT};
+    OK(loam_generate(session, &greedy, 1, &options, &error));
+    OK(loam_generate(session, &greedy, 1, &short_answer, &error));
+    expect_tokens(expected, greedy.sequence);
+    loam_sequence_destroy(greedy.sequence);
+    loam_session_destroy(session);
+}
+
 /* A prompt that continues costs its new tokens; one that departs keeps the shared ones. */
 static void what_a_sequence_holds_is_kept(void **state) {
     (void)state;
@@ -558,6 +594,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_is_its_answers),
         cmocka_unit_test(stop_strings_end_answers),
+        cmocka_unit_test(answers_of_a_form),
         cmocka_unit_test(what_a_sequence_holds_is_kept),
         cmocka_unit_test(steps_are_answers),
         cmocka_unit_test(answers_can_be_stopped),
