@@ -260,8 +260,8 @@ struct loam_generate_options {
      * answer. */
     const char *const *stops;
     size_t stop_count;
-    /* A JSON Schema: each answer is JSON that is valid against it, unless token_max cuts it.  NULL: any text.  A keyword
-     * that loam does not know is LOAM_USAGE. */
+    /* A JSON Schema: each answer is JSON that is valid against it, unless token_max cuts it.  A keyword that loam does
+     * not know is LOAM_USAGE.  NULL: any text. */
     const char *json_schema;
 };
 
