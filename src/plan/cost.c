@@ -10,12 +10,13 @@
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk"};
 
-/* x^2 / (x^2 + LOCALITY) of the chunks that are chosen are in RAM. */
-static const double LOCALITY = 0.3;
-/* Of reads that a prefetch may expect, the share that it does. */
-static const double PREFETCHED = 0.6;
+/* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
+ * are in RAM; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
+ * share. */
+static const double LOCALITY = 0.3, NEIGHBOURS = 5, PREFETCHED = 0.6;
 /* Chunks of a head are neighbours on disk, which a scan reads in one request. */
 enum { SCAN_CHUNKS = 16 };
+enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
 
 /* ---- the model ---- */
 
@@ -112,7 +113,9 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / tiers->heads;
     if (plan->quantized_pages) tiers->chunk_bytes *= 0.36; /* 4 bits, scales and the padding of pages */
     const double all = tiers->chunks * tiers->heads * tiers->chunk_bytes,
-                 spare = (double)(plan->host_bytes - minimum);
+                 spare = plan->host_bytes > 0
+                             ? (double)(plan->host_bytes - kv_tier_bytes_around(&tiers->cache, 0))
+                             : 0;
     tiers->held = plan->host_bytes == 0 || all <= 0 ? 1 : fmin(spare / all, 1);
     return STATUS_OK;
 }
@@ -207,13 +210,45 @@ static void read_everything(struct step *step, double computed) {
                                                            (double)step->model->config->layer_count);
 }
 
-/* Chunks that a head's list lies in: of single tokens more than of pages. */
-static double chosen_chunks(const struct step *step) {
-    const double unit = fmax((double)step->plan->select.page, 1), kept = step->work.kept,
-                 chunks = step->tiers.chunks, units = kept / unit;
-    if (step->plan->select.method == &select_tree)
-        return fmin(chunks, kept / fmin((double)step->plan->select.leaf * 4, KV_CHUNK_TOKENS));
-    return chunks * (1 - pow(1 - 1 / fmax(chunks, 1), units)); /* units that lie anywhere */
+/* Tokens that are chosen together. */
+static double unit_tokens(const struct select_options *select) {
+    const bool has_pages = select->method == &select_quest || select->method == &select_meanstd ||
+                           select->method == &select_cluster;
+    const size_t unit = select->method == &select_tree ? select->leaf
+                        : select->page != 0            ? select->page
+                        : has_pages                    ? PAGE_DEFAULT
+                                                       : 1;
+    return (double)max_size(unit, select->take);
+}
+
+/* What the lists of a KV head ask for, in a step. */
+struct chosen {
+    double chunks, hits; /* hits: the share of them that RAM holds */
+    double miss_bytes;   /* that are read of a chunk */
+};
+
+/* Runs of neighbours lie anywhere: of n places each takes one. */
+static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
+
+static struct chosen chosen_of(const struct step *step, double held) {
+    const struct tiers *tiers = &step->tiers;
+    const struct select_options *select = &step->plan->select;
+    const double unit = unit_tokens(select), kept = step->work.kept, run = unit + NEIGHBOURS;
+    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes};
+    if (select->method == &select_window || unit >= KV_CHUNK_TOKENS)
+        chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
+    else
+        chosen.chunks = places_taken(tiers->chunks, kept / run);
+    const double x = held * tiers->chunks / chosen.chunks;
+    chosen.hits = fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * 0.7);
+    if (held >= 1) chosen.hits = 1;
+    if (select->method == &select_window) chosen.hits = fmin(x, 1); /* always the same ones */
+    if (step->plan->quantized_pages || unit >= KV_CHUNK_TOKENS) return chosen;
+    const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = tiers->chunk_bytes / part,
+                 run_parts = fmax(run * tiers->chunk_bytes / KV_CHUNK_TOKENS / part, 1);
+    chosen.miss_bytes =
+        fmin(part * fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1), tiers->chunk_bytes);
+    return chosen;
 }
 
 static void read_chosen(struct step *step, double computed) {
@@ -222,21 +257,23 @@ static void read_chosen(struct step *step, double computed) {
     const double kv_heads = step->work.kv_heads, layers = step->tiers.heads / kv_heads;
     const double resident = fmin((double)step->plan->resident_layers, layers - step->chosen_layers);
     const double resident_share = resident / layers; /* they take of what RAM holds */
-    const double held = fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1);
-    const double chosen = fmin(chosen_chunks(step), tiers->chunks), x = held * tiers->chunks / chosen;
-    const double hits = fmin(held, 1) >= 1 ? 1 : x * x / (x * x + LOCALITY);
-    const double dense = layers - step->chosen_layers - resident; /* whole layers from disk */
-    const double pages =
-        kv_heads * (step->chosen_layers * chosen * (1 - hits) + fmax(dense, 0) * tiers->chunks);
-    double disk, processor;
-    read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes, &disk, &processor);
-    if (pages > 0) /* the first of a layer is waited for */
-        disk += step->chosen_layers * tiers->chunk_bytes /
-                machine_disk_rate(step->model->machine, tiers->chunk_bytes, true);
+    const struct chosen chosen =
+        chosen_of(step, fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1));
+    const double dense = fmax(layers - step->chosen_layers - resident, 0); /* whole layers from disk */
+    const double misses = kv_heads * step->chosen_layers * chosen.chunks * (1 - chosen.hits);
+    double disk, processor, dense_disk, dense_processor;
+    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
+    read_pages(step->model->machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
+               tiers->chunk_bytes * SCAN_CHUNKS, &dense_disk, &dense_processor);
+    disk += dense_disk;
+    processor += dense_processor;
+    /* The first of a layer is waited for. */
+    disk += fmin(misses, step->chosen_layers) * chosen.miss_bytes /
+            machine_disk_rate(step->model->machine, chosen.miss_bytes, true);
     const double expected = step->plan->prefetches ? PREFETCHED * disk : 0;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
-    cost->read_bytes = pages * tiers->chunk_bytes;
+    cost->read_bytes = misses * chosen.miss_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
     cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
 }
 

@@ -9,8 +9,8 @@
  *          = computing + reading                                                a selection, whose reads wait for it
  *          = computing + max(reading - computing, the part that is not expected)    the same, with prefetch
  *
- * What a selection finds in RAM: with x = chunks that RAM holds over chunks that it chooses, x^2 / (x^2 + 0.3) of them,
- * which is how recorded queries of text behave (docs/planner.md, "Hits").  Arithmetic only: any thread.
+ * What a selection finds in RAM, and reads of what it does not find: docs/planner.md, "Hits".  Arithmetic only: any
+ * thread.
  */
 #ifndef LOAM_PLAN_COST_H
 #define LOAM_PLAN_COST_H
