@@ -306,7 +306,8 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
                      struct select_item *item, uint64_t *pick_count) {
     const struct select_options *options = &select->options;
     uint64_t visible = position + 1, keep = select_keep_tokens(rule->keep, visible);
-    if (rule->dense || (keep >= visible && !options->gather_all && select->dial == NULL)) return false;
+    if (rule->dense || visible < options->exact_below) return false;
+    if (keep >= visible && !options->gather_all && select->dial == NULL) return false;
     if (keep > visible) keep = visible;
     uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;

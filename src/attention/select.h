@@ -103,6 +103,8 @@ struct select_options {
     /* A keep that is a fraction takes at least so many units (tokens, pages, leaves) beside the window: the same
      * fraction of a short context is few pieces, and a head needs some places (docs/evaluation.md). */
     size_t units_min;
+    /* A row that sees fewer tokens attends to all of them: of short contexts that is quicker (plan/choose.h). */
+    size_t exact_below;
     size_t page;       /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
     size_t bits;       /* of a code; 0: hash 128, pq 6 */
     size_t partitions; /* pq: of a key, each with codes of its own */

@@ -51,6 +51,7 @@ static const struct setting {
     {"recent", NULL, offsetof(struct select_options, recent), false},
     {"dense", NULL, offsetof(struct select_options, dense_layers), false},
     {"units_min", NULL, offsetof(struct select_options, units_min), false},
+    {"exact_below", NULL, offsetof(struct select_options, exact_below), false},
     {"page", NULL, offsetof(struct select_options, page), false},
     {"bits", NULL, offsetof(struct select_options, bits), false},
     {"partitions", NULL, offsetof(struct select_options, partitions), false},

@@ -494,6 +494,31 @@ static void a_block_that_selects_equals_steps(void **state) {
     }
 }
 
+/* Steps of shorter contexts are those of full attention, bit for bit; from there on they choose. */
+static void short_contexts_are_exact(void **state) {
+    (void)state;
+    enum { FIRST = 250, COUNT = 40, BELOW = 270 }; /* the step at position p sees p + 1 tokens */
+    struct rig rig = {0};
+    rig_open(&rig, cpu_features(), 2, select_options_default());
+    float *full = decode(&rig, FIRST, COUNT);
+    for (size_t m = 0; m < METHODS; m++) {
+        struct select_options select = small(methods[m], 120);
+        assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+        float *chosen = decode(&rig, FIRST, COUNT);
+        select.exact_below = BELOW;
+        assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+        float *found = decode(&rig, FIRST, COUNT);
+        const size_t exact = BELOW - 1 - FIRST, rest = (COUNT - exact) * rig.width;
+        assert_memory_equal(found, full, exact * rig.width * sizeof(float));
+        assert_true(difference(found + exact * rig.width, full + exact * rig.width, rest) > 1e-6);
+        assert_true(difference(chosen, full, exact * rig.width) > 1e-6); /* it makes one */
+        free(chosen);
+        free(found);
+    }
+    free(full);
+    rig_close(&rig);
+}
+
 /* Less than everything is not everything: the methods are in use, and no two choose alike. */
 static void less_is_different(void **state) {
     (void)state;
@@ -673,6 +698,7 @@ int main(void) {
         cmocka_unit_test(h2o_learns_from_steps),
         cmocka_unit_test(a_block_that_selects_equals_steps),
         cmocka_unit_test(less_is_different),
+        cmocka_unit_test(short_contexts_are_exact),
         cmocka_unit_test(a_tree_of_pages_is_quest),
         cmocka_unit_test(pages_are_kept_by_their_best_leaf),
         cmocka_unit_test(filled_rows_have_key_index),
