@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "generate/generate.h"
+#include "platform/cpu.h"
 #include "loam.h"
 #include "platform/trace.h"
 #include "token/tokenizer.h"
@@ -14,6 +15,8 @@ struct loam_model {
     struct device *device;
     struct model *model;
     struct tokenizer *tokenizer;
+    size_t thread_count; /* of the device */
+    cpu_mask mask;
 };
 
 struct loam_session {

@@ -73,6 +73,8 @@ static enum status model_open(struct loam_model *model, const char *path,
                               const struct loam_model_options *options, struct error *error) {
     struct device_options device = {.thread_count = options->thread_count, .mask = cpu_features()};
     if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
+    model->thread_count = options->thread_count;
+    model->mask = device.mask;
     TRY(device_cpu_create(&model->device, &device, error));
     TRY(model_load(&model->model, path, model->device, error));
     if (options->weights_host_bytes > 0)

@@ -6,6 +6,7 @@
 
 #include "api/api_internal.h"
 #include "base/checked.h"
+#include "measure/auto.h"
 
 void session_note(const struct loam_session *session, const char *line) {
     if (session->options.note != NULL && line != NULL) session->options.note(session->options.context, line);
@@ -115,8 +116,23 @@ static enum status add_budget(struct plan *plan, uint64_t bytes, struct error *e
     return error_set(error, STATUS_USAGE, "the budgets of KV are more than any memory");
 }
 
-static enum status read_plan(struct plan *plan, const struct loam_session_options *options,
-                             const struct model_config *config, struct error *error) {
+/* What "auto" stands for.  Its note is heard as others are. */
+static enum status take_auto(struct loam_session *session, struct error *error) {
+    char note[AUTO_NOTE_BYTES];
+    struct plan *plan = &session->plan;
+    const struct model *model = session->model->model;
+    const struct auto_request request = {
+        .machine = {.measure = {.thread_count = session->model->thread_count, .mask = session->model->mask}},
+        .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->config)};
+    TRY(auto_choose(plan, model, &request, note, error));
+    if (note[0] != '\0') session_note(session, note);
+    return STATUS_OK;
+}
+
+static enum status read_plan(struct loam_session *session, struct error *error) {
+    struct plan *plan = &session->plan;
+    const struct loam_session_options *options = &session->options;
+    const struct model_config *config = &session->model->model->config;
     static const enum plan_suffix suffixes[] = {[LOAM_SUFFIX_AUTO] = SUFFIX_CHEAPER,
                                                 [LOAM_SUFFIX_DENSE] = SUFFIX_DENSE,
                                                 [LOAM_SUFFIX_SELECT] = SUFFIX_SELECTS};
@@ -138,6 +154,7 @@ static enum status read_plan(struct plan *plan, const struct loam_session_option
     TRY(add_budget(plan, options->kv_device_bytes, error));
     TRY(add_budget(plan, options->kv_host_bytes, error));
     TRY(plan_set_axes(plan, options->preset, options->set, options->keep, error));
+    TRY(take_auto(session, error));
     if (plan->sequence_capacity > PLAN_SEQUENCES_MAX) return plan_check(plan, config, error);
     return plan_fit_context(plan, config, error);
 }
@@ -166,7 +183,7 @@ static void end_trace(struct loam_session *session) {
 static enum status session_open(struct loam_session *session, struct error *error) {
     struct loam_session_options *options = &session->options;
     TRY(open_trace(session, options->trace_path, error));
-    TRY(read_plan(&session->plan, options, &session->model->model->config, error));
+    TRY(read_plan(session, error));
     if (options->document_name != NULL) {
         session->document_name = strdup(options->document_name);
         if (session->document_name == NULL) return error_set(error, STATUS_MEMORY, "out of memory");

@@ -11,8 +11,7 @@ enum {
                   BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(TRACE) | SERVICE | BIT(PLAN),
     ENGINE_USERS = ANSWER | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TRACE),
     COMPUTE_USERS = ENGINE_USERS | BIT(BENCH),
-    TOKENIZER_USERS =
-        ANSWER | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CALIBRATE),
+    TOKENIZER_USERS = ANSWER | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CALIBRATE),
     STORE_USERS = BIT(LS) | BIT(SHOW) | BIT(RM) | BIT(VERIFY),
     EVERY = (1u << COMMAND_COUNT) - 1,
 };
@@ -324,8 +323,12 @@ const struct option_spec option_table[] = {
      .help = "measure this machine again, also where it was before"},
 
     {.id = OPTION_PRESET, .name = "preset",
+     .kind = ARGUMENT_TEXT, .argument = "NAME", .default_text = "auto",
+     .commands = ANSWER, .group = GROUP_CACHE,
+     .help = "which parts of the context a token reads: {presets}; auto is exact unless --loss allows more"},
+    {.id = OPTION_PRESET, .name = "preset",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .default_text = "full",
-     .commands = COMPUTE_USERS & ~BIT(EVAL), .group = GROUP_CACHE,
+     .commands = BIT(BENCH) | BIT(PERPLEXITY) | BIT(TRACE), .group = GROUP_CACHE,
      .help = "which parts of the context a token reads: {presets}"},
     {.id = OPTION_PRESET, .name = "preset", .alias = "presets",
      .kind = ARGUMENT_TEXTS, .argument = "LIST", .default_text = "full",

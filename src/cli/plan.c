@@ -1,10 +1,14 @@
 #include "cli/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
+#include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/kv_disk.h"
+#include "cli/session.h"
+#include "measure/auto.h"
 
 enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : KV_Q8; }
 
@@ -45,6 +49,37 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
     return plan_read_axes(plan, options, error);
 }
 
+enum status plan_read_auto(struct plan *plan, const char *loss, struct error *error) {
+    char set[64];
+    if (loss == NULL) return plan_set_axes(plan, "auto", NULL, NULL, error);
+    if (snprintf(set, sizeof set, "loss=%s", loss) >= (int)sizeof set)
+        return error_set(error, STATUS_USAGE, "--loss: found '%.40s', expected a share of the attention",
+                         loss);
+    return plan_set_axes(plan, "auto", set, NULL, error);
+}
+
+static bool show_part(void *context, const char *part) {
+    bool *is_quiet = context;
+    if (!*is_quiet) fprintf(stderr, "loam: note: %s\n", part); /* the first one says what this is about */
+    *is_quiet = true;
+    return interrupt_requested();
+}
+
+enum status plan_take_auto(struct plan *plan, const struct options *options, const struct session *session,
+                           uint64_t depth, struct error *error) {
+    char note[AUTO_NOTE_BYTES];
+    bool is_quiet = session->quiet;
+    const struct auto_request request = {.machine = {.measure = {.thread_count = session->thread_count,
+                                                                 .mask = session->mask,
+                                                                 .progress = show_part,
+                                                                 .context = &is_quiet}},
+                                         .depth = depth,
+                                         .is_default = !option_given(options, OPTION_PRESET)};
+    TRY(auto_choose(plan, session->model, &request, note, error));
+    if (note[0] != '\0' && !session->quiet) fprintf(stderr, "loam: note: %s\n", note);
+    return STATUS_OK;
+}
+
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
     const char *set = option_text(options, OPTION_SET), *loss = option_text(options, OPTION_LOSS);
     char with_loss[1024];
@@ -56,8 +91,10 @@ enum status plan_read_axes(struct plan *plan, const struct options *options, str
                              length, sizeof with_loss);
         set = with_loss;
     }
-    TRY(plan_set_axes(plan, option_text(options, OPTION_PRESET), set, option_text(options, OPTION_KEEP),
-                      error));
+    const char *preset = option_text(options, OPTION_PRESET), *keep = option_text(options, OPTION_KEEP);
+    const bool changes = option_given(options, OPTION_SET) || keep != NULL;
+    if (!option_given(options, OPTION_PRESET) && changes) preset = "full"; /* that is what they change */
+    TRY(plan_set_axes(plan, preset, set, keep, error));
     if (option_flag(options, OPTION_RECEIPT)) plan->select.receipt = true;
     return STATUS_OK;
 }

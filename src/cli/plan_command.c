@@ -72,6 +72,7 @@ static enum status read_plan(struct planning *planning, struct error *error) {
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
     TRY(plan_read_budgets(plan, options, error));
+    TRY(plan_read_auto(plan, option_text(options, OPTION_LOSS), error));
     planning->depth = option_count(options, OPTION_CONTEXT);
     if (planning->depth == 0) planning->depth = planning->config.context_length;
     plan->context_size = planning->depth + 1;
@@ -82,7 +83,7 @@ static enum status choose(struct planning *planning, struct error *error) {
     const struct choose_question question = {.model = &planning->model,
                                              .plan = &planning->plan,
                                              .depth = planning->depth,
-                                             .allows_loss = option_given(planning->options, OPTION_LOSS)};
+                                             .loss = planning->plan.select.loss};
     return plan_choose(&planning->choices, &question, error);
 }
 
@@ -166,7 +167,7 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_t *object = json_object(), *parts = json_object();
     json_add(object, "plan", json_string(candidate->text));
     json_add(object, "preset", json_string(candidate->preset));
-    json_add(object, "set", candidate->set != NULL ? json_string(candidate->set) : json_null());
+    json_add(object, "set", candidate->set[0] != '\0' ? json_string(candidate->set) : json_null());
     json_add(object, "exact", json_boolean(candidate->is_exact));
     json_add(object, "allowed", json_boolean(candidate->is_allowed));
     json_add_number(object, "kld", candidate->kld);

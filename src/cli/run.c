@@ -130,6 +130,14 @@ static enum status check_length(const struct run *run, struct error *error) {
         prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512);
 }
 
+/* Tokens to choose a plan for: prompt and answer, as far as the context goes. */
+static uint64_t auto_depth(const struct run *run) {
+    const uint64_t context = plan_context_size(&run->plan, &run->session.model->config);
+    const int64_t asked = run->generation.token_max;
+    const uint64_t wanted = run->prompt.count + (uint64_t)(asked < 0 ? 1 : asked);
+    return wanted < context ? wanted : context;
+}
+
 /* Sizes and tiers, from the prompt. */
 static enum status complete_plan(struct run *run, struct error *error) {
     struct plan *plan = &run->plan;
@@ -139,6 +147,7 @@ static enum status complete_plan(struct run *run, struct error *error) {
     plan->context_size = option_count(run->options, OPTION_CONTEXT);
     plan->document_name = prompt_name(run->options, run->document_name, sizeof run->document_name);
     plan_read_sizes(plan, run->options);
+    TRY(plan_take_auto(plan, run->options, &run->session, auto_depth(run), error));
     TRY(plan_fit_context(plan, config, error));
     TRY(check_length(run, error));
     uint64_t wanted = plan->context_size, asked = (uint64_t)run->generation.token_max;

@@ -23,6 +23,8 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     model->plan.sequence_capacity = option_count(model->options, OPTION_PARALLEL);
     model->plan.document_name = model->document_name;
     plan_read_sizes(&model->plan, model->options);
+    TRY(plan_take_auto(&model->plan, model->options, &model->session, plan_context_size(&model->plan, config),
+                       error));
     TRY(plan_fit_context(&model->plan, config, error));
     TRY(plan_set_host_bytes(&model->plan, config, error));
     return session_create_engine(&model->session, &model->plan, &options, error);

@@ -147,6 +147,10 @@ static bool takes_q4(const struct plan *plan, enum kv_type k_type, enum kv_type 
     return k_type == KV_F16 && v_type == KV_F16 && !plan->select.method->reads_keys && !plan->select.scan;
 }
 
+static bool is_only_loss(const char *set) {
+    return strncmp(set, "loss=", 5) == 0 && strchr(set, ',') == NULL;
+}
+
 enum status plan_set_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
                           struct error *error) {
     const struct preset *preset;
@@ -155,6 +159,11 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     bool names_codec = false, on_disk = plan->disk_directory != NULL;
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
+    plan->is_auto = strcmp(preset->name, "auto") == 0;
+    if (plan->is_auto && (keep != NULL || (set != NULL && !is_only_loss(set))))
+        return error_set(
+            error, STATUS_USAGE,
+            "--preset auto chooses axes, settings and keep itself; of --set it takes loss alone");
     if (set != NULL) TRY(read_set(plan, set, &names_codec, error));
     if (plan->quantized_pages && !on_disk)
         return error_set(error, STATUS_USAGE,
@@ -188,6 +197,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
                          "--set reuse=%s: what goes when RAM is full is a question with --kv-disk only",
                          plan_method(plan, AXIS_REUSE, name, sizeof name));
     if (plan->select.loss > 0) plan->select.receipt = true;
+    if (plan->is_auto) return select_keep_parse(&plan->select.keep, "100%", error);
     if (keep == NULL && plan->select.loss > 0) keep = "100%"; /* what is left out decides */
     if (keep == NULL) keep = on_disk && preset->disk_keep != NULL ? preset->disk_keep : preset->keep;
     TRY(select_keep_parse(&plan->select.keep, keep, error));

@@ -7,25 +7,43 @@
 
 static const struct row {
     const char *preset, *set;
-    bool is_exact, needs_disk;
+    bool is_exact, needs_disk, selects;
 } rows[] = {
-    {"full", NULL, true, false},         {"kvpr", NULL, true, true},
-    {"full", "codec=q8", false, false},  {"streaming", NULL, false, false},
-    {"quest", NULL, false, false},       {"quest", "select=meanstd", false, false},
-    {"hata", NULL, false, false},        {"leoam", NULL, false, false},
-    {"leoam", "codec=f16", false, true}, {"clo", NULL, false, false},
-    {"retroinfer", NULL, false, false},  {"pqcache", NULL, false, false},
+    {.preset = "full", .is_exact = true},
+    {.preset = "kvpr", .is_exact = true, .needs_disk = true},
+    {.preset = "full", .set = "codec=q8"},
+    {.preset = "streaming", .selects = true},
+    {.preset = "quest", .selects = true},
+    {.preset = "quest", .set = "select=meanstd", .selects = true},
+    {.preset = "hata", .selects = true},
+    {.preset = "leoam", .selects = true},
+    {.preset = "leoam", .set = "codec=f16", .needs_disk = true, .selects = true},
+    {.preset = "clo", .selects = true},
+    {.preset = "retroinfer", .selects = true},
+    {.preset = "pqcache", .selects = true},
 };
 enum { ROW_COUNT = sizeof rows / sizeof *rows };
 _Static_assert((int)ROW_COUNT <= (int)CANDIDATES_MAX, "each has a place");
 
+/* The row's changes, with the dial if it selects. */
+static void set_text(const struct row *row, const struct choose_question *question,
+                     char set[CANDIDATE_SET_BYTES]) {
+    const char *changes = row->set != NULL ? row->set : "";
+    const bool dials = question->loss > 0 && row->selects;
+    if (!dials)
+        snprintf(set, CANDIDATE_SET_BYTES, "%s", changes);
+    else
+        snprintf(set, CANDIDATE_SET_BYTES, "%s%sloss=%g", changes, changes[0] != '\0' ? "," : "",
+                 question->loss);
+}
+
 /* The plan of a row, within the question's tiers and sizes.  Borrows what the question's plan owns. */
-static enum status row_plan(const struct row *row, const struct choose_question *question, struct plan *plan,
-                            struct error *error) {
+static enum status row_plan(const struct row *row, const char *set, const struct choose_question *question,
+                            struct plan *plan, struct error *error) {
     const struct model_config *config = question->model->config;
     *plan = *question->plan;
     if (plan->context_size < question->depth + 1) plan->context_size = question->depth + 1;
-    TRY(plan_set_axes(plan, row->preset, row->set, NULL, error));
+    TRY(plan_set_axes(plan, row->preset, set[0] != '\0' ? set : NULL, NULL, error));
     TRY(plan_set_host_bytes(plan, config, error));
     return plan_check_budget(plan, config, question->depth, error);
 }
@@ -39,7 +57,7 @@ uint64_t plan_exact_below(const struct cost_model *model, const struct plan *pla
     for (uint64_t depth = KV_CHUNK_TOKENS; depth <= context; depth += depth / 8 < 64 ? 64 : depth / 8) {
         if (cost_of_plan(&selected, model, plan, depth, NULL) != STATUS_OK ||
             cost_of_plan(&everything, model, &full, depth, NULL) != STATUS_OK ||
-            everything.step_seconds > selected.step_seconds)
+            everything.step_seconds > selected.step_seconds * CHOOSE_MARGIN)
             return below;
         below = depth;
     }
@@ -50,35 +68,37 @@ static enum status add_row(struct choices *choices, const struct row *row,
                            const struct choose_question *question, struct error *error) {
     struct candidate *candidate = &choices->list[choices->count];
     struct plan plan;
+    char set[CANDIDATE_SET_BYTES];
     if (row->needs_disk && question->plan->disk_directory == NULL) return STATUS_OK;
-    TRY(row_plan(row, question, &plan, error));
-    *candidate = (struct candidate){.preset = row->preset,
-                                    .set = row->set,
-                                    .is_exact = row->is_exact,
-                                    .kld = row->is_exact ? 0 : NAN,
-                                    .host_bytes = plan.host_bytes};
-    snprintf(candidate->text, sizeof candidate->text, "%s%s%s", row->preset, row->set != NULL ? " " : "",
-             row->set != NULL ? row->set : "");
+    *candidate =
+        (struct candidate){.preset = row->preset, .is_exact = row->is_exact, .kld = row->is_exact ? 0 : NAN};
+    set_text(row, question, set);
+    memcpy(candidate->set, set, sizeof set);
+    TRY(row_plan(row, set, question, &plan, error));
+    candidate->host_bytes = plan.host_bytes;
+    snprintf(candidate->text, sizeof candidate->text, "%s%s%s", row->preset, set[0] != '\0' ? " " : "", set);
     TRY(cost_of_plan(&candidate->cost, question->model, &plan, question->depth, error));
     if (!row->is_exact && question->kld != NULL)
         candidate->kld = question->kld(question->kld_context, candidate->text);
-    const bool selects = plan.select.method != &select_all;
-    candidate->is_allowed =
-        row->is_exact || (question->allows_loss && selects) || candidate->kld <= question->kld_max;
+    candidate->is_allowed = row->is_exact || plan.select.loss > 0 || candidate->kld <= question->kld_max;
     candidate->exact_below = plan_exact_below(question->model, &plan, question->depth);
     if (candidate->exact_below > question->depth) candidate->exact_below = question->depth;
     choices->count++;
     return STATUS_OK;
 }
 
-/* Of equal ones the exact one; then that which comes first in the list. */
+/* What loses something must be worth it. */
+static double key_of(const struct candidate *candidate) {
+    return candidate->cost.step_seconds * (candidate->is_exact ? 1 : CHOOSE_MARGIN);
+}
+
+/* Of equal ones the exact one; then by name, so that the order is one. */
 static int by_seconds(const void *first, const void *second) {
     const struct candidate *a = first, *b = second;
     if (a->is_allowed != b->is_allowed) return a->is_allowed ? -1 : 1;
-    if (a->cost.step_seconds != b->cost.step_seconds)
-        return a->cost.step_seconds < b->cost.step_seconds ? -1 : 1;
+    if (key_of(a) != key_of(b)) return key_of(a) < key_of(b) ? -1 : 1;
     if (a->is_exact != b->is_exact) return a->is_exact ? -1 : 1;
-    return strcmp(b->preset, a->preset) > 0 ? -1 : 1;
+    return strcmp(a->text, b->text);
 }
 
 enum status plan_choose(struct choices *choices, const struct choose_question *question,

@@ -14,6 +14,8 @@ const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attentio
  * are in RAM; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
  * share. */
 static const double LOCALITY = 0.3, NEIGHBOURS = 5, PREFETCHED = 0.6;
+/* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
+static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
 /* Chunks of a head are neighbours on disk, which a scan reads in one request. */
 enum { SCAN_CHUNKS = 16 };
 enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
@@ -47,12 +49,24 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
 
 struct layer_work {
     double depth, kept;         /* rows, per KV head */
+    double sampled;             /* keys that an estimate reads besides */
     double kv_heads, group;     /* of a layer */
     double dimensions;          /* k and v over those that were measured */
     double row_bytes, row_rate; /* of a token and KV head; bytes a second */
     const struct machine *machine;
     const struct machine_selection *selection; /* NULL: everything is attended to */
 };
+
+/* Tokens that are chosen together. */
+static double unit_tokens(const struct select_options *select) {
+    const bool has_pages = select->method == &select_quest || select->method == &select_meanstd ||
+                           select->method == &select_cluster;
+    const size_t unit = select->method == &select_tree ? select->leaf
+                        : select->page != 0            ? select->page
+                        : has_pages                    ? PAGE_DEFAULT
+                                                       : 1;
+    return (double)max_size(unit, select->take);
+}
 
 static double everything_seconds(const struct layer_work *work) {
     return work->depth * work->kv_heads * work->row_bytes / work->row_rate;
@@ -65,7 +79,7 @@ static double score_seconds(const struct layer_work *work) {
 }
 
 static double rows_seconds(const struct layer_work *work) {
-    return work->kept * work->kv_heads * work->dimensions *
+    return (work->kept + work->sampled) * work->kv_heads * work->dimensions *
            machine_by_group_at(work->selection->rows, work->group);
 }
 
@@ -210,17 +224,6 @@ static void read_everything(struct step *step, double computed) {
                                                            (double)step->model->config->layer_count);
 }
 
-/* Tokens that are chosen together. */
-static double unit_tokens(const struct select_options *select) {
-    const bool has_pages = select->method == &select_quest || select->method == &select_meanstd ||
-                           select->method == &select_cluster;
-    const size_t unit = select->method == &select_tree ? select->leaf
-                        : select->page != 0            ? select->page
-                        : has_pages                    ? PAGE_DEFAULT
-                                                       : 1;
-    return (double)max_size(unit, select->take);
-}
-
 /* What the lists of a KV head ask for, in a step. */
 struct chosen {
     double chunks, hits; /* hits: the share of them that RAM holds */
@@ -334,12 +337,19 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
     uint64_t kept = depth;
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     TRY(select_options_kept_max(&plan->select, &shape, depth > 0 ? depth : 1, &kept, error));
+    if (depth < plan->select.exact_below) return STATUS_OK;
+    if (plan->select.loss > 0) {
+        const double share = unit_tokens(&plan->select) > 1 ? DIAL_PAGES : DIAL_TOKENS;
+        kept = min_size(kept, (uint64_t)(share * (double)depth));
+    }
     if (kept >= depth) return STATUS_OK;
     step->work.selection = selection_of(step->model->machine, plan);
     if (step->work.selection == NULL)
         return error_set(error, STATUS_UNSUPPORTED, "%s: this machine's file has no select.* of it",
                          plan->preset);
     step->work.kept = (double)kept;
+    if (plan->select.receipt || plan->select.loss > 0)
+        step->work.sampled = (double)(depth * plan->select.sampled_keys) / KV_CHUNK_TOKENS;
     step->chosen_layers = (double)(config->layer_count - (plan->select.dense_layers < config->layer_count
                                                               ? plan->select.dense_layers
                                                               : config->layer_count));

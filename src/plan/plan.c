@@ -109,6 +109,9 @@ static enum status check_rebuild(const struct plan *plan, const struct model_con
 }
 
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
+    if (plan->is_auto)
+        return error_set(error, STATUS_USAGE,
+                         "--preset auto: this command does not choose; loam plan prints what is quickest");
     TRY(check_sizes(plan, config, error));
     if ((plan->k_type == KV_Q8 && config->k_dimension % KV_SCALE_GROUP != 0) ||
         (plan->v_type == KV_Q8 && config->v_dimension % KV_SCALE_GROUP != 0))

@@ -84,8 +84,11 @@ const struct preset preset_table[] = {
      .summary = "everything, exactly, part of it computed again instead of read (KVPR)",
      .methods = {"all", "none", "none", "even", "direct", "f16", "recompute", "row"},
      .keep = "100%"},
-    /* Not built yet. */
-    {.name = "auto", .summary = "chosen by measurement"},
+    /* Until measure/auto.h has taken another row. */
+    {.name = "auto",
+     .summary = "full, or what is quickest of what --loss allows",
+     .methods = {"all", FIXED_AXES},
+     .keep = "100%"},
 };
 const size_t preset_count = sizeof preset_table / sizeof preset_table[0];
 

@@ -185,7 +185,8 @@ static void test_selections_refused(void **state) {
     static const struct {
         const char *preset, *set, *keep, *says;
     } cases[] = {
-        {"auto", NULL, NULL, "is not built yet; this build has full"},
+        {"auto", "bits=256", NULL, "--preset auto chooses"},
+        {"auto", "loss=2", NULL, "0 to 1"},
         {"fast", NULL, NULL, "no preset 'fast'"},
         {"hata", NULL, "110%", "found '110%'"},
         {"hata", "bits=100,dense=0", NULL, "bits=100"},

@@ -4,10 +4,12 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/process.h"
 #include "plan/sample_machine.h"
+#include "platform/cpu.h"
 
 static char machine_path[200], damaged_path[200];
 
@@ -128,6 +130,57 @@ static void another_machine_has_another_limit(void **state) {
     json_decref(root);
 }
 
+/* A cache folder with the numbers of this machine, as if they had been measured. */
+static const char *cache_variable(void) {
+    static char variable[400];
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    char path[300];
+    snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
+    cpu_mask_text(cpu_features(), machine.kernels, sizeof machine.kernels);
+    machine.thread_count = 2;
+    snprintf(path, sizeof path, "%s", scratch_path("cache"));
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(variable, sizeof variable, "XDG_CACHE_HOME=%s", path);
+    snprintf(path + strlen(path), sizeof path - strlen(path), "/loam");
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path + strlen(path), sizeof path - strlen(path), "/machine.json");
+    assert_ok(machine_save(&machine, path, &error), error);
+    return variable;
+}
+
+static struct process_result run_with(const char *environment, const char *const *arguments) {
+    struct process_result result =
+        process_run(&(struct process_request){.arguments = arguments, .environment = environment});
+    if (result.code != 0) fail_msg("%d: %s", result.code, result.complaints);
+    return result;
+}
+#define RUN_WITH(environment, ...)                                                                  \
+    run_with(environment, (const char *const[]){"run", "-p", "once", "-n", "3", "-t", "2", "--raw", \
+                                                "--temp", "0", __VA_ARGS__, NULL})
+
+/* `run` takes what auto stands for: exactly what full says, without a word, unless a loss is allowed. */
+static void a_run_takes_the_choice(void **state) {
+    (void)state;
+    char nowhere[400], folder[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("no-cache"));
+    snprintf(nowhere, sizeof nowhere, "XDG_CACHE_HOME=%s", folder);
+    struct process_result full = RUN_WITH(nowhere, "--preset", "full"),
+                          plain = RUN_WITH(nowhere, "-ub", "512"),
+                          named = RUN_WITH(nowhere, "--preset", "auto");
+    assert_string_equal(plain.output, full.output);
+    assert_string_equal(named.output, full.output);
+    assert_null(strstr(plain.complaints, "auto"));
+    assert_int_equal(access(folder, F_OK), -1); /* nothing was measured */
+    struct process_result lossy = RUN_WITH(cache_variable(), "--loss", "0.05", "-n", "40");
+    if (strstr(lossy.complaints, "note: --preset auto: ") == NULL) fail_msg("%s", lossy.complaints);
+    assert_null(strstr(lossy.complaints, "measuring"));
+    process_deinit(&full);
+    process_deinit(&plain);
+    process_deinit(&named);
+    process_deinit(&lossy);
+}
+
 static void what_cannot_be_is_one_line(void **state) {
     (void)state;
     static const struct {
@@ -141,6 +194,8 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "--machine", machine_path, "-m", "no-such.gguf"}, 6, "no-such.gguf"},
         {{"plan", "-q", "--machine", machine_path, "-c", "128K", "--kv-host", "1M"}, 5, "131072"},
         {{"plan", "--machine", machine_path, "-c", "-1"}, 2, "-c"},
+        {{"plan", "-q", "--machine", machine_path, "--loss", "7"}, 2, "loss: found '7'"},
+        {{"perplexity", "-q", "-f", machine_path, "--preset", "auto"}, 2, "--preset auto: this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process_result result =
@@ -148,7 +203,7 @@ static void what_cannot_be_is_one_line(void **state) {
         if (result.code != cases[i].code || strstr(result.complaints, cases[i].expected) == NULL)
             fail_msg("case %zu: %d: %s", i, result.code, result.complaints);
         const char *end = strchr(result.complaints, '\n');
-        assert_true(end != NULL && end[1] == '\0');
+        if (end == NULL || end[1] != 0) fail_msg("case %zu: %s", i, result.complaints);
         assert_int_equal(result.output_bytes, 0);
         process_deinit(&result);
     }
@@ -160,6 +215,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_lost_unless_it_is_allowed),
         cmocka_unit_test(tiers_are_filled),
         cmocka_unit_test(another_machine_has_another_limit),
+        cmocka_unit_test(a_run_takes_the_choice),
         cmocka_unit_test(what_cannot_be_is_one_line),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -1,0 +1,145 @@
+/* --preset auto: exact unless a loss is allowed, by the numbers of a machine, and full where there are none. */
+#include "measure/auto.h"
+
+#include "model/tiny_model.h"
+#include "plan/choose.h"
+#include "plan/sample_machine.h"
+#include "testing.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static char machine_path[64];
+static struct device *device;
+static struct model *model;
+
+static double one(void *context) {
+    (void)context;
+    return 1;
+}
+
+static int setup(void **state) {
+    (void)state;
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    struct tiny_model tiny = tiny_model_default("llama");
+    snprintf(machine_path, sizeof machine_path, "test_auto-%ld.json", (long)getpid());
+    assert_ok(machine_save(&machine, machine_path, &error), error);
+    tiny_model_load(&tiny, "auto", &(struct device_options){.thread_count = 1}, &device, &model);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    unlink(machine_path);
+    model_destroy(model);
+    device_destroy(device);
+    return 0;
+}
+
+static struct plan auto_plan(const char *set, bool on_disk) {
+    struct error error;
+    struct plan plan = {.sequence_capacity = 1};
+    if (on_disk) assert_ok(plan_set_disk(&plan, "folder", 6, 0, &error), error);
+    assert_ok(plan_set_axes(&plan, "auto", set, NULL, &error), error);
+    assert_true(plan.is_auto);
+    return plan;
+}
+
+static struct auto_request request_of(const char *path) {
+    return (struct auto_request){.machine = {.given = path}, .depth = 1 << 17};
+}
+
+static void nothing_runs_before_the_choice(void **state) {
+    (void)state;
+    struct error error = {0};
+    struct plan plan = auto_plan(NULL, false);
+    assert_int_equal(plan_check(&plan, &model->config, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "loam plan"));
+    assert_int_equal(plan_set_axes(&plan, "auto", "dense=0", NULL, &error), STATUS_USAGE);
+    assert_int_equal(plan_set_axes(&plan, "auto", "loss=0.1,dense=0", NULL, &error), STATUS_USAGE);
+    assert_int_equal(plan_set_axes(&plan, "auto", NULL, "10%", &error), STATUS_USAGE);
+}
+
+/* ... for which no machine is measured, and no file is read. */
+static void without_a_loss_it_is_exact(void **state) {
+    (void)state;
+    char note[AUTO_NOTE_BYTES];
+    struct error error;
+    for (int round = 0; round < 2; round++) {
+        struct plan plan = auto_plan(NULL, round == 1);
+        struct auto_request request = request_of("no such file");
+        request.is_default = round == 1;
+        plan.select.receipt = true;
+        assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+        assert_string_equal(plan.preset, "full");
+        assert_false(plan.is_auto);
+        assert_true(plan.select.receipt);
+        assert_true(note[0] == '\0');
+        plan_deinit(&plan);
+    }
+    struct plan plan = auto_plan(NULL, true);
+    struct auto_request request = request_of(machine_path);
+    plan.has_budget = true;
+    plan.budget_bytes = 32 << 20;
+    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_true(strcmp(plan.preset, "full") == 0 || strcmp(plan.preset, "kvpr") == 0);
+    assert_non_null(strstr(note, plan.preset));
+    plan_deinit(&plan);
+}
+
+static void a_loss_is_used(void **state) {
+    (void)state;
+    char note[AUTO_NOTE_BYTES], again_note[AUTO_NOTE_BYTES];
+    struct error error;
+    struct plan plan = auto_plan("loss=0.05", false), again = auto_plan("loss=0.05", false);
+    const struct auto_request request = request_of(machine_path);
+    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_ok(auto_choose(&again, model, &request, again_note, &error), error);
+    assert_string_equal(note, again_note);
+    assert_true(plan.select.method != &select_all && plan.select.loss == 0.05);
+    assert_true(plan.select.exact_below > 0 && plan.select.exact_below < 1 << 17);
+    assert_non_null(strstr(note, plan.preset));
+    assert_non_null(strstr(note, "exact below"));
+    plan.context_size = 1 << 17;
+    assert_ok(plan_check(&plan, &model->config, &error), error);
+    struct auto_request shallow = request;
+    shallow.depth = 64; /* where everything is quickest */
+    plan = auto_plan("loss=0.05", false);
+    assert_ok(auto_choose(&plan, model, &shallow, note, &error), error);
+    assert_string_equal(plan.preset, "full");
+}
+
+static void without_numbers_it_is_full(void **state) {
+    (void)state;
+    char note[AUTO_NOTE_BYTES];
+    struct error error;
+    struct plan plan = auto_plan("loss=0.05", false);
+    const struct auto_request request = request_of("no-such-file.json");
+    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_string_equal(plan.preset, "full");
+    assert_non_null(strstr(note, "no-such-file.json"));
+    assert_true(plan.select.loss == 0 && !plan.is_auto);
+}
+
+static void what_is_not_auto_stays(void **state) {
+    (void)state;
+    char note[AUTO_NOTE_BYTES];
+    struct error error;
+    struct plan plan = {.sequence_capacity = 1};
+    const struct auto_request request = request_of("no-such-file.json");
+    assert_ok(plan_set_axes(&plan, "hata", "dense=1", "77", &error), error);
+    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_true(note[0] == '\0' && plan.select.dense_layers == 1 && plan.select.keep.tokens == 77);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_runs_before_the_choice),
+        cmocka_unit_test(without_a_loss_it_is_exact),
+        cmocka_unit_test(a_loss_is_used),
+        cmocka_unit_test(without_numbers_it_is_full),
+        cmocka_unit_test(what_is_not_auto_stays),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
