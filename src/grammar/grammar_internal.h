@@ -14,7 +14,8 @@
 #include "base/arena.h"
 #include "grammar/json_schema.h"
 
-enum { HEIGHT_IMPOSSIBLE = JSON_OUTPUT_DEPTH_MAX + 1, NOTHING = UINT32_MAX };
+enum { HEIGHT_IMPOSSIBLE = JSON_OUTPUT_DEPTH_MAX + 1 };
+#define NOTHING UINT32_MAX
 
 enum form_kind { FORM_OBJECT, FORM_MAP, FORM_ARRAY, FORM_STRING, FORM_NUMBER, FORM_INTEGER, FORM_LITERALS };
 
