@@ -93,6 +93,8 @@ static double rate_of(const struct candidate *candidate) { return 1 / candidate-
 
 static const char *loss_text(const struct candidate *candidate, char *buffer, size_t buffer_bytes) {
     if (candidate->is_exact) return "exact";
+    if (candidate->loss > 0) snprintf(buffer, buffer_bytes, "dial %g", candidate->loss);
+    if (candidate->loss > 0) return buffer;
     if (isnan(candidate->kld)) return "not known";
     snprintf(buffer, buffer_bytes, "KLD %.4f", candidate->kld);
     return buffer;
@@ -171,6 +173,7 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_add(object, "exact", json_boolean(candidate->is_exact));
     json_add(object, "allowed", json_boolean(candidate->is_allowed));
     json_add_number(object, "kld", candidate->kld);
+    json_add_number(object, "loss", candidate->loss);
     json_add_uint(object, "exact_below", candidate->exact_below);
     json_add_number(object, "tokens_per_second", rate_of(candidate));
     json_add_number(object, "first_token_seconds", cost->prompt_seconds);

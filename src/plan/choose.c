@@ -7,20 +7,21 @@
 
 static const struct row {
     const char *preset, *set;
-    bool is_exact, needs_disk, selects;
+    bool is_exact, needs_disk;
+    bool dials; /* with a loss it is considered with the dial; the others are there to compare */
 } rows[] = {
     {.preset = "full", .is_exact = true},
     {.preset = "kvpr", .is_exact = true, .needs_disk = true},
     {.preset = "full", .set = "codec=q8"},
-    {.preset = "streaming", .selects = true},
-    {.preset = "quest", .selects = true},
-    {.preset = "quest", .set = "select=meanstd", .selects = true},
-    {.preset = "hata", .selects = true},
-    {.preset = "leoam", .selects = true},
-    {.preset = "leoam", .set = "codec=f16", .needs_disk = true, .selects = true},
-    {.preset = "clo", .selects = true},
-    {.preset = "retroinfer", .selects = true},
-    {.preset = "pqcache", .selects = true},
+    {.preset = "streaming"},
+    {.preset = "quest", .dials = true},
+    {.preset = "quest", .set = "select=meanstd", .dials = true},
+    {.preset = "hata", .dials = true},
+    {.preset = "leoam", .dials = true},
+    {.preset = "leoam", .set = "codec=f16", .needs_disk = true, .dials = true},
+    {.preset = "clo"},
+    {.preset = "retroinfer"},
+    {.preset = "pqcache"},
 };
 enum { ROW_COUNT = sizeof rows / sizeof *rows };
 _Static_assert((int)ROW_COUNT <= (int)CANDIDATES_MAX, "each has a place");
@@ -29,7 +30,7 @@ _Static_assert((int)ROW_COUNT <= (int)CANDIDATES_MAX, "each has a place");
 static void set_text(const struct row *row, const struct choose_question *question,
                      char set[CANDIDATE_SET_BYTES]) {
     const char *changes = row->set != NULL ? row->set : "";
-    const bool dials = question->loss > 0 && row->selects;
+    const bool dials = question->loss > 0 && row->dials;
     if (!dials)
         snprintf(set, CANDIDATE_SET_BYTES, "%s", changes);
     else
@@ -80,7 +81,11 @@ static enum status add_row(struct choices *choices, const struct row *row,
     TRY(cost_of_plan(&candidate->cost, question->model, &plan, question->depth, error));
     if (!row->is_exact && question->kld != NULL)
         candidate->kld = question->kld(question->kld_context, candidate->text);
-    candidate->is_allowed = row->is_exact || plan.select.loss > 0 || candidate->kld <= question->kld_max;
+    candidate->loss = plan.select.loss;
+    /* A dial does not see what 4-bit pages lose. */
+    const bool is_held = plan.select.loss > 0 && !plan.quantized_pages;
+    candidate->is_allowed = row->is_exact || is_held || candidate->kld <= question->kld_max;
+    candidate->row = (size_t)(row - rows);
     candidate->exact_below = plan_exact_below(question->model, &plan, question->depth);
     if (candidate->exact_below > question->depth) candidate->exact_below = question->depth;
     choices->count++;
@@ -92,13 +97,13 @@ static double key_of(const struct candidate *candidate) {
     return candidate->cost.step_seconds * (candidate->is_exact ? 1 : CHOOSE_MARGIN);
 }
 
-/* Of equal ones the exact one; then by name, so that the order is one. */
+/* Of equal ones the exact one; then as in the list. */
 static int by_seconds(const void *first, const void *second) {
     const struct candidate *a = first, *b = second;
     if (a->is_allowed != b->is_allowed) return a->is_allowed ? -1 : 1;
     if (key_of(a) != key_of(b)) return key_of(a) < key_of(b) ? -1 : 1;
     if (a->is_exact != b->is_exact) return a->is_exact ? -1 : 1;
-    return strcmp(a->text, b->text);
+    return a->row < b->row ? -1 : a->row > b->row;
 }
 
 enum status plan_choose(struct choices *choices, const struct choose_question *question,

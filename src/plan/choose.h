@@ -19,7 +19,9 @@ struct candidate {
     const char *preset;
     char set[CANDIDATE_SET_BYTES];   /* ""; "select=meanstd,loss=0.05" */
     char text[CANDIDATE_TEXT_BYTES]; /* "quest select=meanstd" */
+    size_t row;                      /* of the list in choose.c */
     bool is_exact, is_allowed;
+    double loss;          /* its dial; 0: none */
     double kld;           /* NaN: unknown; 0 if exact */
     uint64_t exact_below; /* shorter contexts attend to everything, which is about as quick */
     uint64_t host_bytes;
@@ -30,7 +32,7 @@ struct choose_question {
     const struct cost_model *model;
     const struct plan *plan; /* sizes, tiers and types; its axes do not matter */
     uint64_t depth;          /* tokens that the sequence will have */
-    double loss;             /* the dial of every plan that selects (struct select_options); 0: none */
+    double loss;             /* the dial (struct select_options) of the plans that a loss is for; 0: none */
     double kld_max;          /* 0: no loss by it */
     /* A candidate's KL divergence from full attention on this model; NaN: unknown.  May be NULL. */
     double (*kld)(void *context, const char *text);
