@@ -181,6 +181,17 @@ static void a_run_takes_the_choice(void **state) {
     process_deinit(&lossy);
 }
 
+/* The example in the source: of data sheets.  The whole of a long context does not fit its device. */
+static void the_example_can_be_planned_for(void **state) {
+    (void)state;
+    static const char path[] = LOAM_SOURCE_DIR "/bench/machines/gpu-8gb.json";
+    json_t *root = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "128K", NULL});
+    assert_string_equal(choice_text(root), "full");
+    const json_t *choice = json_object_get(root, "choice");
+    assert_true(number(choice, "device_bytes") > 0 && number(choice, "device_bytes") < 8e9);
+    json_decref(root);
+}
+
 static void what_cannot_be_is_one_line(void **state) {
     (void)state;
     static const struct {
@@ -216,6 +227,7 @@ int main(void) {
         cmocka_unit_test(tiers_are_filled),
         cmocka_unit_test(another_machine_has_another_limit),
         cmocka_unit_test(a_run_takes_the_choice),
+        cmocka_unit_test(the_example_can_be_planned_for),
         cmocka_unit_test(what_cannot_be_is_one_line),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
