@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""planner.py: what `loam plan` predicts against what `loam bench` measures, setting by setting (docs/planner.md).
+
+    loam plan --measure
+    loam trace record -m SmolLM2.gguf -f TEXT -o rows
+    bench/planner.py --model A.gguf --model B.gguf --folder DIR --replay rows --csv grid.csv
+
+A setting is a model, a depth, a budget of RAM for the KV (all of it in RAM, or a share with the rest in DIR) and a plan.
+KV in RAM are generated; KV on disk are those that --replay has, since hits depend on them.  Wants a quiet machine.
+Lines that begin with # are the machine's and the program's; the last lines of the output say how many predictions are
+within 15%, and how the plan that is predicted to be quickest of those with the same accuracy compares with the quickest
+measured one."""
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+IN_RAM = ["full", "full codec=q8", "streaming", "quest", "quest select=meanstd", "hata", "leoam", "clo"]
+ON_DISK = ["full", "streaming", "quest", "quest select=meanstd", "hata", "leoam"]
+COLUMNS = ["model", "depth", "budget", "plan", "exact", "predicted_ts", "measured_ts", "slowest_ts", "quickest_ts",
+           "ratio", "limit"]
+
+
+def output(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else str(done.returncode))
+    return done.stdout
+
+
+def kv_bytes(options, model, depth):
+    plans = json.loads(output([options.loam, "plan", "-m", model, "-c", str(depth), "--json", "-q"] + machine(options)))
+    return next(p["kv_bytes"] for p in [plans["choice"]] + plans["others"] if p["plan"] == "full")
+
+
+def machine(options):
+    return ["--machine", options.machine] if options.machine else []
+
+
+def tiers(options, share, bytes_of_all):
+    if share == 1:
+        return []
+    return ["--kv-host", str(int(bytes_of_all * share) + (8 << 20)), "--kv-disk", options.folder]
+
+
+def predicted(options, model, depth, budget):
+    text = output([options.loam, "plan", "-m", model, "-c", str(depth), "--json", "-q"] + budget + machine(options))
+    plans = json.loads(text)
+    return {plan["plan"]: plan for plan in [plans["choice"]] + plans["others"]}
+
+
+def measured(options, model, depth, budget, plan):
+    words = plan.split(" ")
+    rows = ["--replay", options.replay] if budget and options.replay else ["--fill-random"]
+    command = [options.loam, "bench", "-m", model, "-p", "0", "-n", str(options.steps), "-d", str(depth), "-r",
+               str(options.repetitions), "-o", "jsonl", "-q", "--preset", words[0]] + rows
+    if len(words) > 1:
+        command += ["--set", words[1]]
+    return json.loads(output(command + budget).splitlines()[-1])["samples_ts"]
+
+
+def settings(options):
+    for model in options.model:
+        for depth in options.depths:
+            bytes_of_all = kv_bytes(options, model, depth)
+            for share in options.shares:
+                plans = IN_RAM if share == 1 else ON_DISK
+                yield model, depth, share, tiers(options, share, bytes_of_all), plans
+
+
+def run(options, writer):
+    rows = []
+    for model, depth, share, budget, plans in settings(options):
+        try:
+            predictions = predicted(options, model, depth, budget)
+        except RuntimeError as reason:
+            print(f"{model} {depth} {share}: {reason}", file=sys.stderr)
+            continue
+        for plan in plans:
+            if plan not in predictions:
+                continue
+            try:
+                rates = measured(options, model, depth, budget, plan)
+            except RuntimeError as reason:
+                print(f"{model} {depth} {share} {plan}: {reason}", file=sys.stderr)
+                continue
+            expected = predictions[plan]["tokens_per_second"]
+            found = max(rates) if options.quickest else statistics.median(rates)
+            row = [os.path.basename(model), depth, share, plan, int(predictions[plan]["exact"]), f"{expected:.2f}",
+                   f"{found:.2f}", f"{min(rates):.2f}", f"{max(rates):.2f}", f"{expected / found:.3f}",
+                   predictions[plan]["limit"]]
+            writer.writerow(row)
+            print("  ".join(str(cell) for cell in row), flush=True)
+            rows.append(dict(zip(COLUMNS, row)))
+    return rows
+
+
+def summarize(rows):
+    within = sum(1 for row in rows if abs(float(row["ratio"]) - 1) <= 0.15)
+    print(f"{within} of {len(rows)} within 15%")
+    groups = {}
+    for row in rows:
+        for kind in ["any"] + (["exact"] if row["exact"] else []):
+            groups.setdefault((row["model"], row["depth"], row["budget"], kind), []).append(row)
+    worst, slower = 1.0, 0
+    for group in groups.values():
+        choice = max(group, key=lambda row: float(row["predicted_ts"]))
+        best = max(group, key=lambda row: float(row["measured_ts"]))
+        part = float(choice["measured_ts"]) / float(best["measured_ts"])
+        worst = min(worst, part)
+        slower += part < 0.95
+    print(f"the choice is more than 5% slower than the quickest in {slower} of {len(groups)}, at worst {worst:.2f} of it")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loam", default="build/release/loam")
+    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--folder", default="kv", help="for the KV on disk")
+    parser.add_argument("--replay", help="for the rows of KV on disk, of `loam trace record`; without it random rows")
+    parser.add_argument("--machine", help="numbers of the machine; without it those that loam keeps")
+    parser.add_argument("--depths", type=lambda t: [int(n) for n in t.split(",")], default=[2048, 8192, 16384, 32768])
+    parser.add_argument("--shares", type=lambda t: [float(n) for n in t.split(",")], default=[1, 0.5, 0.25])
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--quickest", action="store_true", help="the quickest of many single steps, as the machine's "
+                        "numbers are: for a machine that others use, too")
+    parser.add_argument("--csv", required=True)
+    options = parser.parse_args()
+    if options.quickest:
+        options.steps, options.repetitions = 1, 8 * options.repetitions
+    with open(options.csv, "w", newline="") as file:
+        file.write(f"# {output([options.loam, 'version']).strip().splitlines()[0]}\n# {' '.join(sys.argv)}\n")
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        rows = run(options, writer)
+    summarize(rows)
+
+
+if __name__ == "__main__":
+    main()
