@@ -105,6 +105,7 @@ const char *exchange_origin(const struct exchange *exchange) { return exchange->
 
 bool exchange_append_body(struct exchange *exchange, const char *bytes, size_t length) {
     if (length > GUARD_BODY_BYTES_MAX - exchange->body_length) return false;
+    if (length == 0) return true;
     if (exchange->body_length + length > exchange->body_capacity) {
         const size_t capacity = 2 * exchange->body_capacity + length + 1024;
         char *grown = realloc(exchange->body, capacity);

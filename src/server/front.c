@@ -17,7 +17,7 @@
 #include "server/json_text.h"
 
 enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
-enum { BACKLOG = 512 };
+enum { BACKLOG = 512, SEND_BUFFER = 64 << 10 };
 
 static const uint64_t second_ns = 1000000000;
 
@@ -234,6 +234,9 @@ static void accept_all(struct front *front) {
             continue;
         }
         (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        /* A client that does not read pauses its request; the system would take 4 MB before it tells. */
+        const int buffer = SEND_BUFFER;
+        (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         struct connection *connection = &front->connections[socket];
         forget(front, connection); /* one that was closed without a word */
         *connection = (struct connection){.state = CONNECTION_HEAD,

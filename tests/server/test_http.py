@@ -1,17 +1,37 @@
 """What holds whatever is asked: clients that leave, a full queue, the end of the server."""
+import http.client
 import json
 import os
 import signal
 import socket
 import unittest
 
-from loam_server import Case, Server, main, wait_until
+from loam_server import Case, Reply, Server, main, wait_until
 
 PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
+def whole(connection):
+    """The response that is left on a connection, which is closed."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    reply = Reply(response.status, dict(response.getheaders()), response.read())
+    response.close()
+    connection.close()
+    return reply
+
+
 class Http(Case):
     options = ("-np", "2", "-c", "1024", "--chat-template", "llama2")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.slow = []
+        for beginning in (b"", b"G", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX: "):
+            connection = socket.create_connection((cls.server.host, cls.server.port), timeout=60)
+            connection.sendall(beginning)
+            cls.slow.append(connection)
 
     def idle(self):
         metrics = self.server.metrics()
@@ -73,16 +93,37 @@ class Http(Case):
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "temperature": 0, "stream": True}
         streams = [self.server.open(CHAT, body) for _ in range(150)]
         for connection in streams:
+            frames = whole(connection).frames
+            self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames[:-1]), text)
+            self.assertEqual(frames[-1], "[DONE]")
+
+    def test_a_client_that_does_not_read(self):
+        """The request pauses, and goes on where it was."""
+        body = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 600, "temperature": 0,
+                "ignore_eos": True}
+        expected = self.server.post(CHAT, body).json["choices"][0]["message"]["content"]
+        text = json.dumps({**body, "logprobs": True, "top_logprobs": 20, "stream": True}).encode()
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect((self.server.host, self.server.port))
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+        self.assertTrue(wait_until(lambda: self.server.metrics()["loam_requests_paused"] > 0, 60))
+        frames = whole(connection).frames[:-1]
+        self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames), expected)
+
+    def test_slow_heads_are_closed(self):
+        """Opened before the other tests: a head has ten seconds."""
+        for connection in self.slow:
             received = b""
             while True:
                 part = connection.recv(65536)
                 if not part:
                     break
                 received += part
+            self.assertIn(b"408", received)
             connection.close()
-            frames = [json.loads(line[6:]) for line in received.split(b"\n") if line.startswith(b"data: {")]
-            self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames), text)
-            self.assertIn(b"data: [DONE]", received)
 
     def test_heads_of_responses(self):
         reply = self.server.post(PATH, {"prompt": "x", "max_tokens": 1})
