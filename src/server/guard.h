@@ -1,8 +1,8 @@
 /* guard: who may ask, and from where.  Decided from a request's head alone, before its body is read.
  *
  * - Keys are compared in time that depends on their number only, not on their text.
- * - On a loopback address the Host header must name this machine: a page that a browser loaded from elsewhere and whose
- *   name was then pointed at 127.0.0.1 (DNS rebinding) is refused.
+ * - On a loopback address without keys the Host header must name this machine: a page that a browser loaded from
+ *   elsewhere and whose name was then pointed at 127.0.0.1 (DNS rebinding) is refused.
  * - A request with a foreign Origin is refused unless --cors-origins names it.
  * - A body is JSON and says so: a browser cannot send that elsewhere without asking first.
  * Thread-safe.

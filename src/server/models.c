@@ -60,6 +60,19 @@ void models_route(struct server *server, struct exchange *exchange) {
     exchange_reply_json(exchange, 200, list);
 }
 
+/* /v1/models/ID */
+void model_route(struct server *server, struct exchange *exchange) {
+    static const char folder[] = "/v1/models/";
+    if (strcmp(exchange_path(exchange) + sizeof folder - 1, server->model.id) == 0) {
+        exchange_reply_json(exchange, 200, model_json(server));
+        return;
+    }
+    struct api_error error;
+    api_error_set(&error, 404, "model", "there is no such model: this server has '%.200s'", server->model.id);
+    error.code = "model_not_found";
+    exchange_reply_error(exchange, &error);
+}
+
 static json_t *sampling_json(const struct sampler_options *sampling) {
     json_t *params = json_object();
     json_put_number(params, "temperature", (double)sampling->temperature);

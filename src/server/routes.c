@@ -22,6 +22,7 @@ static const struct route table[] = {
     {HTTP_GET, "/", page_route, true},
     {HTTP_GET, "/health", health_route, true},
     {HTTP_GET, "/v1/models", models_route, false},
+    {HTTP_GET, "/v1/models/", model_route, false},
     {HTTP_GET, "/models", models_route, false},
     {HTTP_GET, "/props", props_route, false},
     {HTTP_GET, "/metrics", metrics_route, false},

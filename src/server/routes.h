@@ -12,6 +12,7 @@ void routes_handle(void *context, struct exchange *exchange);
 void page_route(struct server *server, struct exchange *exchange);
 void health_route(struct server *server, struct exchange *exchange);
 void models_route(struct server *server, struct exchange *exchange);
+void model_route(struct server *server, struct exchange *exchange);
 void props_route(struct server *server, struct exchange *exchange);
 void metrics_route(struct server *server, struct exchange *exchange);
 void completions_route(struct server *server, struct exchange *exchange);

@@ -278,6 +278,9 @@ class WithKeys(Case):
                 self.assertEqual(reply.status, 401, (path, headers))
                 self.assertEqual(reply.json["error"]["type"], "authentication_error")
         self.assertEqual(self.server.get("/v1/models?key=" + KEYS[0]).status, 401)
+        # A proxy's name: who has the key may ask.
+        self.assertEqual(self.server.get("/v1/models", headers={"Host": "ai.example", "X-Api-Key": KEYS[0]}).status, 200)
+        self.assertEqual(self.server.get("/v1/models", headers={"Host": "ai.example"}).status, 401)
         self.assertEqual((self.server.get("/health").status, self.server.get("/").status), (200, 200))
 
     def test_two_keys_share_nothing(self):

@@ -135,6 +135,9 @@ class Http(Case):
         self.assertEqual((again.status, again.body), (304, b""))
         head = self.server.ask("HEAD", "/health")
         self.assertEqual((head.status, head.body), (200, b""))
+        model = self.server.get("/v1/models").json["data"][0]
+        self.assertEqual(self.server.get("/v1/models/" + model["id"]).json, model)
+        self.assertEqual(self.server.get("/v1/models/other").json["error"]["code"], "model_not_found")
         embeddings = self.server.post("/v1/embeddings", {"input": "x"})
         self.assertEqual((embeddings.status, embeddings.headers["x-should-retry"]), (501, "false"))
 
