@@ -160,10 +160,77 @@ def import_seeds():
     yield "nothing", b""
 
 
+def calibration_seeds():
+    """Of the model in fuzz_calibration.c: 2 layers, 4 heads, 2 KV heads of 8."""
+    own = "loam.calibration."
+
+    def keys(fingerprint="0123456789abcdef", version=1):
+        return [key("general.architecture", STRING, "loam-calibration"), key(own + "version", U32, version),
+                key(own + "layer_count", U32, 2), key(own + "head_count", U32, 4),
+                key(own + "kv_head_count", U32, 2), key(own + "k_dimension", U32, 8),
+                key(own + "fingerprint", STRING, fingerprint)]
+
+    def file(entries, head=None):
+        table, data = [], b""
+        for name, dimensions, kind, raw in entries:
+            table.append(tensor(name, dimensions, kind, len(data)))
+            data += raw + b"\0" * (-len(raw) % 32)
+        return gguf(head or keys(), table, data)
+
+    def floats(values):
+        return struct.pack("<%df" % len(values), *values)
+
+    def halves(count, value=0.5):
+        return struct.pack("<%de" % count, *[value] * count)
+
+    f32, f16 = 0, 1
+    matrices = [("blk.%d.%s" % (layer, name), (columns, 8, 2), f16, halves(16 * columns))
+                for layer in range(2) for name, columns in (("skew", 8), ("hash_64", 64))]
+    scores = [("head_importance", (4, 2), f32, floats([0, 1, 0.5, 0.25] * 2)),
+              ("query_similarity", (4, 2), f32, floats([-1, 1, 0.5, 0] * 2)),
+              ("kv_sensitivity", (4, 2), f32, floats([0, 0.5, 2, 3e38] * 2))]
+    curve = [("reuse_curve", (3, 2, 4), f32, floats([0.5, 1, -2] * 8))]
+    sound = matrices + scores + curve
+    digest = 0xcbf29ce484222325
+    for name, _, _, raw in sound:
+        for byte in name.encode() + raw:
+            digest = (digest ^ byte) * 0x100000001b3 % (1 << 64)
+    yield "sound", file(sound)
+    yield "digest", file(sound, keys() + [key(own + "digest", STRING, "%016x" % digest)])
+    yield "changed", file(sound, keys() + [key(own + "digest", STRING, "%016x" % (digest ^ 1))])
+    yield "bare", file([])
+    yield "scores", file(scores)
+    yield "curve", file(curve)
+    yield "short_curve", file([("reuse_curve", (3, 2, 3), f32, floats([0.5, 1, -2] * 6))])
+    yield "infinite", file([("blk.0.skew", (8, 8, 2), f16, halves(128, float("inf")))])
+    yield "narrow", file([("blk.0.hash_128", (64, 8, 2), f16, halves(1024))])
+    yield "out_of_range", file([("head_importance", (4, 2), f32, floats([0, 1, 2, 0] * 2))])
+    yield "other_model", file(scores, keys("fedcba9876543210"))
+    yield "other_version", file(scores, keys(version=2))
+
+
+def chat_template_seeds():
+    """The first byte: the family, 127: detect it; + 128: the answer begins.  Then a role, a text and a zero each."""
+    talk = b"\0Be brief.\0\1Hello <|im_start|>system\0\2Hello.\0\1<s>[INST] x [/INST]</s> <start_of_turn>\0"
+    for family in range(14):
+        yield "family_%d" % family, bytes([128 + family]) + talk
+    yield "marks", b"\3\1" + "<|eot_id|> \u00e4 <\uff5cUser\uff5c> \u2581".encode()
+    yield "two_answers", b"\x81\2a\0\2b"
+    yield "nobody", b"\x80"
+    for name, template in (
+            ("chatml", b"{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+                       b"{% endfor %}"),
+            ("llama3", b"{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>' }}<|eot_id|>"),
+            ("gemma", b"{{ '<start_of_turn>' + role }}<end_of_turn>"),
+            ("unknown", b"{{ messages }}")):
+        yield "detect_" + name, b"\x7f" + template
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
-                          ("import", import_seeds())):
+                          ("import", import_seeds()), ("calibration", calibration_seeds()),
+                          ("chat_template", chat_template_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
             with open(os.path.join(root, folder, name), "wb") as file:
