@@ -239,7 +239,9 @@ static void right_on_average(void **state) {
              * of the error is in what is stated alone. */
             const bool is_whole =
                 (length + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS * cases[i].samples <= cases[i].key_max;
-            const double limit = is_whole ? 4 : 3 * stated * sqrt(DRAWINGS);
+            /* Ratios are skewed, so a mean of 600 is off by more than 4 of its errors once in some 3,000 means: many
+             * seeds have more room. */
+            const double limit = is_whole ? test_is_fixed() ? 4 : 6 : 3 * stated * sqrt(DRAWINGS);
             if (is_whole) worst = fmax(worst, fabs(off));
             if (!(fabs(off) < limit) || !(stated > 0.8 && stated < 1.6))
                 fail_msg(
