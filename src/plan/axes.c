@@ -159,7 +159,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     bool names_codec = false, on_disk = plan->disk_directory != NULL;
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
-    plan->is_auto = strcmp(preset->name, "auto") == 0;
+    plan->is_auto = preset_is_auto(preset);
     if (plan->is_auto && (keep != NULL || (set != NULL && !is_only_loss(set))))
         return error_set(
             error, STATUS_USAGE,

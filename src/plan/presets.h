@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -45,6 +46,9 @@ extern const size_t preset_count;
 static inline bool preset_is_built(const struct preset *preset) {
     return preset->methods[AXIS_SELECT] != NULL;
 }
+
+/* It stands for another one, until measure/auto.h has chosen. */
+static inline bool preset_is_auto(const struct preset *preset) { return strcmp(preset->name, "auto") == 0; }
 
 /* STATUS_USAGE: the name is unknown or not built yet; the message lists the presets that are built. */
 enum status preset_find(const struct preset **preset, const char *name, struct error *error) STATUS_CHECKED;
