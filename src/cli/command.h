@@ -31,6 +31,7 @@ int exit_code(enum status status);
 enum status run_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status chat_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status serve_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status explain_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status batch_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status bench_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;

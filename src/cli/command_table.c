@@ -44,6 +44,16 @@ const struct command command_table[COMMAND_COUNT] = {
              "asked again.  A request that is refused has an answer with the error; one that failed for another "
              "reason has none, and exit code 1 says so.  With --weights-host the model may be larger than RAM.",
          .run = batch_command},
+    [COMMAND_EXPLAIN] =
+        {.id = COMMAND_EXPLAIN,
+         .name = "explain",
+         .usage = "-f FILE -p TEXT [-m MODEL] [options]",
+         .summary = "answer a question, and show the sentences that the answer attended to",
+         .description =
+             "Answers as run does, with full attention and all KV in RAM, and adds up the attention that the "
+             "answer's tokens gave to each sentence of the documents.  Shows those that got most beyond their "
+             "length.  Attention says what was read, not why.",
+         .run = explain_command},
     [COMMAND_BENCH] =
         {.id = COMMAND_BENCH,
          .name = "bench",

@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "tensor/half.h"
+#include "eval/stored_key.h"
 
 enum { SCRATCH_ALIGNMENT = 64 };
 
@@ -45,27 +45,6 @@ void recall_reset(struct recall *recall) {
     memset(recall->cells, 0, recall->shape.layer_count * recall->shape.head_count * sizeof *recall->cells);
 }
 
-/* A stored key as floats. */
-static void read_key(const struct kv_layout *layout, const void *chunk, size_t token, float *key) {
-    const uint8_t *row = kv_k_row(layout, chunk, token);
-    if (layout->k_type == KV_F16) {
-        for (size_t i = 0; i < layout->k_dimension; i++) {
-            uint16_t half;
-            memcpy(&half, row + 2 * i, sizeof half);
-            key[i] = half_to_float(half);
-        }
-        return;
-    }
-    const uint8_t *scales =
-        kv_block(layout, chunk, token) + layout->k_scales_offset +
-        token % KV_BLOCK_TOKENS * (layout->k_dimension / KV_SCALE_GROUP) * sizeof(uint16_t);
-    for (size_t i = 0; i < layout->k_dimension; i++) {
-        uint16_t half;
-        memcpy(&half, scales + i / KV_SCALE_GROUP * sizeof half, sizeof half);
-        key[i] = half_to_float(half) * (float)(int8_t)row[i];
-    }
-}
-
 /* False: the device is broken, which the step's own synchronize says. */
 static bool read_chunk(struct recall *recall, const struct select_event *step, const void *chunk) {
     size_t bytes = step->view.layout->chunk_bytes;
@@ -86,7 +65,7 @@ static void score_rows(struct recall *recall, const struct select_event *step, s
     for (uint64_t row = 0; row <= step->position; row++) {
         const void *chunk = step->view.chunks[kv_head * step->view.chunk_stride + row / KV_CHUNK_TOKENS];
         if (row % KV_CHUNK_TOKENS == 0 && !read_chunk(recall, step, chunk)) return;
-        read_key(layout, recall->chunk, row % KV_CHUNK_TOKENS, recall->keys);
+        stored_key_read(layout, recall->chunk, row % KV_CHUNK_TOKENS, recall->keys);
         for (size_t g = 0; g < group; g++) {
             float sum = 0;
             for (size_t i = 0; i < dimension; i++) sum += q[g * dimension + i] * recall->keys[i];

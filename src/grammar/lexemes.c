@@ -110,7 +110,7 @@ enum number_state number_next(enum number_state state, uint32_t *digits, uint8_t
     case NUMBER_BEGIN:
         *digits = 0;
         if (byte == '-') return NUMBER_MINUS;
-        /* fallthrough */
+        __attribute__((fallthrough));
     case NUMBER_MINUS:
         if (byte == '0') return NUMBER_ZERO;
         return is_digit ? count_digit(digits, INTEGER_DIGITS_MAX, NUMBER_INTEGER) : NUMBER_WRONG;
@@ -126,7 +126,7 @@ enum number_state number_next(enum number_state state, uint32_t *digits, uint8_t
         return byte == 'e' || byte == 'E' ? NUMBER_E : NUMBER_WRONG;
     case NUMBER_E:
         if (byte == '+' || byte == '-') return NUMBER_SIGN;
-        /* fallthrough */
+        __attribute__((fallthrough));
     case NUMBER_SIGN:
     case NUMBER_EXPONENT:
         return is_digit ? count_digit(digits, EXPONENT_DIGITS_MAX, NUMBER_EXPONENT) : NUMBER_WRONG;

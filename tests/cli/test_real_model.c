@@ -68,8 +68,46 @@ static void a_chapter_is_read_once_and_asked(void **state) {
     json_decref(second);
 }
 
+/* Spans name places of the chapter: their text stands there, and each stands out. */
+static void an_answer_is_explained(void **state) {
+    (void)state;
+    struct process_result r = process_run(&(struct process_request){
+        .arguments = (const char *const[]){"explain", "-q", "-m", REAL_MODEL, "-f", chapter_path, "-p",
+                                           "Who is Irene Adler?", "--temp", "0", "-n", "12", "--spans", "3",
+                                           "--json", json_path, NULL}});
+    assert_int_equal(r.code, 0);
+    json_error_t why;
+    json_t *root = json_load_file(json_path, 0, &why), *spans = json_object_get(root, "spans"), *span;
+    char *chapter = NULL;
+    size_t index, bytes = 0;
+    FILE *file = fopen(chapter_path, "r");
+    assert_true(file != NULL && getdelim(&chapter, &bytes, '\0', file) > 0 && fclose(file) == 0);
+    assert_int_equal(json_array_size(spans), 3);
+    assert_int_equal(json_array_size(json_object_get(root, "output_tokens")), 12);
+    json_array_foreach(spans, index, span) {
+        const char *text = json_string_value(json_object_get(span, "text"));
+        const size_t begin = (size_t)json_integer_value(json_object_get(span, "begin"));
+        size_t line = 1;
+        for (size_t i = 0; i < begin; i++) line += chapter[i] == '\n';
+        assert_memory_equal(chapter + begin, text, strlen(text));
+        assert_int_equal(json_integer_value(json_object_get(span, "line")), line);
+        assert_true(json_number_value(json_object_get(span, "lift")) > 1.5);
+        char place[300];
+        snprintf(place, sizeof place, "%s:%zu: ", chapter_path, line);
+        assert_non_null(strstr(r.output, place));
+    }
+    free(chapter);
+    json_decref(root);
+    process_deinit(&r);
+    struct process_result none = LOAM("explain", "-m", REAL_MODEL, "-p", "Who?");
+    assert_int_equal(none.code, 2);
+    assert_non_null(strstr(none.complaints, "expected -f FILE"));
+    process_deinit(&none);
+}
+
 int main(void) {
     if (real_model_missing() != 0) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_chapter_is_read_once_and_asked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_chapter_is_read_once_and_asked),
+                                       cmocka_unit_test(an_answer_is_explained)};
     return cmocka_run_group_tests(tests, write_chapter, NULL);
 }

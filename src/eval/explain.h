@@ -1,0 +1,50 @@
+/* explain: where the tokens of an answer looked.
+ *
+ * An observer of decode steps adds up, for every step and stored position, the softmax weights that all query heads of
+ * all layers gave it, computed here from the keys as they are stored.  Many heads look at the first tokens, at the ends
+ * of sentences or at what is near, whatever they are asked.  So of each position only what a step gave it beyond the
+ * mean of all steps counts: what this token of the answer looked for.  Weights say what was read, not why.
+ *
+ * All KV must be in RAM.  Thread: one. */
+#ifndef LOAM_EVAL_EXPLAIN_H
+#define LOAM_EVAL_EXPLAIN_H
+
+#include "model/model.h"
+
+struct explain {
+    const struct model_config *config; /* borrowed */
+    struct device *device;             /* borrowed */
+    struct stream *stream;             /* owned */
+    size_t row_capacity, step_count, step_capacity;
+    float *steps;  /* owned, [step_capacity][row_capacity]: sums of weights */
+    float *scores; /* owned, [group][row_capacity] */
+    float *key;    /* owned, [k_dimension] */
+    void *chunk;   /* owned */
+};
+
+/* row_capacity: positions; step_capacity: steps, of which further ones are not added. */
+enum status explain_create(struct explain *explain, const struct model *model, size_t row_capacity,
+                           size_t step_capacity, struct error *error) STATUS_CHECKED;
+void explain_destroy(struct explain *explain); /* safe after a failed create */
+/* What each of row_count positions got beyond the mean of the steps, summed over them: [row_count]. */
+void explain_mass(const struct explain *explain, size_t row_count, double *mass);
+/* An attention_observer of decode steps of one sequence; context: the explain. */
+void explain_add(void *context, const struct attention_event *event);
+
+/* A part of a text: a sentence, or a paragraph's rest. */
+struct explain_span {
+    size_t document;   /* the caller's */
+    size_t begin, end; /* bytes of the text */
+    size_t line;       /* from 1 */
+    size_t token_count;
+    double mass, share; /* share: of the mass of all spans */
+    double lift;        /* mass of a token, by that of a token of all spans */
+};
+
+/* Cuts a text into sentences: the caller frees *spans. */
+enum status explain_sentences(const char *text, size_t length, struct explain_span **spans, size_t *count,
+                              struct error *error) STATUS_CHECKED;
+/* Sets share and lift, and sorts: what got most beyond its length comes first. */
+void explain_rank(struct explain_span *spans, size_t count);
+
+#endif

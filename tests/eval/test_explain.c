@@ -1,0 +1,138 @@
+/* What explain adds up is the softmax weights of all heads and layers; sentences cover a text, and what stands out
+ * comes first. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "eval/explain.h"
+#include "model/tiny_model.h"
+
+enum { PROMPT = 150, STEPS = 5, ROWS = PROMPT + STEPS, LAYERS = 3 };
+
+/* Keys and weights, noted and computed here. */
+struct plain {
+    const struct model_config *config;
+    float *keys;   /* [LAYERS][ROWS][kv_head_count][k_dimension] */
+    double *steps; /* [STEPS][ROWS] */
+    size_t step;
+    struct explain explain;
+};
+
+static void note(void *context, const struct attention_event *event) {
+    struct plain *plain = context;
+    const struct model_config *config = plain->config;
+    const size_t width = config->kv_head_count * config->k_dimension;
+    float *keys = plain->keys + event->layer_index * ROWS * width;
+    for (size_t i = 0; i < event->row_count; i++)
+        memcpy(keys + event->positions[i] * width, event->k + i * width, width * sizeof *keys);
+    if (event->row_count > 1) return;
+    const size_t rows = (size_t)event->positions[0] + 1;
+    plain->step = rows - PROMPT - 1;
+    for (size_t head = 0; head < config->head_count; head++) {
+        const size_t kv_head = head / (config->head_count / config->kv_head_count);
+        double weights[ROWS], all = 0;
+        for (size_t row = 0; row < rows; row++) {
+            double sum = 0;
+            for (size_t i = 0; i < config->k_dimension; i++)
+                sum += (double)event->q[head * config->k_dimension + i] *
+                       (double)keys[row * width + kv_head * config->k_dimension + i];
+            all += weights[row] = exp(sum * (double)config->attention_scale);
+        }
+        for (size_t row = 0; row < rows; row++) plain->steps[plain->step * ROWS + row] += weights[row] / all;
+    }
+    explain_add(&plain->explain, event);
+}
+
+static void test_weights(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = LAYERS;
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct sequence *sequence;
+    struct error error;
+    const float *logits;
+    int32_t tokens[ROWS];
+    struct random random;
+    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    tiny_model_load(&tiny, "explain", &options, &device, &model);
+    random_init(&random, 3);
+    tiny_model_tokens(&tiny, &random, tokens, ROWS);
+    const struct plan plan = {
+        .context_size = ROWS, .sequence_capacity = 1, .select = select_options_default()};
+    assert_ok(engine_create(&engine, model, &plan, NULL, &error), error);
+    assert_ok(sequence_create(&sequence, engine, &error), error);
+    struct plain plain = {.config = &model->config};
+    plain.keys =
+        calloc(LAYERS * ROWS * model->config.kv_head_count * model->config.k_dimension, sizeof *plain.keys);
+    plain.steps = calloc(STEPS * ROWS, sizeof *plain.steps);
+    assert_ok(explain_create(&plain.explain, model, ROWS, STEPS, &error), error);
+    engine_set_attention_observer(engine, note, &plain);
+    const struct prefill_request request = {.tokens = tokens, .token_count = PROMPT};
+    assert_ok(engine_prefill(engine, sequence, &request, &logits, &error), error);
+    for (size_t i = 0; i < STEPS; i++)
+        assert_ok(engine_step(engine, &sequence, &tokens[PROMPT + i], 1, &logits, &error), error);
+    assert_int_equal(plain.explain.step_count, STEPS);
+    double mass[ROWS];
+    explain_mass(&plain.explain, ROWS, mass);
+    for (size_t row = 0; row < ROWS; row++) {
+        double mean = 0, expected = 0;
+        for (size_t step = 0; step < STEPS; step++) {
+            const double own = plain.steps[step * ROWS + row];
+            const double found = (double)plain.explain.steps[step * ROWS + row];
+            if (fabs(own - found) > 0.01 * own + 1e-4)
+                fail_msg("step %zu, row %zu: %g != %g", step, row, found, own);
+            mean += own / STEPS;
+        }
+        for (size_t step = 0; step < STEPS; step++)
+            expected += fmax(plain.steps[step * ROWS + row] - mean, 0);
+        assert_true(fabs(mass[row] - expected) < 0.01 * expected + 2e-3);
+    }
+    explain_destroy(&plain.explain);
+    free(plain.keys), free(plain.steps);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    model_destroy(model);
+    device_destroy(device);
+}
+
+static void test_sentences(void **state) {
+    (void)state;
+    static const char text[] = "\n  One two. \"Three four!\" Five\n\nSix 3.5 seven?\nEight";
+    static const char *const expected[] = {"One two.", "\"Three four!\"", "Five", "Six 3.5 seven?", "Eight"};
+    static const size_t lines[] = {2, 2, 2, 4, 5};
+    struct explain_span *spans;
+    struct error error;
+    size_t count;
+    assert_ok(explain_sentences(text, strlen(text), &spans, &count, &error), error);
+    assert_int_equal(count, 5);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(spans[i].end - spans[i].begin, strlen(expected[i]));
+        assert_memory_equal(text + spans[i].begin, expected[i], strlen(expected[i]));
+        assert_int_equal(spans[i].line, lines[i]);
+        spans[i].token_count = 4;
+        spans[i].mass = i == 3 ? 6 : i == 1 ? 2 : 1;
+    }
+    explain_rank(spans, count);
+    assert_int_equal(spans[0].line, 4);
+    assert_true(fabs(spans[0].share - 6.0 / 11) < 1e-9 && fabs(spans[0].lift - 6.0 * 5 / 11) < 1e-9);
+    free(spans);
+    assert_ok(explain_sentences("", 0, &spans, &count, &error), error);
+    assert_int_equal(count, 0);
+    explain_rank(spans, 0);
+    free(spans);
+    char *endless = malloc(5000);
+    memset(endless, 'x', 5000);
+    assert_ok(explain_sentences(endless, 5000, &spans, &count, &error), error);
+    assert_int_equal(count, 1);
+    free(endless), free(spans);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_sentences)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
