@@ -168,12 +168,11 @@ static void watchdog_ends_a_wait(void **state) {
     struct stream *stream = make_stream(device);
     struct error error;
     struct flag *flag = make_flag(device);
-    uint64_t begin = clock_ns();
+    const uint64_t begin = clock_ns();
     device->operations->flag_wait(stream, flag, 9);
     assert_true(clock_ns() - begin >= 50000000);
-    begin = clock_ns();
-    for (int i = 0; i < 100; i++) device->operations->flag_wait(stream, flag, 11); /* broken: waits no more */
-    assert_true(clock_ns() - begin < 100 * (uint64_t)50000000);
+    /* Broken: it waits no more, or this outlasts the test's time limit. */
+    for (int i = 0; i < 200000; i++) device->operations->flag_wait(stream, flag, 11);
     for (int i = 0; i < 2; i++) { /* remembered, the first of the two */
         assert_int_equal(device->operations->stream_synchronize(stream, &error), STATUS_FAILED);
         assert_non_null(strstr(error.message, "expected 9"));
