@@ -92,7 +92,7 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
                      struct api_error *error) {
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
-    if (!answer_form_read(&ask->options, &ask->schema, error)) return false;
+    if (ask->schema == NULL && !answer_form_read(&ask->options, &ask->schema, error)) return false;
     for (size_t i = 0; i < prompt_count; i++) {
         if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
@@ -108,6 +108,7 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
         *choice = (struct ask_choice){.ask = ask, .index = i};
         choice->parser.has_tools = ask->parses_tools;
         choice->parser.has_reasoning = ask->parses_reasoning;
+        if (ask->must_call) choice->parser.state = ANSWER_IN_TOOL_CALL;
         if (i % n != 0) continue;
         choice->prompt = prompts[i / n];
         prompts[i / n] = (struct token_list){0};

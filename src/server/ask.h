@@ -96,6 +96,7 @@ struct ask {
     json_t *body; /* owned; what options borrow from */
     struct ask_options options;
     bool parses_tools, parses_reasoning;
+    bool must_call; /* the answer is a tool call, whose tag ends the prompt; schema is set */
     bool wants_prompt_tokens, echoes; /* of completions */
     char id[SERVER_ID_BYTES];
     char document_name[SERVICE_NAME_MAX];
@@ -118,7 +119,7 @@ struct ask *ask_create(struct server *server, struct exchange *exchange, json_t 
                        const struct ask_family *family, const char *id_prefix);
 /* Before ask_submit: gives up, replying the error. */
 void ask_refuse(struct ask *ask, const struct api_error *error);
-/* Makes the choices: prompts[prompt_count], taken. */
+/* Makes the choices: prompts[prompt_count], taken.  Without a schema: that of response_format. */
 bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
                      struct api_error *error);
 /* Hands the choices to the service.  The ask may be gone when this returns. */

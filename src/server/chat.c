@@ -12,6 +12,7 @@
 #include "server/openai.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/tool_choice.h"
 
 static const char object_whole[] = "chat.completion", object_chunk[] = "chat.completion.chunk";
 
@@ -82,20 +83,30 @@ static bool read_messages(struct conversation *conversation, const json_t *body,
     return true;
 }
 
+/* The tool that must be called; NULL: none in particular. */
+static const char *chosen_tool(const json_t *body) {
+    const json_t *choice = field_get(body, "tool_choice");
+    return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+}
+
 /* tool_choice none: the model does not hear of the tools. */
 static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       struct api_error *error) {
+                       bool *must_call, struct api_error *error) {
     const json_t *tools, *choice = field_get(body, "tool_choice");
-    *has_tools = false;
+    *has_tools = *must_call = false;
     if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
     if (json_array_size(tools) == 0) return true;
-    const char *word = json_is_string(choice) ? json_string_value(choice)
-                       : choice != NULL       ? "a function"
-                                              : "auto";
+    const char *word = json_is_string(choice)      ? json_string_value(choice)
+                       : chosen_tool(body) != NULL ? "required"
+                       : choice != NULL            ? "no name"
+                                                   : "auto";
     if (strcmp(word, "none") == 0) return true;
-    if (strcmp(word, "auto") != 0)
-        return api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto or none",
-                             word);
+    *must_call = strcmp(word, "required") == 0;
+    if (!*must_call && strcmp(word, "auto") != 0)
+        return api_error_set(
+            error, 400, "tool_choice",
+            "'tool_choice': found %.40s, expected auto, none, required or {type: function, function: {name}}",
+            word);
     *has_tools = true;
     return conversation_add_tools(conversation, tools, error);
 }
@@ -132,12 +143,16 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     struct token_list prompt = {0};
     bool read =
         read_options(ask, error) && read_messages(&conversation, ask->body, error) &&
-        read_tools(&conversation, ask->body, &ask->parses_tools, error) &&
+        read_tools(&conversation, ask->body, &ask->parses_tools, &ask->must_call, error) &&
         document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
     /* Open WebUI's requests for titles, tags and searches. */
     ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
     read = read && conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
     ask->parses_reasoning = true;
+    if (read && ask->must_call)
+        read =
+            tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->schema, error) &&
+            tool_choice_begin_call(model->tokenizer, &prompt, error);
     read = read && ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
     conversation_deinit(&conversation);
@@ -298,10 +313,11 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
     struct token_list list = {0};
     struct api_error error;
     struct error reason;
-    bool has_tools;
+    bool has_tools, must_call;
     char *text = NULL;
     size_t length = 0;
-    if (!read_messages(&conversation, body, &error) || !read_tools(&conversation, body, &has_tools, &error) ||
+    if (!read_messages(&conversation, body, &error) ||
+        !read_tools(&conversation, body, &has_tools, &must_call, &error) ||
         !conversation_encode(&conversation, model->chat, model->tokenizer, &list, &error)) {
         exchange_reply_error(exchange, &error);
     } else if (tokenizer_decode(model->tokenizer, list.ids, list.count, true, &text, &length, &reason) !=

@@ -128,6 +128,58 @@ class Structured(Case):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("pattern", done.stderr)
 
+    # ---- tool calls ----
+
+    def chat(self, tools, choice, **fields):
+        return self.server.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "What is the weather?"}], "temperature": 1, "seed": 7,
+            "max_tokens": 300, "tools": tools, "tool_choice": choice, **fields})
+
+    def test_required_calls(self):
+        schemas = {"weather": PERSON, "shape": {"type": "object", "properties": {"shape": {"$ref": "#/$defs/s"}},
+                                                "required": ["shape"], "additionalProperties": False,
+                                                "$defs": {"s": {"enum": ["circle", "square"]}}},
+                   "now": None}
+        tools = [{"type": "function", "function": {"name": name, **({"parameters": s} if s else {})}}
+                 for name, s in schemas.items()]
+        named = {"type": "function", "function": {"name": "shape"}}
+        ended, seen = 0, set()
+        for choice, count in (("required", 16), (named, 4)):
+            reply = self.chat(tools, choice, n=count)
+            self.assertEqual(reply.status, 200, reply.body)
+            for answer in reply.json["choices"]:
+                if answer["finish_reason"] == "length":
+                    continue
+                ended += 1
+                self.assertEqual((answer["finish_reason"], answer["message"]["content"]), ("tool_calls", None))
+                call, = answer["message"]["tool_calls"]
+                name = call["function"]["name"]
+                seen.add(name)
+                if choice is named:
+                    self.assertEqual(name, "shape")
+                if jsonschema is not None:
+                    jsonschema.validate(json.loads(call["function"]["arguments"]),
+                                        schemas[name] or {"type": "object", "maxProperties": 0})
+        self.assertGreaterEqual(ended, 8)
+        self.assertIn("shape", seen)
+        frames = self.chat(tools, named, stream=True).frames
+        parts = [c for f in frames[:-1] for c in f["choices"][0]["delta"].get("tool_calls", [])]
+        self.assertEqual([(p["index"], p["function"]["name"]) for p in parts], [(0, "shape")])
+        self.assertIn(json.loads(parts[0]["function"]["arguments"])["shape"], ("circle", "square"))
+
+    def test_required_calls_refused(self):
+        def tool(parameters):
+            return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+        for parameters, choice, param, words in (
+                ({"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}, "required", "tools",
+                 "properties/a"),
+                ({"type": "object"}, {"type": "function", "function": {"name": "g"}}, "tool_choice", "'g'"),
+                ({"type": "object"}, {"type": "function"}, "tool_choice", "no name"),
+                ({"type": "object"}, "any", "tool_choice", "required")):
+            reply = self.chat(tool(parameters), choice)
+            self.assertEqual((reply.status, reply.json["error"]["param"]), (400, param), reply.body)
+            self.assertIn(words, reply.json["error"]["message"])
+
     def test_of_responses(self):
         body = {"input": "A person:", "max_output_tokens": 60, "temperature": 0,
                 "text": {"format": {"type": "json_schema", "name": "p", "schema": {"enum": ["yes", "no"]}}}}
