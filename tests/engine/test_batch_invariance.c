@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/random.h"
@@ -24,8 +25,9 @@ struct engine_rig {
     int32_t tokens[PROMPT_LONG + STEPS];
 };
 
-static void engine_rig_open(struct engine_rig *rig, const struct tiny_model *tiny, cpu_mask mask,
-                            size_t threads, size_t batch, size_t segment) {
+/* path: of tiny's file. */
+static void engine_rig_open(struct engine_rig *rig, const struct tiny_model *tiny, const char *path,
+                            cpu_mask mask, size_t threads, size_t batch, size_t segment) {
     const struct device_options device = {.thread_count = threads, .mask = mask};
     const struct plan plan = {.context_size = PROMPT_LONG + STEPS + 6,
                               .sequence_capacity = SEQUENCES,
@@ -33,7 +35,8 @@ static void engine_rig_open(struct engine_rig *rig, const struct tiny_model *tin
                               .segment_size = segment};
     struct random random;
     memset(rig, 0, sizeof *rig);
-    tiny_model_load(tiny, "invariance", &device, &rig->device, &rig->model);
+    assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
+    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
     assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
     rig->width = rig->model->config.vocabulary_size;
     random_init(&random, 99);
@@ -88,9 +91,11 @@ enum { WAYS = sizeof ways / sizeof *ways };
 
 static void compare_ways(const struct tiny_model *tiny, cpu_mask mask, size_t prompt) {
     float *want = NULL, *got = NULL;
+    char path[64];
+    tiny_model_write(tiny, tiny_model_path("invariance", path, sizeof path));
     for (size_t w = 0; w < WAYS; w++) {
         struct engine_rig rig;
-        engine_rig_open(&rig, tiny, mask, ways[w].threads, ways[w].batch, ways[w].segment);
+        engine_rig_open(&rig, tiny, path, mask, ways[w].threads, ways[w].batch, ways[w].segment);
         const size_t bytes = (1 + STEPS) * rig.width * sizeof(float);
         got = calloc(1, bytes);
         answer(&rig, prompt, ways[w].piece, ways[w].sequences, got);
@@ -108,6 +113,7 @@ static void compare_ways(const struct tiny_model *tiny, cpu_mask mask, size_t pr
         }
         engine_rig_close(&rig);
     }
+    unlink(path);
     free(want);
 }
 
