@@ -11,6 +11,7 @@
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/tool_choice.h"
 
 /* ---- the request ---- */
 
@@ -121,18 +122,24 @@ static bool read_message(struct conversation *conversation, const json_t *messag
     return true;
 }
 
-/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools (computers, searches) are left out. */
+/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools (computers, searches) are left out.
+ * *call: the schema of the call that the answer must be; NULL: any answer. */
 static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       struct api_error *error) {
+                       struct json_schema **call, struct api_error *error) {
     const json_t *tools, *choice;
     *has_tools = false;
+    *call = NULL;
     if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error) ||
         !field_object(body, "tool_choice", &choice, error))
         return false;
     const json_t *type = json_object_get(choice, "type");
     const char *kind = json_is_string(type) ? json_string_value(type) : "auto";
     if (strcmp(kind, "none") == 0 || json_array_size(tools) == 0) return true;
-    if (strcmp(kind, "auto") != 0) return wrong(error, "tool_choice", "expected type auto or none");
+    const char *name = json_string_value(json_object_get(choice, "name"));
+    const bool is_named = strcmp(kind, "tool") == 0 && name != NULL,
+               must_call = is_named || strcmp(kind, "any") == 0;
+    if (!must_call && strcmp(kind, "auto") != 0)
+        return wrong(error, "tool_choice", "expected type auto, any, none, or tool with a name");
     json_t *known = json_array();
     for (size_t i = 0; i < json_array_size(tools); i++) {
         json_t *tool = json_array_get(tools, i), *made = json_object(), *function = json_object();
@@ -149,13 +156,15 @@ static bool read_tools(struct conversation *conversation, const json_t *body, bo
         json_array_append_new(known, made);
     }
     *has_tools = json_array_size(known) > 0;
-    const bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    if (added && must_call) added = tool_choice_schema(known, is_named ? name : NULL, call, error);
     json_decref(known);
     return added;
 }
 
 static bool read_conversation(struct server *server, uint32_t key, const json_t *body,
-                              struct token_list *prompt, bool *has_tools, struct api_error *error) {
+                              struct token_list *prompt, bool *has_tools, struct json_schema **call,
+                              struct api_error *error) {
     struct conversation conversation = {0};
     const json_t *messages, *system = field_get(body, "system");
     bool read = field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error);
@@ -167,9 +176,11 @@ static bool read_conversation(struct server *server, uint32_t key, const json_t 
         conversation_deinit(&conversation); /* nothing but the line that was left out */
     for (size_t i = 0; read && i < json_array_size(messages); i++)
         read = read_message(&conversation, json_array_get(messages, i), i, error);
-    read = read && read_tools(&conversation, body, has_tools, error) &&
+    *call = NULL;
+    read = read && read_tools(&conversation, body, has_tools, call, error) &&
            document_text_prepend(server, key, body, &conversation, error) &&
            conversation_encode(&conversation, server->model.chat, server->model.tokenizer, prompt, error);
+    if (read && *call != NULL) read = tool_choice_begin_call(server->model.tokenizer, prompt, error);
     conversation_deinit(&conversation);
     return read;
 }
@@ -184,10 +195,10 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
     if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");
     ask->parses_reasoning = true;
-    read = read &&
-           read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &prompt, &ask->parses_tools,
-                             error) &&
-           ask_set_prompts(ask, &prompt, 1, error);
+    read = read && read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &prompt,
+                                     &ask->parses_tools, &ask->schema, error);
+    ask->must_call = ask->schema != NULL;
+    read = read && ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
     return read;
 }
@@ -382,13 +393,15 @@ void count_tokens_route(struct server *server, struct exchange *exchange) {
     struct token_list prompt = {0};
     struct api_error error;
     bool has_tools;
-    if (read_conversation(server, exchange_key(exchange), body, &prompt, &has_tools, &error)) {
+    struct json_schema *call;
+    if (read_conversation(server, exchange_key(exchange), body, &prompt, &has_tools, &call, &error)) {
         json_t *reply = json_object();
         json_put_uint(reply, "input_tokens", prompt.count);
         exchange_reply_json(exchange, 200, reply);
     } else {
         exchange_reply_error(exchange, &error);
     }
+    json_schema_destroy(call);
     token_list_deinit(&prompt);
     json_decref(body);
 }

@@ -10,6 +10,7 @@
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/tool_choice.h"
 
 /* ---- the request ---- */
 
@@ -80,19 +81,25 @@ static bool read_input(struct conversation *conversation, const json_t *body, st
     return true;
 }
 
-/* {type: function, name, description, parameters} as chat completions have it; other tools are left out. */
+/* {type: function, name, description, parameters} as chat completions have it; other tools are left out.
+ * *call: the schema of the call that the answer must be; NULL: any answer. */
 static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       struct api_error *error) {
+                       struct json_schema **call, struct api_error *error) {
     const json_t *tools, *choice = field_get(body, "tool_choice");
     *has_tools = false;
+    *call = NULL;
     if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
+    const char *name = json_string_value(json_object_get(choice, "name"));
     const char *word = json_is_string(choice) ? json_string_value(choice)
-                       : choice != NULL       ? "a function"
+                       : name != NULL         ? "required"
+                       : choice != NULL       ? "no name"
                                               : "auto";
     if (json_array_size(tools) == 0 || strcmp(word, "none") == 0) return true;
-    if (strcmp(word, "auto") != 0)
-        return api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto or none",
-                             word);
+    const bool must_call = strcmp(word, "required") == 0;
+    if (!must_call && strcmp(word, "auto") != 0)
+        return api_error_set(
+            error, 400, "tool_choice",
+            "'tool_choice': found %.40s, expected auto, none, required or {type: function, name}", word);
     json_t *known = json_array();
     for (size_t i = 0; i < json_array_size(tools); i++) {
         json_t *tool = json_array_get(tools, i);
@@ -108,7 +115,8 @@ static bool read_tools(struct conversation *conversation, const json_t *body, bo
         json_array_append_new(known, made);
     }
     *has_tools = json_array_size(known) > 0;
-    const bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    bool added = !*has_tools || conversation_add_tools(conversation, known, error);
+    if (added && must_call) added = tool_choice_schema(known, name, call, error);
     json_decref(known);
     return added;
 }
@@ -140,10 +148,12 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
     ask->parses_reasoning = true;
     read = read && read_input(&conversation, ask->body, error) &&
-           read_tools(&conversation, ask->body, &ask->parses_tools, error) &&
+           read_tools(&conversation, ask->body, &ask->parses_tools, &ask->schema, error) &&
            document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
-           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
-           ask_set_prompts(ask, &prompt, 1, error);
+           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
+    ask->must_call = ask->schema != NULL;
+    if (read && ask->must_call) read = tool_choice_begin_call(model->tokenizer, &prompt, error);
+    read = read && ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
     conversation_deinit(&conversation);
     return read;

@@ -94,7 +94,7 @@ class Families(Case):
                              ({"messages": []}, "messages"), ({"messages": [{"role": "king", "content": "x"}]}, "role"),
                              ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
                              ({"messages": [{"role": "user", "content": 5}]}, "messages.0"), ({"system": 5}, "system"),
-                             ({"tools": [{"name": 5, "input_schema": {}}]}, "tools"), ({"tool_choice": {"type": "any"},
+                             ({"tools": [{"name": 5, "input_schema": {}}]}, "tools"), ({"tool_choice": {"type": "tool"},
                               "tools": [{"name": "x", "input_schema": {}}]}, "tool_choice"), ({"temperature": -1}, "temperature"),
                              ({"messages": [{"role": "user", "content": "word " * 3000}]}, "maximum context length")):
             reply = self.server.post(MESSAGES, {**good, **change})
@@ -142,7 +142,7 @@ class Families(Case):
                              ({"input": []}, "input"), ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
                              ({"input": [{"role": "king", "content": "x"}]}, "role"), ({"background": True}, "background"),
                              ({"text": {"format": {"type": "pdf"}}}, "format"), ({"instructions": 5}, "instructions"),
-                             ({"max_output_tokens": -2}, "max_output_tokens"), ({"tool_choice": "required",
+                             ({"max_output_tokens": -2}, "max_output_tokens"), ({"tool_choice": "must",
                               "tools": [{"type": "function", "name": "x"}]}, "tool_choice")):
             reply = self.server.post(RESPONSES, {"input": "x", "max_output_tokens": 1, **change})
             self.assertEqual(reply.status, 400, change)
@@ -219,6 +219,23 @@ class Families(Case):
         self.assertEqual(events[-1][0], "response.completed")
         talk += [call, {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}]
         self.assertEqual(self.response(talk, **fields).status, 200)
+
+    def test_a_tool_must_be_called(self):
+        schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"],
+                  "additionalProperties": False}
+        tools = [{"name": "time", "input_schema": {"type": "object", "additionalProperties": False}},
+                 {"name": "units", "input_schema": schema}]
+        for choice in ({"type": "any"}, {"type": "tool", "name": "units"}):
+            body = self.message("Hello.", max_tokens=80, tools=tools, tool_choice=choice).json
+            self.assertEqual((body["stop_reason"], [b["type"] for b in body["content"]]), ("tool_use", ["tool_use"]))
+        self.assertEqual(body["content"][0]["name"], "units")
+        self.assertIn(body["content"][0]["input"]["unit"], ("C", "F"))
+        tools = [{"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in tools]
+        for choice in ("required", {"type": "function", "name": "units"}):
+            body = self.response("Hello.", max_output_tokens=80, tools=tools, tool_choice=choice).json
+            self.assertEqual([o["type"] for o in body["output"]], ["function_call"])
+        self.assertEqual(body["output"][0]["name"], "units")
+        self.assertIn(json.loads(body["output"][0]["arguments"])["unit"], ("C", "F"))
 
 
 if __name__ == "__main__":
