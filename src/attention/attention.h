@@ -29,9 +29,8 @@ struct attention_options {
     uint64_t context_size;                       /* tokens of one */
     uint64_t kept_max;     /* that a row chooses; 0: none does (select_options_kept_max) */
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
-    size_t rebuild_chunks; /* of a head, that are computed again at once (attention/rebuild.h); 0: none are */
-    size_t hidden_size,
-        kv_chunk_bytes;     /* with rebuild_chunks: of a row of a layer's inputs; of a head's chunk */
+    size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
+    size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
     struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };

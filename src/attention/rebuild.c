@@ -5,6 +5,7 @@
 #include "attention/split.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
 enum {
@@ -31,6 +32,8 @@ struct rebuild_run {
     size_t layer_index;
     struct inputs *inputs; /* its sequence's */
     uint64_t chunk_first, chunk_count, chunk_end;
+    size_t
+        range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
 };
 
 struct rebuild {
@@ -43,13 +46,16 @@ struct rebuild {
     void **table;                   /* owned; [kv_head_count][view_chunks]: of a view */
     uint32_t *others;               /* owned; [view_chunks] */
     size_t other_count;
-    float *rows;                 /* owned MEMORY_HOST; a tile's inputs */
-    float *tile;                 /* owned MEMORY_DEVICE; the same */
-    struct rebuild_run run;      /* of the planned layer */
-    uint64_t run_ns, wait_ns;    /* of its rebuilding, and of that for inputs */
-    uint64_t last_end_ns;        /* of the layer before */
-    struct rate link, computing; /* bytes, rows */
-    struct rate besides;         /* layers: what they compute besides */
+    float *rows;     /* owned MEMORY_HOST; a tile's inputs */
+    float *tile;     /* owned MEMORY_DEVICE; the same */
+    float *partials; /* owned MEMORY_HOST; [kv_head_count][ATTENTION_RANGES][partial_floats] */
+    size_t partial_floats;
+    struct attend_ranges ranges;         /* of the run, as they are handed out */
+    struct rebuild_run run;              /* of the planned layer */
+    uint64_t run_ns, wait_ns, attend_ns; /* of its rebuilding, and of that for inputs and for attention */
+    uint64_t last_end_ns;                /* of the layer before */
+    struct rate link, computing;         /* bytes, rows */
+    struct rate besides;                 /* layers: what they compute besides */
     struct rebuild_statistics statistics;
 };
 
@@ -63,10 +69,19 @@ static size_t tile_bytes(const struct attention_options *options) {
     return REBUILD_ROWS_MAX * options->hidden_size * sizeof(float);
 }
 
+static size_t partial_floats(const struct attention_options *options) {
+    return options->head_count / options->kv_head_count * (2 + options->v_dimension);
+}
+
+static size_t partials_bytes(const struct attention_options *options) {
+    return options->kv_head_count * ATTENTION_RANGES * partial_floats(options) * sizeof(float);
+}
+
 uint64_t rebuild_bytes(const struct attention_options *options) {
     const uint64_t chunks = kv_chunks_of(options->context_size);
     if (options->rebuild_chunks == 0) return 0;
     return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) +
+           partials_bytes(options) +
            options->kv_head_count * (options->rebuild_chunks + chunks) * sizeof(void *) +
            chunks * sizeof(uint32_t);
 }
@@ -82,6 +97,8 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     rebuild->rows = memory;
     TRY(operations->allocate(rebuild->device, MEMORY_DEVICE, tile_bytes(options), &memory, error));
     rebuild->tile = memory;
+    TRY(operations->allocate(rebuild->device, MEMORY_HOST, partials_bytes(options), &memory, error));
+    rebuild->partials = memory;
     rebuild->own = calloc(heads * rebuild->chunk_capacity, sizeof *rebuild->own);
     rebuild->table = calloc(heads * rebuild->view_chunks, sizeof *rebuild->table);
     rebuild->others = calloc(rebuild->view_chunks, sizeof *rebuild->others);
@@ -103,8 +120,10 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
                                 .chunk_capacity = options->rebuild_chunks,
                                 .view_chunks = (size_t)kv_chunks_of(options->context_size),
                                 .chunk_bytes = options->kv_chunk_bytes,
+                                .partial_floats = partial_floats(options),
                                 .layout = kv_cache_layout(options->cache)};
     ASSERT(rebuild->chunk_bytes == rebuild->layout->chunk_bytes);
+    ASSERT(options->v_dimension == rebuild->layout->v_dimension);
     return init(rebuild, options, error);
 }
 
@@ -115,6 +134,10 @@ void rebuild_destroy(struct rebuild *rebuild) {
     const size_t tile = REBUILD_ROWS_MAX * rebuild->hidden_size * sizeof(float);
     if (rebuild->chunks != NULL)
         operations->release(rebuild->device, MEMORY_DEVICE, rebuild->chunks, chunks * rebuild->chunk_bytes);
+    if (rebuild->partials != NULL)
+        operations->release(rebuild->device, MEMORY_HOST, rebuild->partials,
+                            rebuild->kv_head_count * ATTENTION_RANGES * rebuild->partial_floats *
+                                sizeof(float));
     if (rebuild->rows != NULL) operations->release(rebuild->device, MEMORY_HOST, rebuild->rows, tile);
     if (rebuild->tile != NULL) operations->release(rebuild->device, MEMORY_DEVICE, rebuild->tile, tile);
     free(rebuild->own);
@@ -149,28 +172,45 @@ static uint64_t find_run(const struct rebuild *rebuild, const struct kv_view *vi
     return run;
 }
 
-/* As long as the best split, or a trial where nothing is known.  The workspace, the run and the inputs limit it. */
-static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_run *plan, uint64_t run,
-                                uint64_t missing) {
-    const struct inputs_shape *shape = inputs_get_shape(plan->inputs);
-    const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs, plan->layer_index);
+/* How many chunks of the run can be computed again: what the workspace holds, or whole ranges, of which each attends by
+ * itself, if these are more.  Then the run begins where a range does. */
+static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *plan, uint64_t run,
+                           const struct attend_item *item) {
+    const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs, plan->layer_index),
+                   range = attention_range_rows(item->position_first + 1) / KV_CHUNK_TOKENS;
     uint64_t most = kept > first ? kept - first : 0;
     most = most < run ? most : run;
-    most = most < rebuild->chunk_capacity ? most : rebuild->chunk_capacity;
+    const uint64_t held = most < rebuild->chunk_capacity ? most : rebuild->chunk_capacity;
+    const uint64_t begin = (first + range - 1) / range * range, end = (first + most) / range * range;
+    const uint64_t forced = rebuild->forced_chunks;
+    if (item->row_count != 1 || range > rebuild->chunk_capacity || end < begin + held + 1 ||
+        end - begin > inputs_read_max(plan->inputs) || (forced > 0 && forced <= held))
+        return held;
+    plan->chunk_first = begin;
+    plan->range_chunks = (size_t)range;
+    return end - begin;
+}
+
+/* As long as the best split, or a trial where nothing is known. */
+static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_run *plan, uint64_t most,
+                                uint64_t missing) {
+    const struct inputs_shape *shape = inputs_get_shape(plan->inputs);
+    const uint64_t tile = plan->range_chunks > 0 ? plan->range_chunks : 1;
     struct split_question question = {
         .token_count = missing * KV_CHUNK_TOKENS,
         .tokens_max = most * KV_CHUNK_TOKENS,
-        .tile_tokens = KV_CHUNK_TOKENS,
+        .tile_tokens = tile * KV_CHUNK_TOKENS,
         .input_bytes = plan->layer_index > 0 ? (double)inputs_row_bytes(shape) : 0,
         .kv_bytes = (double)(rebuild->kv_head_count * rebuild->chunk_bytes) / KV_CHUNK_TOKENS,
         .bytes_per_second = 1,
         .schedule = SPLIT_COLUMN};
     rebuild->statistics.input_bytes = (double)inputs_row_bytes(shape);
     rebuild->statistics.kv_bytes = question.kv_bytes;
-    if (rebuild->forced_chunks > 0) return most < rebuild->forced_chunks ? most : rebuild->forced_chunks;
+    if (rebuild->forced_chunks > 0)
+        return most < rebuild->forced_chunks ? most : rebuild->forced_chunks / tile * tile;
     if (question.input_bytes >= question.kv_bytes) return 0; /* whatever the rates are */
     if (rebuild->link.seconds <= 0 || rebuild->computing.amount <= 0)
-        return most < TRIAL_CHUNKS ? most : TRIAL_CHUNKS;
+        return min_size((size_t)most, max_size(TRIAL_CHUNKS, (size_t)tile));
     question.bytes_per_second = rebuild->link.amount / rebuild->link.seconds;
     question.seconds_per_token = rebuild->computing.seconds / rebuild->computing.amount;
     const struct split split = split_choose(&question);
@@ -194,7 +234,9 @@ static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *la
     const struct kv_view view = kv_sequence_view(sequence, layer->index);
     uint64_t missing;
     const uint64_t run = find_run(rebuild, &view, full, &plan->chunk_first, &missing);
-    if (run > 0) plan->chunk_count = chunks_of_split(rebuild, plan, run, missing);
+    if (run == 0) return missing;
+    const uint64_t most = chunks_max(rebuild, plan, run, &operation->items[0]);
+    plan->chunk_count = chunks_of_split(rebuild, plan, most, missing);
     return missing;
 }
 
@@ -239,6 +281,11 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
     return STATUS_OK;
 }
 
+/* Where the run's chunk lies in the workspace, from a head's first on. */
+static size_t place_of(const struct rebuild_run *run, uint64_t index) {
+    return (size_t)(run->range_chunks > 0 ? index % run->range_chunks : index);
+}
+
 /* Chunks [first, first + count) of the run. */
 static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                 const struct attention_layer *layer, size_t first, size_t count,
@@ -252,7 +299,7 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
         rows.inputs = rebuild->tile;
     layer->math.rebuild(layer->math.context, &rows);
     const struct attend_item item = {.view = {.layout = rebuild->layout,
-                                              .chunks = rebuild->own + first,
+                                              .chunks = rebuild->own + place_of(&rebuild->run, first),
                                               .chunk_stride = rebuild->chunk_capacity},
                                      .row_count = rows.row_count};
     rebuild->device->operations->append(stream,
@@ -267,12 +314,39 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                                            error); /* the tile's memory is used again */
 }
 
+/* All heads attend to the range that ends before chunk `end` of the run, and its part of the workspace is free. */
+static void attend_range(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
+                         size_t end) {
+    const struct rebuild_run *run = &rebuild->run;
+    const size_t chunks = run->range_chunks, index = end / chunks - 1;
+    const uint64_t chunk_first = run->chunk_first + index * chunks;
+    for (size_t head = 0; head < rebuild->kv_head_count; head++)
+        for (size_t i = 0; i < chunks; i++)
+            rebuild->table[head * rebuild->view_chunks + chunk_first + i] =
+                rebuild->own[head * rebuild->chunk_capacity + i];
+    const struct attend_ranges range = {.makes = true,
+                                        .first = chunk_first / chunks,
+                                        .end = chunk_first / chunks + 1,
+                                        .partials = rebuild->partials + index * rebuild->partial_floats,
+                                        .head_stride = ATTENTION_RANGES * rebuild->partial_floats,
+                                        .partial_floats = rebuild->partial_floats};
+    struct attend_item item = layer->operation.items[0];
+    struct attend_operation operation = layer->operation;
+    item.view = (struct kv_view){
+        .layout = rebuild->layout, .chunks = rebuild->table, .chunk_stride = rebuild->view_chunks};
+    operation.items = &item;
+    operation.ranges = &range;
+    const uint64_t began = clock_ns();
+    rebuild->device->operations->attend(stream, &operation);
+    rebuild->attend_ns += clock_ns() - began;
+}
+
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                         struct error *error) {
     const size_t chunks = (size_t)rebuild->run.chunk_count;
     const uint64_t run_began = clock_ns();
     ASSERT(layer->index == rebuild->run.layer_index);
-    rebuild->wait_ns = 0;
+    rebuild->wait_ns = rebuild->attend_ns = 0;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(chunks - first, TILE_CHUNKS);
         const uint64_t waited = clock_ns();
@@ -281,6 +355,8 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
         rebuild->wait_ns += began - waited;
         TRY(compute_tile(rebuild, stream, layer, first, count, error));
         rate_add(&rebuild->computing, (double)(count * KV_CHUNK_TOKENS), 1e-9 * (double)(clock_ns() - began));
+        if (rebuild->run.range_chunks > 0 && (first + count) % rebuild->run.range_chunks == 0)
+            attend_range(rebuild, stream, layer, first + count);
     }
     inputs_read_end(rebuild->run.inputs);
     rebuild->run_ns = clock_ns() - run_began;
@@ -300,10 +376,23 @@ struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view,
         void *const *own = rebuild->own + (head_first + i) * rebuild->chunk_capacity;
         void *const *others = view->chunks + i * view->chunk_stride;
         for (uint64_t chunk = 0; chunk < rebuild->run.chunk_end; chunk++)
-            row[chunk] = chunk >= first && chunk < end ? own[chunk - first] : others[chunk];
+            row[chunk] =
+                chunk >= first && chunk < end ? own[place_of(&rebuild->run, chunk - first)] : others[chunk];
     }
     return (struct kv_view){
         .layout = view->layout, .chunks = rebuild->table, .chunk_stride = rebuild->view_chunks};
+}
+
+const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {
+    const struct rebuild_run *run = &rebuild->run;
+    const size_t head_stride = ATTENTION_RANGES * rebuild->partial_floats;
+    if (run->range_chunks == 0) return NULL;
+    rebuild->ranges = (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
+                                             .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
+                                             .partials = rebuild->partials + head_first * head_stride,
+                                             .head_stride = head_stride,
+                                             .partial_floats = rebuild->partial_floats};
+    return &rebuild->ranges;
 }
 
 /* A layer that waited for most of its time took as long as the link needed; from any other it follows that the link is
@@ -314,7 +403,7 @@ void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     const struct rebuild_run *run = &rebuild->run;
     double bytes = (double)layer->kv_bytes, rebuilding = 0;
     if (layer->is_rebuilt) {
-        rebuilding = 1e-9 * (double)rebuild->run_ns;
+        rebuilding = 1e-9 * (double)(rebuild->run_ns - rebuild->attend_ns);
         if (run->layer_index > 0)
             bytes += (double)(run->chunk_count * KV_CHUNK_TOKENS) *
                      (double)inputs_row_bytes(inputs_get_shape(run->inputs));

@@ -6,8 +6,10 @@
  *   plan     which chunks; none: the layer goes its usual way (tiered.c)
  *   begin    the reading of their inputs (cache/inputs.h), before K and V of all others are asked for
  *   run      tile by tile as they arrive: K and V of all heads into a workspace, by the model's own operations
- *            (layer_math), while the others are on their way
+ *            (layer_math), while the others are on their way; a run that the workspace does not hold begins and ends
+ *            where ranges of attention do, and each range is attended to as soon as it is computed
  *   view     what a head attends to: the workspace's chunks in place of those that were not read
+ *   ranges   what has been attended to already
  *
  * While a layer is rebuilt nothing is prefetched for it, which costs what else a layer computes.  So it is rebuilt only
  * where that takes a tenth less than reading all of it beside that computation.
@@ -45,6 +47,8 @@ void rebuild_refuse(struct rebuild *rebuild);
 /* The view of heads [head_first, head_first + head_count), whose other chunks are in memory; heads count from 0. */
 struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
                             size_t head_count);
+/* The ranges that the run has attended to, for the heads from head_first on; NULL: none.  Valid until the next call. */
+const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first);
 /* A layer has attended, by whatever way: what it did between two clock_ns. */
 struct rebuild_layer {
     uint64_t begin_ns, end_ns;

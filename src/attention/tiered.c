@@ -144,8 +144,10 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     const size_t head_first = job->request.kv_head, head_count = job_end - tiered->now.done;
     struct heads_operation heads;
     take_heads(&heads, &layer->operation, &layer->operation.items[job->index], head_first, head_count);
-    if (scan->rebuild != NULL)
+    if (scan->rebuild != NULL) {
         heads.item.view = rebuild_view(scan->rebuild, &heads.item.view, head_first, head_count);
+        heads.operation.ranges = rebuild_ranges(scan->rebuild, head_first);
+    }
     if (scan->select == NULL) {
         tiered->device->operations->attend(stream, &heads.operation);
         return STATUS_OK;

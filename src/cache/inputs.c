@@ -24,10 +24,12 @@ struct inputs {
     uint8_t *growing;          /* owned; [kept layer][slice][64 rows]: the chunk that is not full */
     /* Reading. */
     struct io_queue *queue;  /* owned; NULL: it is never read */
-    uint8_t *pages;          /* owned; [read_chunks * slices] pages */
-    struct page_read *reads; /* owned; as many, in the order of the disk */
+    uint8_t *pages;          /* owned; [read_capacity * slices] pages: a ring of groups of chunks */
+    struct page_read *reads; /* owned; [reads_max * slices], in the order of the disk */
     bool *arrived;           /* owned; of each, whether it is in memory */
-    size_t read_capacity, read_count, read_chunks, submitted;
+    size_t read_capacity, reads_max, read_count, read_chunks, submitted;
+    size_t group_chunks, ring_groups,
+        groups_taken; /* of what is being read; taken: whose memory is free again */
 };
 
 static size_t kept_layers(const struct inputs_shape *shape) { return shape->layer_count - 1; }
@@ -119,12 +121,20 @@ void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, f
 
 /* ---- life ---- */
 
+/* Chunks that one reading may have: more than there is memory for where its groups are taken in order. */
+static size_t reads_max_of(uint64_t token_capacity, size_t read_chunks) {
+    const uint64_t chunks = (token_capacity + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
+    return read_chunks < 2 ? read_chunks : max_size((size_t)chunks, read_chunks);
+}
+
 uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks) {
     const struct store_layout layout = layout_of(shape);
     const uint64_t growing = (uint64_t)kept_layers(shape) * layout.kv_head_count * layout.chunk_bytes;
     const uint64_t reads = (uint64_t)read_chunks * layout.kv_head_count;
     return sizeof(struct inputs) + growing + kept_layers(shape) * sizeof(uint64_t) +
-           reads * (store_page_bytes(&layout) + sizeof(struct page_read) + sizeof(bool)) +
+           reads * store_page_bytes(&layout) +
+           reads_max_of(token_capacity, read_chunks) * layout.kv_head_count *
+               (sizeof(struct page_read) + sizeof(bool)) +
            document_memory_bytes(&layout, token_capacity);
 }
 
@@ -141,11 +151,12 @@ static enum status make(struct inputs **result, const struct inputs_options *opt
     inputs->rows = calloc(layers, sizeof *inputs->rows);
     inputs->growing = calloc(layers * inputs->slices, inputs->layout.chunk_bytes);
     inputs->read_capacity = options->read_chunks;
+    inputs->reads_max = reads_max_of(options->token_capacity, options->read_chunks);
     bool made = inputs->rows != NULL && inputs->growing != NULL;
     if (made && reads > 0) {
         inputs->pages = aligned_alloc(IO_ALIGNMENT, reads * store_page_bytes(&inputs->layout));
-        inputs->reads = calloc(reads, sizeof *inputs->reads);
-        inputs->arrived = calloc(reads, sizeof *inputs->arrived);
+        inputs->reads = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->reads);
+        inputs->arrived = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->arrived);
         made = inputs->pages != NULL && inputs->reads != NULL && inputs->arrived != NULL;
     }
     if (!made) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
@@ -368,6 +379,8 @@ uint64_t inputs_chunks(const struct inputs *inputs, size_t layer) {
     return tokens / KV_CHUNK_TOKENS;
 }
 
+size_t inputs_read_max(const struct inputs *inputs) { return inputs->reads_max; }
+
 const int32_t *inputs_tokens(const struct inputs *inputs) { return document_tokens(inputs->document); }
 
 static void take_completions(struct inputs *inputs, const struct io_completion *done, size_t count) {
@@ -382,9 +395,11 @@ static void take_completions(struct inputs *inputs, const struct io_completion *
 static enum status go_on(struct inputs *inputs, size_t wait, struct error *error) {
     struct io_completion done[GROUP];
     enum status status = STATUS_OK;
-    if (inputs->submitted < inputs->read_count)
-        status = document_read_pages(inputs->document, inputs->queue, inputs->reads, inputs->read_count,
-                                     &inputs->submitted, 0);
+    const size_t group = inputs->group_chunks * inputs->slices,
+                 end = min_size(inputs->read_count, (inputs->groups_taken + inputs->ring_groups) * group);
+    if (inputs->submitted < end)
+        status =
+            document_read_pages(inputs->document, inputs->queue, inputs->reads, end, &inputs->submitted, 0);
     ASSERT(status == STATUS_OK || status == STATUS_FULL);
     io_queue_flush(inputs->queue);
     const size_t count = io_queue_wait(inputs->queue, done, GROUP, wait);
@@ -397,17 +412,24 @@ static enum status go_on(struct inputs *inputs, size_t wait, struct error *error
 enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
                               struct error *error) {
     const size_t page = store_page_bytes(&inputs->layout);
-    ASSERT(inputs->read_count == 0 && layer > 0 && chunk_count <= inputs->read_capacity);
+    ASSERT(inputs->read_count == 0 && layer > 0 && chunk_count <= inputs->reads_max);
     ASSERT(chunk_first + chunk_count <= inputs_chunks(inputs, layer));
-    for (size_t group = 0; group < chunk_count; group += GROUP)
+    const bool fits = chunk_count <= inputs->read_capacity;
+    const size_t width = fits ? GROUP : min_size(GROUP, inputs->read_capacity / 2),
+                 ring = fits ? (chunk_count + width - 1) / width : inputs->read_capacity / width;
+    inputs->group_chunks = width;
+    inputs->ring_groups = ring;
+    inputs->groups_taken = 0;
+    for (size_t group = 0; group < chunk_count; group += width)
         for (size_t slice = 0; slice < inputs->slices; slice++)
-            for (size_t i = group; i < chunk_count && i < group + GROUP; i++, inputs->read_count++) {
+            for (size_t i = group; i < chunk_count && i < group + width; i++, inputs->read_count++) {
+                const size_t place = inputs->read_count % (ring * width * inputs->slices);
                 inputs->arrived[inputs->read_count] = false;
                 inputs->reads[inputs->read_count] =
                     (struct page_read){.layer = (uint32_t)(layer - 1),
                                        .kv_head = (uint32_t)slice,
                                        .chunk = chunk_first + i,
-                                       .memory = inputs->pages + inputs->read_count * page};
+                                       .memory = inputs->pages + place * page};
             }
     inputs->read_chunks = chunk_count;
     inputs->submitted = 0;
@@ -415,12 +437,13 @@ enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chun
 }
 
 enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error) {
-    const size_t group = index / GROUP * GROUP, width = min_size(inputs->read_chunks - group, GROUP);
+    const size_t group = index / inputs->group_chunks * inputs->group_chunks,
+                 width = min_size(inputs->read_chunks - group, inputs->group_chunks);
     const size_t columns = inputs->shape.hidden_size / inputs->slices;
     const size_t bytes = bytes_of(inputs->shape.form, columns);
-    ASSERT(index < inputs->read_chunks);
+    ASSERT(index < inputs->read_chunks && index >= inputs->groups_taken * inputs->group_chunks);
     for (size_t slice = 0; slice < inputs->slices; slice++) {
-        const size_t read = group * inputs->slices + slice * width + index % GROUP;
+        const size_t read = group * inputs->slices + slice * width + (index - group);
         while (!inputs->arrived[read]) TRY(go_on(inputs, 1, error));
         TRY(document_check_page(inputs->document, &inputs->reads[read], error));
         const uint8_t *kept = inputs->reads[read].memory;
@@ -428,7 +451,9 @@ enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, s
             inputs_decode(inputs->shape.form, kept + row * bytes, columns,
                           rows + row * inputs->shape.hidden_size + slice * columns);
     }
-    return STATUS_OK;
+    if (inputs->submitted == inputs->read_count || index + 1 < group + width) return STATUS_OK;
+    inputs->groups_taken++; /* in order */
+    return go_on(inputs, 0, error);
 }
 
 void inputs_read_end(struct inputs *inputs) {

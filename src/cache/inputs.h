@@ -42,7 +42,7 @@ struct inputs_options {
     struct inputs_shape shape;
     const char *name; /* borrowed; of the document, for people */
     uint64_t token_capacity;
-    size_t read_chunks; /* that are read at once, at most; 0: it is never read */
+    size_t read_chunks; /* that there is memory to read at once; 0: it is never read */
     enum io_backend backend;
 };
 
@@ -78,7 +78,10 @@ enum status inputs_flush(struct inputs *inputs, struct error *error) STATUS_CHEC
 uint64_t inputs_chunks(const struct inputs *inputs, size_t layer);
 /* The tokens of those chunks. */
 const int32_t *inputs_tokens(const struct inputs *inputs);
-/* Begins to read chunks of a layer (not of the first), at most read_chunks; the reading before has been ended. */
+/* Chunks of one reading, at most: more than read_chunks, where that is at least 2.  Their rows are then taken in order:
+ * memory of those before is read into again. */
+size_t inputs_read_max(const struct inputs *inputs);
+/* Begins to read chunks of a layer (not of the first), at most inputs_read_max; the reading before has been ended. */
 enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
                               struct error *error) STATUS_CHECKED;
 /* The 64 rows of the index-th of them, waited for and verified: [64][hidden_size].  STATUS_DOCUMENT: they are not what

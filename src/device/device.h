@@ -139,6 +139,15 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
     size_t item_count;
 };
 
+/* Of one row (one item, no window): ranges [first, end) of those that it attends in (kernels/attention/attention.h), by
+ * themselves.  A partial is m[group], s[group], o[group][v_dimension], of `partial_floats`. */
+struct attend_ranges {
+    bool makes; /* only these are attended to, and left here; else they are taken from here and merged */
+    uint64_t first, end;
+    float *partials; /* MEMORY_HOST; range r of head h: [h * head_stride + (r - first) * partial_floats] */
+    size_t head_stride, partial_floats;
+};
+
 struct attend_operation { /* dense causal attention over everything stored so far, own rows included */
     const float *q;       /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
@@ -149,6 +158,7 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     uint64_t window; /* 0: full */
     const struct attend_item *items;
     size_t item_count;
+    const struct attend_ranges *ranges; /* NULL: all are attended to here */
 };
 
 /* What is stored next to a chunk of one KV head, for selection to read in place of the chunk's keys. */

@@ -6,6 +6,7 @@
 #include "attention/split.h"
 #include "base/checked.h"
 #include "cache/kv_tier.h"
+#include "kernels/attention/attention.h"
 
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk"};
@@ -195,9 +196,12 @@ static double rebuilt(const struct step *step, double disk, double computed) {
     const double outputs = (double)(config->kv_head_count * (config->k_dimension + config->v_dimension)),
                  hidden = (double)config->hidden_size, layers = (double)config->layer_count,
                  tokens = step->tiers.chunks * KV_CHUNK_TOKENS * (1 - step->tiers.held);
+    const uint64_t workspace = step->rebuild_chunks * KV_CHUNK_TOKENS;
+    const bool attends_ranges =
+        workspace >= attention_range_rows((uint64_t)(step->tiers.chunks * KV_CHUNK_TOKENS));
     const struct split_question question = {
         .token_count = (uint64_t)tokens,
-        .tokens_max = min_size((uint64_t)tokens, step->rebuild_chunks * KV_CHUNK_TOKENS),
+        .tokens_max = attends_ranges ? (uint64_t)tokens : min_size((uint64_t)tokens, workspace),
         .tile_tokens = KV_CHUNK_TOKENS,
         .input_bytes =
             hidden * 36 / 32, /* 8 bits, and a scale for 32 columns: as quantized weights multiply them */

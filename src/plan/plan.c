@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/size.h"
 #include "cache/inputs.h"
+#include "kernels/attention/attention.h"
 #include "model/model_size.h"
 #include "platform/memory.h"
 
@@ -54,7 +55,8 @@ static bool key_index_may_leave(const struct plan *plan) {
 /* Nodes above a chunk are built of those of its chunks. */
 static size_t key_index_group(const struct select_options *select) {
     const bool is_searched = select->take == 0 || select->take == select->leaf;
-    return select->method == &select_tree && select->leaf < KV_CHUNK_TOKENS && is_searched ? TREE_RUN_CHUNKS : 1;
+    return select->method == &select_tree && select->leaf < KV_CHUNK_TOKENS && is_searched ? TREE_RUN_CHUNKS
+                                                                                           : 1;
 }
 
 static enum status check_select(const struct plan *plan, struct error *error) {
@@ -145,14 +147,17 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
     return plan->context_size != 0 ? plan->context_size : config->context_length;
 }
 
-/* A quarter of the RAM for workspace and inputs together, whole chunks of all heads; at least one. */
+/* Workspace and inputs together: two ranges of attention (each attends as soon as it is computed), at most a quarter of
+ * the RAM; whole chunks of all heads, at least one. */
 static size_t rebuild_chunks_of(const struct plan *plan, const struct model_config *config,
                                 size_t kv_chunk_bytes) {
     const uint64_t context = kv_chunks_of(plan_context_size(plan, config)),
                    chunk = config->kv_head_count * kv_chunk_bytes +
                            KV_CHUNK_TOKENS * config->hidden_size * sizeof(float);
+    const uint64_t ranges = 2 * attention_range_rows(plan_context_size(plan, config)) / KV_CHUNK_TOKENS;
     uint64_t chunks = plan->host_bytes / 4 / chunk;
     if (chunks > context) chunks = context;
+    if (chunks > ranges) chunks = ranges;
     return chunks > 0 ? (size_t)chunks : 1;
 }
 
@@ -174,6 +179,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                              (config->layer_count * config->kv_head_count));
         attention->rebuild_chunks = rebuild_chunks_of(plan, config, attention->kv_chunk_bytes);
         attention->hidden_size = config->hidden_size;
+        attention->v_dimension = config->v_dimension;
     }
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,

@@ -17,6 +17,7 @@
 #include "model/tiny_model.h"
 
 enum { PROMPT = 420, MORE = 40, STEPS = 3, CONTEXT = 480, BLOCK = 96, WIDTH_MAX = 512 };
+enum { LONG = 1600, LONG_CONTEXT = 1664, LONG_HOST_BYTES = 8 << 20 }; /* three whole ranges of attention */
 
 struct rig {
     struct device *device;
@@ -24,7 +25,7 @@ struct rig {
     struct scratch scratch;
     struct error error;
     size_t width;
-    int32_t tokens[PROMPT + MORE + STEPS];
+    int32_t tokens[LONG + STEPS];
 };
 
 static void rig_open(struct rig *rig, const struct tiny_model *tiny, cpu_mask mask) {
@@ -35,7 +36,7 @@ static void rig_open(struct rig *rig, const struct tiny_model *tiny, cpu_mask ma
     rig->width = tiny->vocabulary_size;
     assert_true(rig->width <= WIDTH_MAX);
     random_init(&random, 8);
-    tiny_model_tokens(tiny, &random, rig->tokens, PROMPT + MORE + STEPS);
+    tiny_model_tokens(tiny, &random, rig->tokens, LONG + STEPS);
     scratch_create(&rig->scratch, SCRATCH_MEMORY);
 }
 
@@ -72,6 +73,7 @@ static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced,
     struct sequence *sequence;
     const float *logits;
     memset(answer, 0, sizeof *answer);
+    if (count == LONG) plan.context_size = LONG_CONTEXT;
     if (forced == 0) {
         plan.disk_directory = NULL;
         plan.rebuilds = false;
@@ -79,6 +81,12 @@ static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced,
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
     }
     assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    if (forced > 0 && count == LONG) {
+        assert_true(plan.host_bytes <= LONG_HOST_BYTES);
+        engine_destroy(engine);
+        plan.host_bytes = LONG_HOST_BYTES;
+        assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    }
     attention_force_rebuild(engine_attention(engine), forced);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     const struct prefill_request request = {.tokens = rig->tokens, .token_count = count};
@@ -184,6 +192,26 @@ static void every_weight_type(void **state) {
         }
 }
 
+/* More than the workspace holds: each range attends as it is computed, and is merged with those that were read. */
+static void ranges_attend_by_themselves(void **state) {
+    (void)state;
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    struct tiny_model tiny = tiny_of("qwen3", TENSOR_Q8_0);
+    struct rig rig;
+    struct answer want, got;
+    tiny.kv_head_count = 4;
+    rig_open(&rig, &tiny, masks[mask_count - 1]);
+    ask(&rig, KV_F16, LONG, 0, &want);
+    for (size_t round = 0; round < 2; round++) {
+        ask(&rig, KV_F16, LONG, round == 0 ? SIZE_MAX : 17, &got);
+        assert_int_equal(got.rebuilt.refusals, 0);
+        assert_true(got.rebuilt.chunks > 0);
+        assert_same(&rig, &got, &want, "ranges");
+    }
+    rig_close(&rig);
+}
+
 /* Changes a byte in the middle of the pages of the document whose layout is that of inputs: the larger id. */
 static void damage_inputs(const struct rig *rig, unsigned document) {
     char path[256];
@@ -266,6 +294,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
         cmocka_unit_test(every_weight_type),
+        cmocka_unit_test(ranges_attend_by_themselves),
         cmocka_unit_test(damaged_inputs_are_not_used),
         cmocka_unit_test(old_documents_have_none),
         cmocka_unit_test(says_why_not),

@@ -24,7 +24,7 @@ struct decode_row {
     const struct attend_item *item;
     size_t row; /* of q and out */
     uint64_t row_begin, row_end;
-    uint64_t range_rows;
+    uint64_t range_rows, range_first; /* of the row's ranges, counted from position 0 */
     size_t range_count;
     size_t unit_first; /* among decode units; also the index of its first partial */
 };
@@ -72,10 +72,17 @@ static void plan_decode_row(struct attend_run *run, const struct attend_item *it
     row.row_begin = window_begin(run->operation, position);
     row.row_end = position + 1;
     row.range_rows = attention_range_rows(row.row_end - row.row_begin);
-    row.range_count = (size_t)(position / row.range_rows - row.row_begin / row.range_rows) + 1;
+    row.range_first = row.row_begin / row.range_rows;
+    row.range_count = (size_t)(position / row.range_rows - row.range_first) + 1;
+    const struct attend_ranges *ranges = run->operation->ranges;
+    if (ranges != NULL) ASSERT(ranges->end < row.range_count && row.row_begin == 0); /* whole ones */
+    if (ranges != NULL && ranges->makes) {
+        row.range_first = ranges->first;
+        row.range_count = (size_t)(ranges->end - ranges->first);
+    }
     row.unit_first = run->decode_units;
     run->decode_units += row.range_count * run->operation->kv_head_count;
-    run->merges = run->merges || row.range_count > 1;
+    run->merges = run->merges || (row.range_count > 1 && !(ranges != NULL && ranges->makes));
     run->rows[run->row_count++] = row;
 }
 
@@ -118,7 +125,7 @@ static void finish_head(const struct attend_run *run, const struct decode_row *r
 struct decode_part {
     const struct decode_row *row;
     size_t kv_head;
-    uint64_t begin, end;
+    uint64_t range, begin, end;
 };
 
 static struct decode_part decode_part_of(const struct attend_run *run, size_t unit) {
@@ -132,18 +139,27 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
     }
     const struct decode_row *row = &run->rows[low];
     struct decode_part part = {.row = row, .kv_head = (unit - row->unit_first) / row->range_count};
-    uint64_t first =
-        (row->row_begin / row->range_rows + (unit - row->unit_first) % row->range_count) * row->range_rows;
+    part.range = row->range_first + (unit - row->unit_first) % row->range_count;
+    const uint64_t first = part.range * row->range_rows;
     part.begin = first > row->row_begin ? first : row->row_begin;
     part.end = first + row->range_rows < row->row_end ? first + row->range_rows : row->row_end;
     return part;
 }
 
-/* The first memory that the unit reads; NULL: not a decode unit. */
+/* Where a part's partial is left for later, or has been; NULL: nowhere. */
+static float *kept_partial(const struct attend_run *run, const struct decode_part *part) {
+    const struct attend_ranges *ranges = run->operation->ranges;
+    if (ranges == NULL || part->range < ranges->first || part->range >= ranges->end) return NULL;
+    return ranges->partials + part->kv_head * ranges->head_stride +
+           (part->range - ranges->first) * ranges->partial_floats;
+}
+
+/* The first memory that the unit reads; NULL: not a decode unit, or one that reads none. */
 static const void *decode_first_block(const struct attend_run *run, size_t unit) {
     if (unit >= run->decode_units) return NULL;
     struct decode_part part = decode_part_of(run, unit);
     const struct kv_view *view = &part.row->item->view;
+    if (kept_partial(run, &part) != NULL && !run->operation->ranges->makes) return NULL;
     return kv_block(view->layout, head_chunks(view, part.kv_head)[part.begin / KV_CHUNK_TOKENS],
                     part.begin % KV_CHUNK_TOKENS);
 }
@@ -154,7 +170,12 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
     struct decode_part part = decode_part_of(run, unit);
     const struct decode_row *row = part.row;
     const struct kv_layout *layout = row->item->view.layout;
-    float *partial = run->partials + unit * run->partial_stride;
+    float *partial = run->partials + unit * run->partial_stride, *kept = kept_partial(run, &part);
+    const size_t partial_bytes = run->group * (2 + layout->v_dimension) * sizeof *partial;
+    if (kept != NULL && !operation->ranges->makes) {
+        memcpy(partial, kept, partial_bytes);
+        return; /* there are others to merge it with */
+    }
     const struct attention_decode_args args = {
         .layout = layout,
         .chunks = head_chunks(&row->item->view, part.kv_head),
@@ -174,7 +195,10 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         .chunk_count = (size_t)((row->row_end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS),
     };
     run->device->kernels.attention.decode(&args);
-    if (row->range_count == 1) finish_head(run, row, part.kv_head);
+    if (kept != NULL)
+        memcpy(kept, partial, partial_bytes);
+    else if (row->range_count == 1)
+        finish_head(run, row, part.kv_head);
 }
 
 static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
@@ -255,6 +279,8 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
     struct attend_run run = {.device = device, .operation = operation};
     run.group = operation->head_count / operation->kv_head_count;
     ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= 64);
+    ASSERT(operation->ranges == NULL ||
+           (operation->item_count == 1 && operation->items[0].row_count == 1 && operation->window == 0));
 
     size_t rows, blocks, units, bytes = 0;
     run.block_queries = max_size(kernels->prefill_block_rows / run.group, 1);
