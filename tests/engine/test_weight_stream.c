@@ -236,13 +236,13 @@ static void test_every_fault(void **state) {
     const uint64_t seed = test_seed(20261123);
     static const enum fault_kind kinds[] = {FAULT_EIO, FAULT_EMFILE, FAULT_EINTR, FAULT_EAGAIN,
                                             FAULT_SHORT_HALF};
+    struct fault_plan faults; /* the model's file uses it until the rig is closed */
     struct rig rig;
     rig_open(&rig, seed);
     float *expected = run(&rig, 0);
     size_t refused = 0, failed = 0;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++)
         for (uint64_t n = 0;; n++) {
-            struct fault_plan faults;
             struct error error = {.message = ""};
             fault_plan_init(&faults, kinds[kind], n, false, 0);
             enum status status = model_limit_weights(rig.models[1], rig.least, &faults.faults, &error);
