@@ -159,6 +159,7 @@ static void item_init(struct select_case *c, size_t row) {
             (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
         if (c->layout.kind == KEY_INDEX_NONE && picks < end - sinks) picks = 0;
         c->picks[row][head] = like_first ? c->picks[row][0] : picks;
+        if (select_item_kept(item, head) == 0) c->picks[row][head] = end - sinks; /* a list has a row */
     }
 }
 
