@@ -1,6 +1,6 @@
 /* Random reads of a file by size and depth, and writing it. */
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -9,19 +9,22 @@
 #include "platform/clock.h"
 #include "platform/io_queue.h"
 
-enum { DEPTH_MAX = 64, READS_MIN = 8 };
+enum { DEPTH_MAX = 64, READS_MIN = 8, ROUNDS = 3 }; /* of which the quickest counts */
 static const uint64_t FILE_BYTES = (uint64_t)192 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20,
-                      READ_NS = 30000000;
+                      READ_NS = 15000000;
 static const size_t WRITE_BYTES = 4 << 20;
 
 struct disk {
     struct io_folder folder;
     struct io_file file;
     struct io_queue *queue;
-    uint8_t *memory; /* [DEPTH_MAX] places of the largest request */
+    struct device *device;
+    uint8_t *memory; /* owned MEMORY_HOST, [DEPTH_MAX] places of the largest request */
     uint64_t bytes;  /* of the file */
     struct random random;
 };
+
+static size_t memory_bytes(void) { return DEPTH_MAX * (size_t)machine_disk_bytes[MACHINE_DISK_SIZES - 1]; }
 
 static enum status write_file(struct disk *disk, double *rate, struct error *error) {
     for (size_t i = 0; i < WRITE_BYTES; i += sizeof(uint64_t)) /* what a disk cannot compress */
@@ -74,9 +77,10 @@ static enum status open_file(struct disk *disk, const char *directory, struct er
     TRY(io_folder_remove(&disk->folder, name, error));
     TRY(io_file_open(&disk->file, &disk->folder, name, IO_FILE_CREATE, true, error));
     TRY(io_folder_remove(&disk->folder, name, error));
-    disk->memory =
-        aligned_alloc(IO_ALIGNMENT, DEPTH_MAX * (size_t)machine_disk_bytes[MACHINE_DISK_SIZES - 1]);
-    if (disk->memory == NULL) return error_set(error, STATUS_MEMORY, "measuring the disk: out of memory");
+    /* The tier's kind of memory: with small pages a read of 1 MiB is 256 pieces, at half the speed on some disks. */
+    void *memory = NULL;
+    TRY(disk->device->operations->allocate(disk->device, MEMORY_HOST, memory_bytes(), &memory, error));
+    disk->memory = memory;
     return io_queue_create(&disk->queue, &options, error);
 }
 
@@ -84,13 +88,17 @@ static enum status read_rates(struct disk *disk, struct machine *machine, struct
     TRY(write_file(disk, &machine->disk_write, error));
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
-            TRY(read_rate(disk, machine_disk_bytes[i], machine_disk_depths[j], &machine->disk_read[i][j],
-                          error));
+            for (size_t round = 0; round < ROUNDS; round++) {
+                double rate;
+                TRY(read_rate(disk, machine_disk_bytes[i], machine_disk_depths[j], &rate, error));
+                machine->disk_read[i][j] = fmax(machine->disk_read[i][j], rate);
+            }
     return STATUS_OK;
 }
 
 enum status measure_disk(struct measurement *measurement, struct error *error) {
-    struct disk disk = {.folder = {.fd = -1},
+    struct disk disk = {.device = measurement->device,
+                        .folder = {.fd = -1},
                         .file = {.fd = -1},
                         .bytes = measurement->options->is_short ? FILE_BYTES_SHORT : FILE_BYTES};
     TRY(measure_part(measurement, "disk", error));
@@ -100,6 +108,7 @@ enum status measure_disk(struct measurement *measurement, struct error *error) {
     io_queue_destroy(disk.queue); /* first: it may have reads under way */
     io_file_close(&disk.file);
     io_folder_close(&disk.folder);
-    free(disk.memory);
+    if (disk.memory != NULL)
+        disk.device->operations->release(disk.device, MEMORY_HOST, disk.memory, memory_bytes());
     return status;
 }

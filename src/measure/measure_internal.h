@@ -35,10 +35,13 @@ static inline bool quickest_is_open(const struct quickest *quickest) {
     return quickest->rounds < QUICKEST_ROUNDS_MIN ||
            (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX);
 }
-static inline void quickest_add(struct quickest *quickest, double seconds) {
+/* Whether it is the quickest so far. */
+static inline bool quickest_add(struct quickest *quickest, double seconds) {
+    const bool is_quickest = quickest->rounds == 0 || seconds < quickest->seconds;
     quickest->stale = quickest->rounds > 0 && seconds > quickest->seconds * 0.98 ? quickest->stale + 1 : 0;
-    if (quickest->rounds == 0 || seconds < quickest->seconds) quickest->seconds = seconds;
+    if (is_quickest) quickest->seconds = seconds;
     quickest->rounds++;
+    return is_quickest;
 }
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;

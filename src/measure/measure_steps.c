@@ -209,8 +209,16 @@ static enum status selections(struct probe *probe, struct error *error) {
 
 /* ---- KV on disk ---- */
 
+/* Where `seconds` lie between reading beside computing (plan/cost.h: all but a layer of the shorter one) and reading,
+ * then computing; 0 to 1. */
+static double serial_share(double seconds, double reading, double computing) {
+    const double longer = fmax(reading, computing), shorter = fmin(reading, computing);
+    const double beside = longer + shorter / PROBE_LAYERS;
+    return fmin(fmax((seconds - beside) / (longer + shorter - beside), 0), 1);
+}
+
 /* Steps that read most of the KV, of which RAM holds a quarter: the processor's part of a page, beside what the same
- * step takes in RAM. */
+ * step takes in RAM, and how far reading and computing go on at once. */
 static enum status pages(struct probe *probe, double in_memory, struct error *error) {
     struct machine *machine = probe->measurement->machine;
     struct plan plan = probe_plan(probe);
@@ -227,7 +235,8 @@ static enum status pages(struct probe *probe, double in_memory, struct error *er
     if (status == STATUS_OK) status = open_engine(probe, &plan, error);
     plan_deinit(&plan);
     TRY(status);
-    struct quickest page = {0};
+    struct quickest page = {0}, whole = {0};
+    double reading = 0, computing = 0;
     for (int i = 0; i < DISK_STEPS; i++) {
         const struct kv_tier_statistics before = engine_tier_statistics(probe->engine);
         static const int32_t token = 1;
@@ -239,10 +248,16 @@ static enum status pages(struct probe *probe, double in_memory, struct error *er
         const double read = (double)(after.read_pages - before.read_pages),
                      waited = (double)(after.wait_ns - before.wait_ns) * 1e-9;
         if (read < 1) continue;
-        const double checksum = (double)(after.read_bytes - before.read_bytes) / read / machine->copy;
+        const double bytes = (double)(after.read_bytes - before.read_bytes),
+                     checksum = bytes / read / machine->copy;
         quickest_add(&page, fmax((seconds - waited - in_memory) / read - checksum, 1e-9));
+        if (quickest_add(&whole, seconds)) {
+            reading = bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1], false);
+            computing = seconds - waited;
+        }
     }
     machine->tier_page_seconds = page.seconds;
+    if (whole.rounds > 0) machine->disk_serial = serial_share(whole.seconds, reading, computing);
     return STATUS_OK;
 }
 

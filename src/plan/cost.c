@@ -14,7 +14,9 @@ const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attentio
 /* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
  * are in RAM; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
  * share. */
-static const double LOCALITY = 0.3, NEIGHBOURS = 5, PREFETCHED = 0.6;
+static const double LOCALITY = 0.25, NEIGHBOURS = 5, PREFETCHED = 0.6;
+/* Layers whose slots are on their way at a time. */
+static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
 /* Chunks of a head are neighbours on disk, which a scan reads in one request. */
@@ -183,9 +185,11 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
-/* The next layer is read while this one computes; the first one's reads and the last one's computing are alone. */
-static double overlapped(double disk, double computed, double layers) {
-    return fmax(disk, computed) + fmin(disk, computed) / layers;
+/* The next layer is read while this one computes, as far as this machine does both at once; the first one's reads and
+ * the last one's computing are alone. */
+static double overlapped(const struct machine *machine, double disk, double computed, double layers) {
+    const double serial = fmin(machine->disk_serial, 1);
+    return fmax(disk, computed) + fmin(disk, computed) * (serial + (1 - serial) / layers);
 }
 
 /* Seconds of a step whose layers compute a first run again from kept inputs (attention/split.h).  Nothing is read
@@ -210,28 +214,32 @@ static double rebuilt(const struct step *step, double disk, double computed) {
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
         .schedule = SPLIT_COLUMN};
     const double again = layers * split_choose(&question).seconds + computed;
-    return again < 0.9 * fmax(disk, computed) ? again : overlapped(disk, computed, layers);
+    return again < 0.9 * fmax(disk, computed) ? again : overlapped(machine, disk, computed, layers);
 }
 
 static void read_everything(struct step *step, double computed) {
     struct cost *cost = step->cost;
     const struct tiers *tiers = &step->tiers;
-    const double pages = tiers->chunks * tiers->heads * (1 - tiers->held);
+    const double layers = (double)step->model->config->layer_count;
+    /* Slots of a layer's chunks on their way keep nothing for the next step. */
+    const double missed = fmin(1 - tiers->held + 1 / layers, 1);
+    const double pages = tiers->chunks * tiers->heads * missed;
     double disk, processor;
     read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * SCAN_CHUNKS, &disk,
                &processor);
     cost->read_bytes = pages * tiers->chunk_bytes;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
-    cost->step_seconds = step->plan->rebuilds ? rebuilt(step, disk, computed + processor)
-                                              : overlapped(disk, computed + processor,
-                                                           (double)step->model->config->layer_count);
+    cost->step_seconds = step->plan->rebuilds
+                             ? rebuilt(step, disk, computed + processor)
+                             : overlapped(step->model->machine, disk, computed + processor, layers);
 }
 
 /* What the lists of a KV head ask for, in a step. */
 struct chosen {
-    double chunks, hits; /* hits: the share of them that RAM holds */
-    double miss_bytes;   /* that are read of a chunk */
+    double chunks, hits;  /* hits: the share of them that RAM holds */
+    double miss_bytes;    /* that are read of a chunk */
+    double request_bytes; /* of a request: neighbours that are both missing are read in one */
 };
 
 /* Runs of neighbours lie anywhere: of n places each takes one. */
@@ -241,7 +249,7 @@ static struct chosen chosen_of(const struct step *step, double held) {
     const struct tiers *tiers = &step->tiers;
     const struct select_options *select = &step->plan->select;
     const double unit = unit_tokens(select), kept = step->work.kept, run = unit + NEIGHBOURS;
-    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes};
+    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes, .request_bytes = tiers->chunk_bytes};
     if (select->method == &select_window || unit >= KV_CHUNK_TOKENS)
         chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
     else
@@ -249,12 +257,19 @@ static struct chosen chosen_of(const struct step *step, double held) {
     const double x = held * tiers->chunks / chosen.chunks;
     chosen.hits = fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * 0.7);
     if (held >= 1) chosen.hits = 1;
-    if (select->method == &select_window) chosen.hits = fmin(x, 1); /* always the same ones */
-    if (step->plan->quantized_pages || unit >= KV_CHUNK_TOKENS) return chosen;
-    const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = tiers->chunk_bytes / part,
-                 run_parts = fmax(run * tiers->chunk_bytes / KV_CHUNK_TOKENS / part, 1);
-    chosen.miss_bytes =
-        fmin(part * fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1), tiers->chunk_bytes);
+    if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
+        chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
+    if (!step->plan->quantized_pages && unit < KV_CHUNK_TOKENS) {
+        const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = tiers->chunk_bytes / part,
+                     part_tokens = KV_CHUNK_TOKENS / parts;
+        const double run_parts =
+            fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
+        chosen.miss_bytes = part * fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1);
+        chosen.miss_bytes = fmin(chosen.miss_bytes, tiers->chunk_bytes);
+    }
+    const double missing =
+        chosen.chunks * (1 - chosen.hits) * chosen.miss_bytes / (tiers->chunks * tiers->chunk_bytes);
+    chosen.request_bytes = chosen.miss_bytes * fmin(1 / fmax(1 - missing, 1e-9), SCAN_CHUNKS);
     return chosen;
 }
 
@@ -269,7 +284,7 @@ static void read_chosen(struct step *step, double computed) {
     const double dense = fmax(layers - step->chosen_layers - resident, 0); /* whole layers from disk */
     const double misses = kv_heads * step->chosen_layers * chosen.chunks * (1 - chosen.hits);
     double disk, processor, dense_disk, dense_processor;
-    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
+    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.request_bytes, &disk, &processor);
     read_pages(step->model->machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
                tiers->chunk_bytes * SCAN_CHUNKS, &dense_disk, &dense_processor);
     disk += dense_disk;

@@ -156,6 +156,7 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
             visit(&v, NEEDED, &machine->disk_read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
                   machine_disk_depths[j]);
     visit(&v, NEEDED, &machine->disk_write, "disk.write");
+    visit(&v, OPTIONAL, &machine->disk_serial, "disk.serial");
     visit(&v, OPTIONAL, &machine->tier_page_seconds, "tier.page_seconds");
     visit(&v, OPTIONAL, &machine->device_bytes, "device.bytes");
     visit(&v, OPTIONAL, &machine->device_link, "device.link");

@@ -66,6 +66,8 @@ struct machine {
     struct machine_selection selections[MACHINE_SELECTIONS_MAX];
     double disk_read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
     double disk_write;                                         /* bytes per second */
+    /* Of reading and computing at once, the share of the shorter one that is added to the longer: 0 if they overlap. */
+    double disk_serial;
     /* Of the processor, for a page that is fetched: request and bookkeeping.  Its checksum takes as long as a copy. */
     double tier_page_seconds;
     /* A device with memory of its own; 0: the device is the processor.  All rates above but those of the disk are then

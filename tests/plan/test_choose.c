@@ -215,10 +215,10 @@ static void reading_everything_is_as_played(void **state) {
     size_t disk_bound = 0;
     random_init(&random, test_seed(12));
     for (size_t round = 0; round < ROUNDS; round++) {
-        const struct machine machine = sample_machine(any_factor, &random);
+        struct machine machine = sample_machine(any_factor, &random);
         const struct cost_model model = model_on(&machine);
         struct plan plan = sizes(true, 24 << 20);
-        struct cost cost;
+        struct cost cost, serial;
         struct error error;
         plan.context_size = 65537;
         assert_ok(plan_set_axes(&plan, "full", NULL, NULL, &error), error);
@@ -232,6 +232,10 @@ static void reading_everything_is_as_played(void **state) {
         const double played =
             played_seconds(config.layer_count, cost.parts[COST_DISK] / layers, compute / layers);
         assert_true(fabs(cost.step_seconds - played) <= 1e-9 * played);
+        machine.disk_serial = 1; /* the processors move the disk's bytes */
+        assert_ok(cost_of_plan(&serial, &model, &plan, 65536, &error), error);
+        const double sum = cost.parts[COST_DISK] + compute;
+        assert_true(fabs(serial.step_seconds - sum) <= 1e-9 * sum);
         disk_bound += cost.parts[COST_DISK] > compute;
         plan_deinit(&plan);
     }
