@@ -98,6 +98,17 @@ uint64_t kv_tier_bytes_min(const struct kv_cache_config *config) {
     return kv_budget_fixed_bytes(config) + kv_budget_slot_bytes(config, kv_budget_slots_min(config));
 }
 
+/* Of a head's or a layer's chunks of all sequences' whole contexts so many are quantized. */
+static uint64_t quantized_chunks(const struct kv_cache_config *config, const struct page_fractions *fractions,
+                                 size_t layer, size_t head_first, size_t head_end) {
+    const uint64_t sequences = max_size(config->sequence_capacity, 1);
+    uint64_t quantized = 0;
+    for (size_t head = head_first; head < head_end; head++)
+        quantized += page_fractions_before(fractions, layer, head, config->kv_head_count,
+                                           kv_chunks_of(config->token_capacity / sequences));
+    return sequences * quantized;
+}
+
 /* Slots for the chunks of a head's whole context. */
 static struct slot_counts lane_slots(const struct kv_cache_config *config,
                                      const struct page_fractions *fractions, size_t lane) {
@@ -106,10 +117,10 @@ static struct slot_counts lane_slots(const struct kv_cache_config *config,
         return config->quantized_pages ? (struct slot_counts){.quantized = chunks}
                                        : (struct slot_counts){.plain = chunks};
     const size_t heads = config->kv_head_count;
-    const uint64_t quantized = page_fractions_before(fractions, lane / heads, lane % heads, heads, chunks),
-                   rounding =
-                       max_size(config->sequence_capacity, 1); /* each sequence's fraction has its own */
-    return (struct slot_counts){.plain = chunks - quantized + rounding, .quantized = quantized + rounding};
+    const uint64_t quantized =
+                       quantized_chunks(config, fractions, lane / heads, lane % heads, lane % heads + 1),
+                   rounding = max_size(config->sequence_capacity, 1); /* of chunks per sequence */
+    return (struct slot_counts){.plain = chunks + rounding - quantized, .quantized = quantized + rounding};
 }
 
 static struct slot_counts layer_slots(const struct kv_cache_config *config,
@@ -119,10 +130,9 @@ static struct slot_counts layer_slots(const struct kv_cache_config *config,
         return config->quantized_pages ? (struct slot_counts){.quantized = layer_count * layer}
                                        : (struct slot_counts){.plain = layer_count * layer};
     for (size_t i = 0; i < layer_count; i++)
-        quantized += layer * fractions->sixteenths[i] / PAGE_FRACTION_WHOLE;
-    uint64_t rounding =
-        layer_count * max_size(config->sequence_capacity, 1); /* each sequence's share has its own */
-    return (struct slot_counts){.plain = layer_count * layer - quantized + rounding,
+        quantized += quantized_chunks(config, fractions, i, 0, config->kv_head_count);
+    uint64_t rounding = layer_count * max_size(config->sequence_capacity, 1); /* of chunks per sequence */
+    return (struct slot_counts){.plain = layer_count * layer + rounding - quantized,
                                 .quantized = quantized + rounding};
 }
 
@@ -158,10 +168,15 @@ struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
 /* Of `rest` bytes what goes to quantized slots, by the chunks that are quantized of all. */
 static uint64_t quantized_of(const struct kv_cache_config *config, const struct page_fractions *fractions,
                              uint64_t rest) {
-    uint64_t quantized = 0, all = config->layer_count * PAGE_FRACTION_WHOLE;
+    enum { PARTS = 1 << 16 };
+    uint64_t quantized = 0,
+             all = config->layer_count * config->kv_head_count * max_size(config->sequence_capacity, 1) *
+                   kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
     if (!config->mixes_pages) return rest / quantized_cost(config);
-    for (size_t i = 0; i < config->layer_count; i++) quantized += fractions->sixteenths[i];
-    return rest * quantized / (quantized * quantized_cost(config) + (all - quantized) * plain_cost(config));
+    for (size_t i = 0; i < config->layer_count; i++)
+        quantized += quantized_chunks(config, fractions, i, 0, config->kv_head_count);
+    quantized = quantized * PARTS / all; /* or the product would not fit */
+    return rest * quantized / (quantized * quantized_cost(config) + (PARTS - quantized) * plain_cost(config));
 }
 
 /* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key

@@ -125,11 +125,45 @@ enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct
            fractions->layer_count == sequence->cache->config.layer_count);
     ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
     sequence->pages->fractions = *fractions;
-    if (tier_used_bytes(sequence->cache) > 0 || memcmp(&tier->fractions, fractions, sizeof *fractions) == 0)
+    if (tier_used_bytes(sequence->cache) > 0 || page_fractions_equal(&tier->fractions, fractions))
         return STATUS_OK;
     tier_drain_all(tier);
     tier->fractions = *fractions;
     return divide(tier, error);
+}
+
+/* Layers of which something stays in memory keep their fractions: slots were divided by them. */
+static void keep_residents(const struct kv_sequence *sequence, struct page_fractions *fractions) {
+    const struct kv_tier *tier = sequence->cache->tier;
+    const struct page_fractions *before = &sequence->pages->fractions;
+    const size_t heads = sequence->cache->config.kv_head_count;
+    struct page_span *last = &fractions->later[fractions->later_count - 1];
+    for (size_t lane = 0; lane < fractions->layer_count * heads; lane++)
+        if (tier->lane_stays[lane])
+            last->sixteenths[lane / heads] =
+                (uint8_t)page_fractions_at(before, lane / heads, last->chunk_first);
+}
+
+enum status kv_sequence_change_fractions(struct kv_sequence *sequence, const struct page_fractions *wanted,
+                                         struct error *error) {
+    struct sequence_pages *pages = sequence->pages;
+    struct page_fractions fractions = *wanted;
+    ASSERT(kv_sequence_may_change_fractions(sequence) && fractions.later_count > 0);
+    ASSERT(fractions.later[fractions.later_count - 1].chunk_first * KV_CHUNK_TOKENS >= sequence->length);
+    keep_residents(sequence, &fractions);
+    TRY(document_set_fractions(pages->sources[pages->source_count - 1].document, &fractions, error));
+    pages->fractions = pages->backing.layout.fractions = fractions;
+    return STATUS_OK;
+}
+
+bool kv_sequence_may_change_fractions(const struct kv_sequence *sequence) {
+    const struct sequence_pages *pages = sequence->pages;
+    return pages != NULL && pages->writes && pages->saved && pages->failed == STATUS_OK &&
+           document_layout(pages->sources[pages->source_count - 1].document)->fractions.layer_count > 0;
+}
+
+bool kv_sequence_divides_slots(const struct kv_sequence *sequence) {
+    return tier_used_bytes(sequence->cache) == 0;
 }
 
 const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence) {

@@ -35,8 +35,7 @@ static enum status create_document(struct kv_sequence *sequence, uint64_t token_
     struct document *document;
     uint64_t first = tier_sources_end(sequence);
     ASSERT(backing->store != NULL && !sequence->pages->writes);
-    ASSERT(memcmp(&backing->layout.fractions, &sequence->pages->fractions,
-                  sizeof sequence->pages->fractions) == 0);
+    ASSERT(page_fractions_equal(&backing->layout.fractions, &sequence->pages->fractions));
     TRY(document_create(&document, backing->store,
                         &(struct document_description){.model = &backing->model,
                                                        .layout = &backing->layout,

@@ -81,13 +81,13 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
     return true;
 }
 
-/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence with
- * other fractions than there are slots for nothing stays. */
+/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence
+ * whose layer has other fractions than there are slots for nothing stays. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
     const size_t heads = tier->cache->config.kv_head_count;
     if (!tier->lane_stays[slot->lane]) return false;
     if (tier->cache->config.mixes_pages &&
-        memcmp(&slot->sequence->pages->fractions, &tier->fractions, sizeof tier->fractions) != 0)
+        !page_fractions_same_in(&slot->sequence->pages->fractions, &tier->fractions, slot->lane / heads))
         return false;
     return tier_slot_is_quantized(tier, slot) ==
            kv_chunk_is_quantized(slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);

@@ -35,9 +35,9 @@
  *          free -> reading -> clean -> free, copies                  free -> reading -> clean -> free
  *
  * Mixed pages.  With mixes_pages only some of each layer's chunks are quantized (cache/page_fractions.h); the others
- * stay plain, on disk and in their slots, and are copies of nothing.  A sequence has the fractions that its first
- * document was made with, and what it attends to depends on nothing else.  Slots are divided by the first sequence's
- * fractions.
+ * stay plain, on disk and in their slots, and are copies of nothing.  A sequence has the fractions of its first
+ * document, which may change for chunks that come (kv_sequence_change_fractions), and what it attends to depends on
+ * nothing else.  Slots are divided by the first sequence's fractions.
  *
  * Pages in parts.  A fetch may want some blocks of a chunk alone.  Its slot then holds those parts of the page that
  * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
@@ -150,6 +150,13 @@ enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count
  * it is saved or not.  Slots that nobody has used yet are divided anew. */
 enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,
                                       struct error *error) STATUS_CHECKED;
+/* Whether kv_sequence_set_fractions would divide slots: nobody uses any. */
+bool kv_sequence_divides_slots(const struct kv_sequence *sequence);
+/* A sequence with a document, which grows: its fractions with a last span behind all that it has.  Layers of which
+ * something stays in memory keep theirs, and the slots stay divided as they are.  Fails as document_set_fractions. */
+bool kv_sequence_may_change_fractions(const struct kv_sequence *sequence);
+enum status kv_sequence_change_fractions(struct kv_sequence *sequence, const struct page_fractions *wanted,
+                                         struct error *error) STATUS_CHECKED;
 /* NULL: it has none, or none yet. */
 const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence);
 /* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads

@@ -14,7 +14,6 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "measure/kv_scratch.h"
 #include "cli/model_type.h"
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
@@ -23,6 +22,7 @@
 #include "cli/trace_file.h"
 #include "engine/recording.h"
 #include "measure/bandwidth.h"
+#include "measure/kv_scratch.h"
 #include "platform/clock.h"
 
 enum { FILL_SEED = 1, TESTS_MAX = 4096 };
@@ -189,6 +189,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     }
     test->select = attention_statistics(attention);
     test->fractions = sequence_fractions(bench->sequences[0]);
+    test->fractions_tokens = sequence_length(bench->sequences[0]);
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
     test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
     return bench_print_row(&bench->printer, test, error);

@@ -293,7 +293,8 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "kv_key_index_read_bytes", tier->key_index_read_bytes);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
     if (test->fractions != NULL)
-        json_add_number(row, "kv_quantized_fraction", fractions_mean(test->fractions));
+        json_add_number(row, "kv_quantized_fraction",
+                        fractions_mean(test->fractions, test->fractions_tokens));
 }
 
 /* llama-bench's names first, then loam's. */

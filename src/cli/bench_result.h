@@ -35,6 +35,7 @@ struct bench_test {
     struct select_statistics select; /* of all repetitions */
     const struct page_fractions
         *fractions;                 /* of the first sequence, borrowed; NULL: its pages are of one form */
+    uint64_t fractions_tokens;      /* of the sequence */
     struct kv_tier_statistics tier; /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;
@@ -58,7 +59,8 @@ uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_te
 struct bench_printer {
     enum bench_format format;
     const struct bench_model *model;
-    bool has_floor, shows_batch, shows_ubatch, shows_k, shows_v, shows_reuse; /* columns after the usual ones */
+    bool has_floor, shows_batch, shows_ubatch, shows_k, shows_v,
+        shows_reuse; /* columns after the usual ones */
     size_t row_count;
 };
 

@@ -1,34 +1,43 @@
 #include "cli/page_fractions.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/json_file.h"
+#include "kernels/attention/kv_layout.h"
 
-static double part(uint64_t sixteenths) { return (double)sixteenths / PAGE_FRACTION_WHOLE; }
-
-double fractions_mean(const struct page_fractions *fractions) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < fractions->layer_count; i++) sum += fractions->sixteenths[i];
-    return part(sum) / (double)fractions->layer_count;
+/* Of less than a segment: what its pages will have. */
+static double part(const struct page_fractions *fractions, size_t layer, uint64_t token_count) {
+    const uint64_t segment = PAGE_FRACTION_WHOLE, chunks = token_count / KV_CHUNK_TOKENS;
+    const uint64_t whole = chunks < segment ? segment : chunks / segment * segment;
+    return (double)page_fractions_before(fractions, layer, 0, 1, whole) / (double)whole;
 }
 
-const char *fractions_text(const struct page_fractions *fractions, char text[FRACTIONS_TEXT_BYTES]) {
-    uint8_t smallest = PAGE_FRACTION_WHOLE, largest = 0;
+double fractions_mean(const struct page_fractions *fractions, uint64_t token_count) {
+    double sum = 0;
+    for (size_t i = 0; i < fractions->layer_count; i++) sum += part(fractions, i, token_count);
+    return sum / (double)fractions->layer_count;
+}
+
+const char *fractions_text(const struct page_fractions *fractions, uint64_t token_count,
+                           char text[FRACTIONS_TEXT_BYTES]) {
+    double smallest = 1, largest = 0;
     for (size_t i = 0; i < fractions->layer_count; i++) {
-        smallest = fractions->sixteenths[i] < smallest ? fractions->sixteenths[i] : smallest;
-        largest = fractions->sixteenths[i] > largest ? fractions->sixteenths[i] : largest;
+        const double layer = part(fractions, i, token_count);
+        smallest = fmin(smallest, layer);
+        largest = fmax(largest, layer);
     }
-    int used = snprintf(text, FRACTIONS_TEXT_BYTES, "%.2f", fractions_mean(fractions));
+    int used = snprintf(text, FRACTIONS_TEXT_BYTES, "%.2f", fractions_mean(fractions, token_count));
     if (smallest < largest)
-        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", part(smallest),
-                 part(largest));
+        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", smallest,
+                 largest);
     return text;
 }
 
-json_t *fractions_layers_json(const struct page_fractions *fractions) {
+json_t *fractions_layers_json(const struct page_fractions *fractions, uint64_t token_count) {
     json_t *layers = json_array();
     for (size_t i = 0; i < fractions->layer_count; i++)
-        json_array_append_new(layers, json_real(part(fractions->sixteenths[i])));
+        json_array_append_new(layers, json_real(part(fractions, i, token_count)));
     return layers;
 }
 
@@ -37,7 +46,7 @@ void fractions_print(const struct engine *engine, const struct sequence *sequenc
     const struct page_costs *costs = engine_page_costs(engine);
     char text[FRACTIONS_TEXT_BYTES];
     if (fractions == NULL) return;
-    fprintf(stderr, "loam: pages in 4 bits: %s", fractions_text(fractions, text));
+    fprintf(stderr, "loam: pages in 4 bits: %s", fractions_text(fractions, sequence_length(sequence), text));
     if (costs != NULL)
         fprintf(stderr,
                 ", chosen by: a page read in %.1f us, in 4 bits in %.1f; attended to in %.1f us, in 4 bits "
@@ -53,8 +62,8 @@ json_t *fractions_json(const struct engine *engine, const struct sequence *seque
     const struct page_costs *costs = engine_page_costs(engine);
     if (fractions == NULL) return NULL;
     json_t *object = json_object(), *measured = json_null();
-    json_add_number(object, "quantized_fraction", fractions_mean(fractions));
-    json_add(object, "layers", fractions_layers_json(fractions));
+    json_add_number(object, "quantized_fraction", fractions_mean(fractions, sequence_length(sequence)));
+    json_add(object, "layers", fractions_layers_json(fractions, sequence_length(sequence)));
     if (costs != NULL) {
         measured = json_object();
         json_add_number(measured, "page_seconds", costs->disk.tail_seconds);

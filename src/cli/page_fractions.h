@@ -9,12 +9,13 @@
 
 enum { FRACTIONS_TEXT_BYTES = 64 };
 
-/* "0.81", or "0.81 (0.75 to 0.94 by layer)": the fraction of pages in 4 bits. */
-const char *fractions_text(const struct page_fractions *fractions, char text[FRACTIONS_TEXT_BYTES]);
+/* The fraction of pages in 4 bits among those of so many tokens: "0.81", or "0.81 (0.75 to 0.94 by layer)". */
+const char *fractions_text(const struct page_fractions *fractions, uint64_t token_count,
+                           char text[FRACTIONS_TEXT_BYTES]);
 /* [layer]: 0 to 1 */
-json_t *fractions_layers_json(const struct page_fractions *fractions);
-/* The fraction of all pages. */
-double fractions_mean(const struct page_fractions *fractions);
+json_t *fractions_layers_json(const struct page_fractions *fractions, uint64_t token_count);
+/* Of all layers. */
+double fractions_mean(const struct page_fractions *fractions, uint64_t token_count);
 /* A line for the user about a sequence's pages and the measured costs; nothing if all pages have one form. */
 void fractions_print(const struct engine *engine, const struct sequence *sequence);
 /* The same for --json; NULL: all pages have one form. */

@@ -91,8 +91,9 @@ static json_t *info_json(const struct document_info *info) {
     json_add(object, "model", json_bytes(info->model, strlen(info->model)));
     json_add(object, "layout", json_bytes(info->layout, strlen(info->layout)));
     if (info->fractions != NULL) {
-        json_add_number(object, "quantized_fraction", fractions_mean(info->fractions));
-        json_add(object, "quantized_fraction_by_layer", fractions_layers_json(info->fractions));
+        json_add_number(object, "quantized_fraction", fractions_mean(info->fractions, info->token_count));
+        json_add(object, "quantized_fraction_by_layer",
+                 fractions_layers_json(info->fractions, info->token_count));
     }
     json_add(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
@@ -192,7 +193,8 @@ static void show_text(void *context, const struct document_info *info) {
         output_text("inputs       document %" PRIu64 ", of %" PRIu64 " of its tokens\n",
                     document->inputs.document, document->inputs.token_count);
     if (info->fractions != NULL)
-        output_text("in 4 bits    %s of the pages\n", fractions_text(info->fractions, fractions));
+        output_text("in 4 bits    %s of the pages\n",
+                    fractions_text(info->fractions, info->token_count, fractions));
     output_text("fingerprint  %s\n", fingerprint_text(info, hex));
 }
 

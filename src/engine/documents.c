@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "kernels/codec/codec.h"
+#include "plan/quantized_pages.h"
 #include "platform/pool.h"
 
 enum {
@@ -27,6 +28,7 @@ struct documents {
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
     documents_choose *choose; /* NULL: all pages have one form, or the fractions are given */
+    bool chosen;              /* the backing's fractions */
     void *choose_context;
 };
 
@@ -251,6 +253,32 @@ static void only_read(struct documents *documents, struct kv_sequence *sequence,
     documents->is_told = true;
 }
 
+/* Of a document of token_count tokens that is about to have token_end: what is chosen for its new pages.  false: what
+ * it has. */
+static bool choose_again(struct documents *documents, struct kv_sequence *sequence,
+                         const struct store_layout *layout, uint64_t token_count, uint64_t token_end,
+                         uint64_t token_capacity, struct page_fractions *fractions) {
+    struct page_fractions wanted;
+    const uint64_t chunks = kv_chunks_of(token_count), chunk_end = token_end / KV_CHUNK_TOKENS;
+    if (documents->choose == NULL || fractions->layer_count == 0) return false;
+    if (!quantized_pages_grows(chunks, chunk_end)) return false; /* not worth measuring */
+    return documents->choose(documents->choose_context, documents->store, layout, sequence, token_end,
+                             token_capacity, &wanted) &&
+           quantized_pages_continue(fractions, &wanted, chunks, chunk_end);
+}
+
+/* Before it becomes the sequence's.  Where there is no room for other fractions it keeps what it has. */
+static void grow_document(struct documents *documents, struct kv_sequence *sequence,
+                          struct document *document, const struct documents_prompt *prompt) {
+    struct page_fractions fractions = document_layout(document)->fractions;
+    if (kv_sequence_divides_slots(sequence) &&
+        choose_again(documents, sequence, document_layout(document), document_token_count(document),
+                     prompt->token_count + 1, prompt->token_capacity, &fractions)) {
+        enum status ignored = document_set_fractions(document, &fractions, NULL);
+        (void)ignored;
+    }
+}
+
 /* outcome->reused stays 0 if it fails, and if the document has grown since it was found (another process continued
  * it): it must then be evaluated anew. */
 static enum status use(struct documents *documents, const struct kv_backing *backing,
@@ -266,6 +294,7 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
         document_close(document);
         return STATUS_OK;
     }
+    if (writable) grow_document(documents, sequence, document, prompt);
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
     outcome->reused = match->prefix_tokens;
     if (documents->is_read_only || full.message[0] != '\0') {
@@ -278,6 +307,7 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     if (writable || !departs || match->prefix_tokens / COPIES_MAX > whole - match->prefix_tokens)
         return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, prompt->token_capacity, error);
+    if (status == STATUS_OK) documents_grow(documents, sequence, whole, prompt->token_capacity);
     if (status == STATUS_OK) return STATUS_OK;
     if (kv_sequence_length(sequence) == 0) {
         outcome->reused = 0;
@@ -287,15 +317,17 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     return STATUS_OK;
 }
 
-/* A new document, with the fractions that were chosen for the first one. */
+/* Where others hold slots, a new document has the fractions by which these are divided. */
 static enum status create(struct documents *documents, struct kv_backing *backing,
                           struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
                           struct error *error) {
     struct page_fractions *fractions = &documents->backing.layout.fractions;
-    if (documents->choose != NULL)
-        documents->choose(documents->choose_context, documents->store, &documents->backing.layout, sequence,
-                          token_count, token_capacity, fractions);
-    documents->choose = NULL;
+    if (documents->choose != NULL && (!documents->chosen || kv_sequence_divides_slots(sequence))) {
+        const struct store_layout layout = documents->backing.layout;
+        (void)documents->choose(documents->choose_context, documents->store, &layout, sequence, token_count,
+                                token_capacity, fractions);
+        documents->chosen = true;
+    }
     backing->layout.fractions = *fractions;
     kv_sequence_set_backing(sequence, backing);
     if (fractions->layer_count > 0) TRY(kv_sequence_set_fractions(sequence, fractions, error));
@@ -376,6 +408,18 @@ void documents_build_with(struct documents *documents,
 void documents_choose_with(struct documents *documents, documents_choose *choose, void *context) {
     documents->choose = choose;
     documents->choose_context = context;
+}
+
+void documents_grow(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
+                    uint64_t token_capacity) {
+    struct page_fractions fractions;
+    if (!kv_sequence_may_change_fractions(sequence)) return;
+    fractions = *kv_sequence_fractions(sequence);
+    if (choose_again(documents, sequence, &documents->backing.layout, kv_sequence_length(sequence),
+                     token_count, token_capacity, &fractions)) {
+        enum status ignored = kv_sequence_change_fractions(sequence, &fractions, NULL);
+        (void)ignored;
+    }
 }
 
 enum status documents_measure(struct documents *documents, uint64_t token_capacity, struct store_rates *rates,

@@ -9,9 +9,9 @@
  * so does one that needs another key index (it is rebuilt).  Once the prompt's own KV is at least a quarter of what it
  * fractions, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
  *
- * With mixed pages (exact and quantized), a document keeps the fractions it was created with.  A search matches the
- * model and the kind of pages; a sequence that continues a document takes its fractions, whatever would be chosen
- * today.
+ * With mixed pages (exact and quantized), pages keep the form that they were written in.  A search matches the model
+ * and the kind of pages; a sequence takes the fractions of the document that it continues.  For what it adds they are
+ * chosen again, by today's length and budget, when that is at least a quarter of what is there.
  *
  * A read-only folder is read.  New KV behind its documents stays in RAM, if RAM holds it.  A prompt that shares no
  * saved prefix is rejected.  Damage cannot be flagged in such a folder: after damage the prompt is recomputed in RAM.
@@ -43,10 +43,10 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context);
-/* Chooses the fraction of quantized pages of a new document, where pages are mixed.  Called once per document.
- * token_count: tokens of the prompt.  token_capacity: of the new document.  The sequence is empty and must be empty
- * again on return.  Cannot fail. */
-typedef void documents_choose(void *context, struct store *store, const struct store_layout *layout,
+/* Chooses the fractions of a document, where pages are mixed.  token_count: tokens that it is about to have.
+ * token_capacity: of the document.  A sequence that is empty must be empty again on return.  false: there is nothing to
+ * choose by, and all pages would be in 4 bits.  Cannot fail. */
+typedef bool documents_choose(void *context, struct store *store, const struct store_layout *layout,
                               struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
                               struct page_fractions *fractions);
 /* Call before the first sequence. */
@@ -64,8 +64,8 @@ struct documents_prompt {
     const int32_t *tokens; /* [token_count]: those whose KV may be taken */
     uint64_t token_count;
     uint64_t token_capacity; /* of a new document */
-    const char *owner;       /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
-    const char *name;        /* of a new document; NULL: the plan's.  Lives as long as the sequence. */
+    const char *owner; /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
+    const char *name;  /* of a new document; NULL: the plan's.  Lives as long as the sequence. */
 };
 struct documents_outcome {
     uint64_t reused;     /* tokens whose KV the sequence now has */
@@ -77,8 +77,12 @@ struct documents_outcome {
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) STATUS_CHECKED;
+/* A sequence that has tokens is about to have token_count: chooses the fractions of its document's new pages. */
+void documents_grow(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
+                    uint64_t token_capacity);
 /* Whether a document of the store is this model's and this owner's. */
-bool documents_belongs(const struct documents *documents, const char *owner, const struct document_info *info);
+bool documents_belongs(const struct documents *documents, const char *owner,
+                       const struct document_info *info);
 /* For a sequence whose KV is not computed from tokens.  It may spill to disk, and no search finds it.  STATUS_IO: the
  * folder is read-only. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

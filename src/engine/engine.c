@@ -56,6 +56,8 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
     engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
     if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
         documents_choose_with(engine->documents, engine_choose_fractions, engine);
+    engine->has_costs = options->page_costs != NULL;
+    if (engine->has_costs) engine->costs = *options->page_costs;
     return STATUS_OK;
 }
 

@@ -22,6 +22,7 @@ struct engine;
 struct sequence;
 
 /* Options outside of the plan.  Zeros are the defaults. */
+struct page_costs; /* plan/quantized_pages.h */
 struct engine_options {
     struct trace *trace; /* borrowed until the engine is destroyed; records a timeline; NULL: none */
     /* An earlier engine found damage.  In a read-only folder, where damage cannot be flagged, saved documents are
@@ -30,6 +31,7 @@ struct engine_options {
     const struct io_faults
         *io_faults;         /* tests: injected failures of the folder's files (platform/io_file.h) */
     const char *sqlite_vfs; /* tests: the catalog's file system; NULL: SQLite's default */
+    const struct page_costs *page_costs; /* tests: instead of measured ones; NULL: measured */
 };
 
 /* Looks for a calibration in the model's folder (model/calibration.h).  options NULL: zeros. */
@@ -179,15 +181,14 @@ enum status engine_list_documents(struct engine *engine, const char *owner,
                                   void (*see)(void *context, const struct document_info *info), void *context,
                                   struct error *error) STATUS_CHECKED;
 /* STATUS_DOCUMENT: the owner has none of that id.  STATUS_FULL: a sequence uses it. */
-enum status engine_remove_document(struct engine *engine, const char *owner, uint64_t id,
-                                   struct error *error) STATUS_CHECKED;
+enum status engine_remove_document(struct engine *engine, const char *owner, uint64_t id, struct error *error)
+    STATUS_CHECKED;
 /* Its tokens, newly allocated.  STATUS_DOCUMENT: the owner has none of that id, or it is damaged. */
 enum status engine_document_tokens(struct engine *engine, const char *owner, uint64_t id, int32_t **tokens,
                                    uint64_t *count, struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
-struct page_costs;
 const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);

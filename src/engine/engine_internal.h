@@ -35,6 +35,7 @@ struct sequence {
     bool attached;                    /* the first prefill has begun, with or without a document */
     bool suffix_follows;              /* the next prefill is of what follows the document */
     bool suffix_selects;              /* and selects: that prefill has paused */
+    bool unfinished;                  /* the last prefill has paused */
     struct paused_segment paused;
     uint64_t selected;              /* tokens of the first prefill that selected */
     struct documents_outcome saved; /* what the first prefill found */
@@ -84,7 +85,7 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
     STATUS_CHECKED;
 
 /* page_fractions.c.  context: the engine (documents_choose_with). */
-void engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
+bool engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
                              struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                              struct page_fractions *fractions);
 

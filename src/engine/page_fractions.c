@@ -1,4 +1,5 @@
-/* page_fractions: chooses which fraction of each layer's pages a new document has in 4 bits (codec=dynamic). */
+/* page_fractions: chooses which fraction of each layer's pages a document has in 4 bits (codec=dynamic), when it is
+ * made and when it has grown. */
 #include "engine/engine_internal.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
@@ -52,10 +53,11 @@ static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE
     return known;
 }
 
-void engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
+bool engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
                              struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                              struct page_fractions *fractions) {
     struct engine *engine = context;
+    if (!engine->has_costs && engine->hides_reads && kv_sequence_length(kv) > 0) return false;
     const struct pool *pool = device_pool(engine->model->device);
     const bool selects = engine->select != NULL && token_count > 0;
     float sensitivity[PAGE_FRACTIONS_LAYERS_MAX];
@@ -74,5 +76,5 @@ void engine_choose_fractions(void *context, struct store *store, const struct st
         .sensitivity = read_sensitivity(engine, sensitivity) ? sensitivity : NULL,
         .layer_seconds = engine->hides_reads ? layer_seconds : NULL,
         .layer_context = &timing};
-    engine->has_costs = quantized_pages_plan(&engine->costs, &question, fractions);
+    return quantized_pages_plan(&engine->costs, &engine->has_costs, &question, fractions);
 }

@@ -226,6 +226,9 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
     uint64_t after = sequence_length(sequence) + request->token_count - reused;
+    if (!fresh && !sequence->unfinished &&
+        engine->documents != NULL) /* once for a prompt, wherever it pauses */
+        documents_grow(engine->documents, sequence->kv, after, engine->context_size);
     if (engine->wanted_tokens > after)
         after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
     enum status holds = kv_sequence_holds(sequence->kv, after, error);
@@ -243,6 +246,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
         request = &selecting;
     }
     enum status status = run_segments(engine, sequence, request, reused, logits, error);
-    if (status != STATUS_OK || *logits != NULL) sequence->suffix_selects = false;
+    sequence->unfinished = status == STATUS_OK && *logits == NULL;
+    if (!sequence->unfinished) sequence->suffix_selects = false;
     return status;
 }

@@ -50,6 +50,7 @@ uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_l
 
 void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     sequence_drop_paused(sequence);
+    sequence->unfinished = false;
     if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
 }
 

@@ -189,22 +189,72 @@ static struct page_work work_of(const struct page_question *question) {
                               .sensitivity = question->sensitivity};
 }
 
-bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
-                          struct page_fractions *fractions) {
-    const struct page_work work = work_of(question);
+/* false: too little to measure, or the disk fails. */
+static bool measure_costs(struct page_costs *costs, const struct page_question *question,
+                          const struct page_work *work) {
     struct page_sample sample = {.store = question->store,
                                  .layout = question->layout,
                                  .token_capacity = question->token_capacity,
-                                 .bytes = work.chunks * work.layer_count * work.kv_head_count *
-                                          work.rows_bytes / SAMPLE_FRACTION,
+                                 .bytes = work->chunks * work->layer_count * work->kv_head_count *
+                                          work->rows_bytes / SAMPLE_FRACTION,
                                  .kv = question->rows,
                                  .group = question->group};
-    memset(fractions->sixteenths, work.held < 1 ? PAGE_FRACTION_WHOLE : 0, work.layer_count);
-    if (work.held >= 1) return false; /* nothing will be read */
     if (sample.bytes > SAMPLE_BYTES_MAX) sample.bytes = SAMPLE_BYTES_MAX;
     if (sample.bytes < SAMPLE_PAGES_MIN * store_tail_bytes(question->layout)) return false;
     if (quantized_pages_measure(costs, &sample, NULL) != STATUS_OK) return false;
     if (question->layer_seconds != NULL) costs->layer = question->layer_seconds(question->layer_context);
-    quantized_pages_choose(costs, &work, fractions);
+    return true;
+}
+
+bool quantized_pages_plan(struct page_costs *costs, bool *has_costs, const struct page_question *question,
+                          struct page_fractions *fractions) {
+    const struct page_work work = work_of(question);
+    *fractions = (struct page_fractions){.layer_count = (uint16_t)work.layer_count};
+    if (work.held >= 1) return true; /* nothing will be read */
+    memset(fractions->sixteenths, PAGE_FRACTION_WHOLE, work.layer_count);
+    if (!*has_costs) *has_costs = measure_costs(costs, question, &work);
+    if (*has_costs) quantized_pages_choose(costs, &work, fractions);
+    return *has_costs;
+}
+
+/* ---- a document that grows ---- */
+
+/* Sixteenths of the new pages, with which all chunk_end have `wanted`; in whole segments, which chunk_first is. */
+static uint8_t sixteenths_behind(const struct page_fractions *fractions, size_t layer, unsigned wanted,
+                                 uint64_t chunk_first, uint64_t chunk_end) {
+    const double have = (double)page_fractions_before(fractions, layer, 0, 1, chunk_first),
+                 want = (double)wanted / PAGE_FRACTION_WHOLE * (double)chunk_end,
+                 found = PAGE_FRACTION_WHOLE * (want - have) / (double)(chunk_end - chunk_first);
+    return (uint8_t)fmin(fmax(round(found), 0), PAGE_FRACTION_WHOLE);
+}
+
+static uint64_t segment_behind(uint64_t chunk_count) {
+    return (chunk_count + PAGE_FRACTION_WHOLE - 1) / PAGE_FRACTION_WHOLE * PAGE_FRACTION_WHOLE;
+}
+
+bool quantized_pages_grows(uint64_t chunk_count, uint64_t chunk_end) {
+    enum { GROWS_BY = 4 }; /* a quarter, or a document of many turns would use up its spans */
+    return chunk_count > 0 && chunk_end >= segment_behind(chunk_count) + PAGE_FRACTION_WHOLE &&
+           (chunk_end - chunk_count) * GROWS_BY >= chunk_count;
+}
+
+bool quantized_pages_continue(struct page_fractions *fractions, const struct page_fractions *wanted,
+                              uint64_t chunk_count, uint64_t chunk_end) {
+    const uint64_t first = segment_behind(chunk_count);
+    struct page_fractions next = *fractions;
+    struct page_span span = {.chunk_first = (uint32_t)first};
+    unsigned changed = 0;
+    ASSERT(fractions->layer_count == wanted->layer_count);
+    if (!quantized_pages_grows(chunk_count, chunk_end)) return false;
+    while (next.later_count > 0 && next.later[next.later_count - 1].chunk_first >= first) next.later_count--;
+    if (next.later_count == PAGE_SPANS_MAX - 1) return false;
+    for (size_t i = 0; i < next.layer_count; i++) {
+        const unsigned before = page_fractions_at(fractions, i, first);
+        span.sixteenths[i] = sixteenths_behind(&next, i, wanted->sixteenths[i], first, chunk_end);
+        changed += before > span.sixteenths[i] ? before - span.sixteenths[i] : span.sixteenths[i] - before;
+    }
+    if (changed < next.layer_count) return false;
+    next.later[next.later_count++] = span;
+    *fractions = next;
     return true;
 }

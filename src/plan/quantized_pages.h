@@ -4,8 +4,10 @@
  * For each layer, plan/compression.h balances the reads of a step's misses against the computation they overlap with.
  * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger fraction also means fewer misses.
  *
- * The selection and the budget give what a step reads and computes.  The times are measured in about 60 ms, when the
- * engine's first document is made:
+ * The selection and the budget give what a step reads and computes.  They are asked for every new document, and again
+ * when a document has grown by a quarter, since RAM then holds less of it, or the budget is another: pages keep their
+ * form, so those that come make up for those that are there (quantized_pages_continue).  The times are measured once by
+ * an engine, in about 60 ms:
  *
  *   read     one page of each form from this disk, with many requests in flight: a random read costs per request as
  *            well as per byte
@@ -60,9 +62,18 @@ struct page_question {
     double (*layer_seconds)(void *context);
     void *layer_context;
 };
-/* Measures, and chooses the fractions of the document.  false: nothing was measured, and all pages have one form. */
-bool quantized_pages_plan(struct page_costs *costs, const struct page_question *question,
+/* Measures the costs, unless *has_costs says that they are there, and chooses the fractions of the document.  false:
+ * they cannot be measured, and all pages are in 4 bits. */
+bool quantized_pages_plan(struct page_costs *costs, bool *has_costs, const struct page_question *question,
                           struct page_fractions *fractions);
+
+/* A document of chunk_count chunks of a head is to have chunk_end: adds a span to its fractions, from the next segment
+ * on, so that all of it has the wanted fractions as far as the new pages can.  Spans that begin behind chunk_count go.
+ * false, and nothing has changed: it grows by less than a quarter or by no segment, has as many spans as it may, or
+ * nothing changes by a sixteenth per layer. */
+bool quantized_pages_grows(uint64_t chunk_count, uint64_t chunk_end); /* enough for that */
+bool quantized_pages_continue(struct page_fractions *fractions, const struct page_fractions *wanted,
+                              uint64_t chunk_count, uint64_t chunk_end);
 
 /* The parts of quantized_pages_plan, for tests.  Measures all costs except `layer`. */
 enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,

@@ -84,6 +84,19 @@ void sample_share(struct sample *sample, struct random *random) {
         layout->fractions.sixteenths[i] = (uint8_t)random_below(random, PAGE_FRACTION_WHOLE + 1);
 }
 
+void sample_share_again(struct sample *sample, uint64_t token_count, struct random *random) {
+    struct page_fractions *fractions = &sample->layout.fractions;
+    const uint64_t chunks = (token_count + CHUNK - 1) / CHUNK, first = (chunks + 15) / 16 * 16;
+    while (fractions->later_count > 0 && fractions->later[fractions->later_count - 1].chunk_first >= first)
+        fractions->later_count--;
+    struct page_span *span = &fractions->later[fractions->later_count++];
+    *span = (struct page_span){.chunk_first = (uint32_t)first};
+    const bool alike = random_below(random, 3) == 0; /* is written shorter */
+    for (size_t i = 0; i < fractions->layer_count; i++)
+        span->sixteenths[i] =
+            alike && i > 0 ? span->sixteenths[0] : (uint8_t)random_below(random, PAGE_FRACTION_WHOLE + 1);
+}
+
 static void sample_tail(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
                         uint8_t *bytes) {
     struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);

@@ -21,6 +21,9 @@ struct sample sample_other(const struct sample *sample, uint64_t seed);
 /* Pages of two sizes from now on, a random fraction of each layer. */
 void sample_share(struct sample *sample, struct random *random);
 
+/* Other ones of pages behind the first token_count tokens, more than none, from the next segment on. */
+void sample_share_again(struct sample *sample, uint64_t token_count, struct random *random);
+
 int32_t sample_token(const struct sample *sample, uint64_t position);
 /* The caller frees them. */
 int32_t *sample_tokens(const struct sample *sample, uint64_t count);

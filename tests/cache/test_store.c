@@ -95,6 +95,9 @@ static void round_trip(struct random *random, enum io_backend backend) {
                   error);
         assert_int_equal(document_token_count(document), done);
         if (random_below(random, 2) == 0) assert_ok(sample_check(&sample, document, &error), error);
+        if (sample.layout.fractions.layer_count == 0 || random_below(random, 2) == 0) continue;
+        sample_share_again(&sample, done, random);
+        assert_ok(document_set_fractions(document, &sample.layout.fractions, &error), error);
     }
     document_close(document);
     assert_ok(store_verify(store, id, &error), error);
@@ -234,6 +237,43 @@ static void test_fractions_are_even(void **state) {
         }
 }
 
+/* Every span has its own fractions, and what is counted over spans is what there is. */
+static void test_fractions_of_spans(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 25);
+    for (int round = 0; round < 200; round++) {
+        struct sample sample = sample_random(&random);
+        const size_t heads = 1 + (size_t)random_below(&random, 5);
+        sample_share(&sample, &random);
+        const struct page_fractions *fractions = &sample.layout.fractions;
+        uint64_t tokens = 1 + random_below(&random, 3000);
+        for (size_t spans = 1 + (size_t)random_below(&random, 7); spans > 0; spans--) {
+            sample_share_again(&sample, tokens, &random);
+            tokens = fractions->later[fractions->later_count - 1].chunk_first * 64 + 1 +
+                     random_below(&random, 3000);
+        }
+        const uint64_t end = tokens / 64 + random_below(&random, 40);
+        uint64_t layer = 0, first = 0;
+        for (size_t head = 0; head < heads; head++) {
+            const uint64_t quantized = quantized_of(fractions, head, heads, 0, end);
+            assert_int_equal(page_fractions_before(fractions, 0, head, heads, end), quantized);
+            layer += quantized;
+        }
+        assert_int_equal(page_fractions_of_layer(fractions, 0, heads, end), layer);
+        for (size_t i = 0; i < fractions->later_count; i++) {
+            const uint64_t next = fractions->later[i].chunk_first;
+            const unsigned sixteenths =
+                i > 0 ? fractions->later[i - 1].sixteenths[0] : fractions->sixteenths[0];
+            assert_true(next > first && next % 16 == 0);
+            for (size_t head = 0; head < heads; head++)
+                assert_int_equal(quantized_of(fractions, head, heads, first, next),
+                                 (next - first) / 16 * sixteenths);
+            first = next;
+        }
+    }
+}
+
 /* Segments of [layer][head][16] pages follow each other, for any page sizes. */
 static void test_places_follow_each_other(void **state) {
     (void)state;
@@ -242,10 +282,13 @@ static void test_places_follow_each_other(void **state) {
     for (int round = 0; round < 200; round++) {
         struct sample sample = sample_random(&random);
         if (round % 4 > 0) sample_share(&sample, &random);
+        for (int span = 2; span < round % 4; span++)
+            sample_share_again(&sample, (uint64_t)(span - 1) * 64 * (16 + 16 * random_below(&random, 2)),
+                               &random);
         struct geometry geometry;
         geometry_init(&geometry, &sample.layout);
         uint64_t place = 2 * geometry.chunk_pages * geometry.tail_page_bytes;
-        for (uint64_t segment = 0; segment < 3; segment++)
+        for (uint64_t segment = 0; segment < 5; segment++)
             for (size_t layer = 0; layer < geometry.layer_count; layer++)
                 for (size_t head = 0; head < geometry.kv_head_count; head++)
                     for (uint64_t chunk = segment * 16; chunk < segment * 16 + 16; chunk++) {
@@ -338,6 +381,50 @@ static void test_fractions_stay(void **state) {
     store_close(store);
 }
 
+/* A document whose fractions change is found, read and continued by its spans; a change that no commit follows does no
+ * harm; and an older loam sees by the version that it cannot read the catalog. */
+static void test_fractions_change(void **state) {
+    (void)state;
+    struct random random;
+    struct error error;
+    struct document *document;
+    random_init(&random, seed + 26);
+    struct sample sample = sample_random(&random);
+    sample_share(&sample, &random);
+    struct store *store = open_store(0);
+    const uint64_t id = save(store, &sample, 64 * 20 + 3);
+    const struct sample before = sample;
+    assert_ok(
+        document_open(&document, store, id, &sample.model, &sample.layout, DOCUMENT_APPEND, 64 * 60, &error),
+        error);
+    sample_share_again(&sample, 64 * 20 + 3, &random);
+    assert_int_equal(sample.layout.fractions.later[0].chunk_first, 32);
+    assert_ok(document_set_fractions(document, &sample.layout.fractions, &error), error);
+    document_close(document); /* nothing was added */
+    assert_ok(store_verify(store, id, &error), error);
+    assert_int_equal(catalog_version(), 5);
+    assert_reused(store, &before, 5000, 64 * 20 + 3); /* found by other fractions, read by its own */
+    assert_ok(
+        document_open(&document, store, id, &sample.model, &sample.layout, DOCUMENT_APPEND, 64 * 60, &error),
+        error);
+    sample_share_again(&sample, 64 * 20 + 3, &random); /* instead of the span that nothing has */
+    assert_int_equal(sample.layout.fractions.later_count, 1);
+    assert_ok(document_set_fractions(document, &sample.layout.fractions, &error), error);
+    assert_ok(sample_write(&sample, document, 64 * 20 + 3, 64 * 45, &random, &error), error);
+    sample_share_again(&sample, 64 * 45, &random);
+    assert_ok(document_set_fractions(document, &sample.layout.fractions, &error),
+              error); /* the commit may be under way */
+    assert_ok(sample_write(&sample, document, 64 * 45, 64 * 60, &random, &error), error);
+    assert_ok(document_flush(document, &error), error);
+    document_close(document);
+    store_close(store);
+    store = open_store(0);
+    assert_null(store_warning(store));
+    assert_ok(store_verify(store, id, &error), error);
+    assert_reused(store, &sample, 5000, 64 * 60);
+    store_close(store);
+}
+
 /* Gives the row of document 1 another layout, with a valid checksum. */
 static void change_layout(const char *share) {
     struct io_folder folder;
@@ -365,8 +452,12 @@ static void see_reason(void *context, const struct document_info *info) {
 static void test_faulty_fractions(void **state) {
     (void)state;
     static const char says[] = "expected a fraction of 0 to 9 or a to g for each of its 2 layers";
-    static const char *const faulty[] = {" share=8", " share=8h", " share=8-", " share=888",
-                                         " share=",  " share=8 ", " share=8G"};
+    static const char *const faulty[] = {
+        " share=8",       " share=8h",      " share=8-",
+        " share=888",     " share=",        " share=8 ",
+        " share=8G",      " share=88,1:h",  " share=88,1:888",
+        " share=88,:8",   " share=88,1",    " share=88,",
+        " share=88,1:8,", " share=88,01x8", " share=88,1:8,2:7,3:8,4:7,5:8,6:7,7:8,8:7"};
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
         struct random random;
         random_init(&random, seed + 23);
@@ -391,6 +482,32 @@ static void test_faulty_fractions(void **state) {
         store_close(store);
         scratch_empty(&scratch);
     }
+}
+
+/* Spans whose text is not what loam writes: in the wrong order, at the beginning, or written at length. */
+static void test_faulty_spans(void **state) {
+    (void)state;
+    static const char *const faulty[] = {" share=88,0:8",  " share=88,2:8,1:7", " share=88,1:8,1:7",
+                                         " share=88,1:88", " share=88,01:8",    " share=88,4194305:8"};
+    for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
+        char text[STORE_TEXT_MAX];
+        struct store_layout layout;
+        struct error error;
+        snprintf(text, sizeof text,
+                 "codec=x layers=2 heads=1 chunk=4864 tail=16384%s metadata=none/0 segment=16", faulty[i]);
+        assert_int_equal(layout_parse(text, &layout, &error), STATUS_DOCUMENT);
+    }
+    struct store_layout layout;
+    struct error error;
+    assert_ok(layout_parse("codec=x layers=2 heads=1 chunk=4864 tail=16384 share=8g,1:0,3:g8 metadata=none/0 "
+                           "segment=16",
+                           &layout, &error),
+              error);
+    assert_int_equal(layout.fractions.later_count, 2);
+    assert_int_equal(page_fractions_at(&layout.fractions, 1, 15), 16);
+    assert_int_equal(page_fractions_at(&layout.fractions, 1, 16), 0);
+    assert_int_equal(page_fractions_at(&layout.fractions, 1, 47), 0);
+    assert_int_equal(page_fractions_at(&layout.fractions, 1, 48), 8);
 }
 
 static void test_list_and_remove(void **state) {
@@ -781,6 +898,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_fractions_are_what_is_written, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fractions_stay, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_faulty_fractions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fractions_change, set_up, tear_down),
+        cmocka_unit_test(test_faulty_spans),
+        cmocka_unit_test(test_fractions_of_spans),
         cmocka_unit_test_setup_teardown(test_list_and_remove, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer_and_readers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_own_pages, set_up, tear_down),

@@ -76,7 +76,7 @@ static struct plan options_of(const struct select_method *method, enum form form
     options.select.recent = 32;
     options.select.leaf = KV_CHUNK_TOKENS;
     options.select.keep = (struct select_keep){.tokens = 320};
-    if (form == MIXED) options.fractions = (struct page_fractions){LAYERS, {7, 12, 16, 0}};
+    if (form == MIXED) options.fractions = (struct page_fractions){.layer_count = LAYERS, .sixteenths = {7, 12, 16, 0}};
     return options;
 }
 

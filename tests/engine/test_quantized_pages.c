@@ -268,7 +268,8 @@ static void assert_fractions(const struct page_fractions *found, struct page_fra
     assert_memory_equal(found, &expected, sizeof expected);
 }
 
-static const struct page_fractions then = {LAYERS, {3, 14}}, now = {LAYERS, {16, 0}};
+static const struct page_fractions then = {.layer_count = LAYERS, .sixteenths = {3, 14}},
+                                   now = {.layer_count = LAYERS, .sixteenths = {16, 0}};
 
 /* Existing documents are used, continued and copied with their own fractions, new ones have the engine's. */
 static void a_document_keeps_its_fractions(void **state) {
@@ -333,7 +334,7 @@ static void a_document_in_f16_is_opened(void **state) {
     (void)state;
     static const struct select_method *const savers[] = {&select_all,
                                                          &select_quest}; /* other key index, and the same */
-    static const struct page_fractions none = {LAYERS, {0, 0}};
+    static const struct page_fractions none = {.layer_count = LAYERS};
     float exact[256], mixed_logits[256], unused[256];
     for (size_t i = 0; i < 4; i++) {
         const bool departs = i % 2 == 1;
@@ -381,7 +382,7 @@ static void short_prompts_are_not_measured(void **state) {
     uint64_t reused;
     rig_open(&rig);
     assert_ok(ask(&rig, (struct page_fractions){0}, rig.tokens, SHORT, &reused, &fractions), rig.error);
-    assert_fractions(&fractions, (struct page_fractions){LAYERS, {16, 16}});
+    assert_fractions(&fractions, (struct page_fractions){.layer_count = LAYERS, .sixteenths = {16, 16}});
     assert_ok(ask(&rig, then, rig.others, SHORT, &reused, &fractions), rig.error);
     assert_ok(ask(&rig, (struct page_fractions){0}, rig.others, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, SHORT);
@@ -403,7 +404,7 @@ static void a_damaged_page_of_either_form_is_computed_anew(void **state) {
     (void)state;
     enum { ROWS = 8192, Q4 = 4096, HEADS = 2, TAILS = 2 * LAYERS * HEADS * ROWS };
     /* Layer 0 is rows alone, layer 1 4 bits alone: the second segment's page of chunk 8 in each. */
-    static const struct page_fractions halves = {LAYERS, {0, 16}};
+    static const struct page_fractions halves = {.layer_count = LAYERS, .sixteenths = {0, 16}};
     static const uint64_t offsets[] = {TAILS + 8 * ROWS + 77, TAILS + 16 * HEADS * ROWS + 8 * Q4 + 77};
     for (size_t i = 0; i < 2; i++) {
         struct rig rig = {0};

@@ -213,26 +213,72 @@ static enum status document_load(struct document *document, struct error *error)
     return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
 }
 
-/* Reserves what the document may become, and says who writes it. */
-static enum status append_begin(struct document *document, struct error *error) {
+/* Reserves what the document may become in that geometry, and writes its row. */
+static enum status row_reserve(struct document *document, const struct geometry *geometry,
+                               struct document_row row, struct error *error) {
     struct store *store = document->store;
-    struct document_row row = document->row;
-    uint64_t bytes_max = document_bytes_max(&document->geometry, document->token_capacity);
+    uint64_t bytes_max = document_bytes_max(geometry, document->token_capacity);
     uint64_t more = bytes_max > row.bytes ? bytes_max - row.bytes : 0;
     if (bytes_max == UINT64_MAX) more = UINT64_MAX;
     TRY(store_make_space(store, more, error));
     TRY(catalog_begin(&store->catalog, error));
     enum status status = store_check_space(store, more, error);
     row.bytes = bytes_max > row.bytes ? bytes_max : row.bytes;
-    row.writer = (uint64_t)getpid();
     if (status == STATUS_OK) status = catalog_update(&store->catalog, &row, error);
-    if (status == STATUS_OK) status = catalog_note_version(&store->catalog, &document->geometry, error);
+    if (status == STATUS_OK) status = catalog_note_version(&store->catalog, geometry, error);
     if (status == STATUS_OK)
         status = catalog_commit(&store->catalog, error);
     else
         catalog_rollback(&store->catalog);
     if (status == STATUS_OK) document->row = row;
     return status;
+}
+
+/* And says who writes it. */
+static enum status append_begin(struct document *document, struct error *error) {
+    struct document_row row = document->row;
+    row.writer = (uint64_t)getpid();
+    return row_reserve(document, &document->geometry, row, error);
+}
+
+static bool is_written_from(const struct document *document, uint64_t chunk) {
+    const struct geometry *geometry = &document->geometry;
+    if (chunk >= document->chunk_capacity) return false;
+    for (size_t i = 0; i < geometry->chunk_pages; i++)
+        if (document->page_states[page_index(geometry, 0, 0, chunk) + i] != PAGE_NONE) return true;
+    return false;
+}
+
+/* Where the two begin to differ. */
+static uint64_t fractions_differ_at(const struct page_fractions *a, const struct page_fractions *b) {
+    size_t same = 0;
+    while (same < a->later_count && same < b->later_count &&
+           a->later[same].chunk_first == b->later[same].chunk_first)
+        same++;
+    const uint64_t first = same < a->later_count ? a->later[same].chunk_first : UINT64_MAX,
+                   second = same < b->later_count ? b->later[same].chunk_first : UINT64_MAX;
+    return first < second ? first : second;
+}
+
+enum status document_set_fractions(struct document *document, const struct page_fractions *fractions,
+                                   struct error *error) {
+    struct store_layout layout = document->layout;
+    struct geometry geometry;
+    ASSERT(document->writing && fractions->layer_count == layout.fractions.layer_count);
+    ASSERT(memcmp(fractions->sixteenths, layout.fractions.sixteenths, sizeof fractions->sixteenths) == 0 &&
+           !is_written_from(document, fractions_differ_at(&layout.fractions, fractions)));
+    layout.fractions = *fractions;
+    TRY(layout_check(&layout, error));
+    geometry_init(&geometry, &layout);
+    if (document->store->options.whole_pages) geometry_without_parts(&geometry);
+    writer_wait_document(document->store->writer, document); /* its thread finds pages by the geometry */
+    TRY(writer_failure(document->store->writer, document, error));
+    struct document_row row = document->row;
+    layout_format(&layout, row.layout);
+    TRY(row_reserve(document, &geometry, row, error));
+    document->layout = layout;
+    document->geometry = geometry;
+    return STATUS_OK;
 }
 
 /* A writer's states begin with what is committed. */
@@ -306,7 +352,8 @@ enum status document_open(struct document **result, struct store *store, uint64_
         return status;
     }
     io_file_will_need(&document->key_index, 0, 0);
-    (void)futimens(document->pages.fd, NULL); /* "used": decides which document is removed first when space is needed */
+    (void)futimens(document->pages.fd,
+                   NULL); /* "used": decides which document is removed first when space is needed */
     *result = document;
     return STATUS_OK;
 }

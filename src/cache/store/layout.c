@@ -1,7 +1,7 @@
 /* Where things lie in a document's files (docs/formats.md).
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
- *               (of two sizes where layout.fractions says so; the same of each in all segments)
+ *               (of two sizes where layout.fractions says so; the same of each in all segments of a span)
  *   N.metadata   segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
@@ -20,20 +20,47 @@ static bool word_good(const char *word) {
 /* A layer's sixteenths in one character, 0 to 9 and a to g. */
 static const char fraction_digits[] = "0123456789abcdefg";
 
+enum { SPAN_TEXT_BYTES = PAGE_FRACTIONS_LAYERS_MAX + 16 };
+
+/* A span's layers, a character each; one character where all are the same and `shorter`. */
+static size_t format_span(const uint8_t *sixteenths, size_t layer_count, bool shorter, char *text) {
+    size_t same = 1;
+    while (same < layer_count && sixteenths[same] == sixteenths[0]) same++;
+    const size_t count = shorter && same == layer_count ? 1 : layer_count;
+    for (size_t i = 0; i < count; i++) text[i] = fraction_digits[sixteenths[i]];
+    text[count] = '\0';
+    return count;
+}
+
+/* " share=88g0...", and for every later span ",SEGMENT:80g0..." */
+static void format_fractions(const struct page_fractions *fractions,
+                             char text[SPAN_TEXT_BYTES * PAGE_SPANS_MAX]) {
+    size_t used = (size_t)sprintf(text, " share=");
+    used += format_span(fractions->sixteenths, fractions->layer_count, false, text + used);
+    for (size_t i = 0; i < fractions->later_count; i++) {
+        const struct page_span *span = &fractions->later[i];
+        used += (size_t)sprintf(text + used, ",%u:", span->chunk_first / SEGMENT_CHUNKS);
+        used += format_span(span->sixteenths, fractions->layer_count, true, text + used);
+    }
+}
+
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
-    char tail[24] = "", fractions[PAGE_FRACTIONS_LAYERS_MAX + 16] = "";
+    char tail[24] = "", fractions[SPAN_TEXT_BYTES * PAGE_SPANS_MAX] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
-    if (layout->fractions.layer_count > 0) {
-        size_t used = (size_t)snprintf(fractions, sizeof fractions, " share=");
-        for (size_t i = 0; i < layout->fractions.layer_count; i++)
-            fractions[used++] = fraction_digits[layout->fractions.sixteenths[i]];
-        fractions[used] = '\0';
-    }
+    if (layout->fractions.layer_count > 0) format_fractions(&layout->fractions, fractions);
     return (size_t)snprintf(text, text_bytes,
                             "codec=%s layers=%u heads=%u chunk=%u%s%s metadata=%s/%u segment=%d",
                             layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
                             tail, fractions, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+}
+
+static enum status span_check(const uint8_t *sixteenths, size_t layer_count, struct error *error) {
+    for (size_t i = 0; i < layer_count; i++)
+        if (sixteenths[i] > PAGE_FRACTION_WHOLE)
+            return error_set(error, STATUS_USAGE, "layout: a fraction of %u sixteenths in layer %zu",
+                             sixteenths[i], i);
+    return STATUS_OK;
 }
 
 static enum status fractions_check(const struct store_layout *layout, struct error *error) {
@@ -45,10 +72,19 @@ static enum status fractions_check(const struct store_layout *layout, struct err
             error, STATUS_USAGE,
             "layout: fractions of %u layers, expected of %u and pages of two sizes (for at most %d layers)",
             fractions->layer_count, layout->layer_count, PAGE_FRACTIONS_LAYERS_MAX);
-    for (size_t i = 0; i < fractions->layer_count; i++)
-        if (fractions->sixteenths[i] > PAGE_FRACTION_WHOLE)
-            return error_set(error, STATUS_USAGE, "layout: a fraction of %u sixteenths in layer %zu",
-                             fractions->sixteenths[i], i);
+    TRY(span_check(fractions->sixteenths, fractions->layer_count, error));
+    if (fractions->later_count >= PAGE_SPANS_MAX)
+        return error_set(error, STATUS_USAGE, "layout: %u spans of fractions, at most %d",
+                         fractions->later_count + 1, PAGE_SPANS_MAX);
+    for (size_t i = 0; i < fractions->later_count; i++) {
+        const uint32_t first = fractions->later[i].chunk_first,
+                       before = i > 0 ? fractions->later[i - 1].chunk_first : 0;
+        if (first % SEGMENT_CHUNKS != 0 || first <= before)
+            return error_set(error, STATUS_USAGE,
+                             "layout: fractions from chunk %u on, expected a multiple of %d above %u", first,
+                             SEGMENT_CHUNKS, before);
+        TRY(span_check(fractions->later[i].sixteenths, fractions->layer_count, error));
+    }
     if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
         return error_set(error, STATUS_USAGE,
                          "layout: the fractions of %u layers do not fit into its %d bytes",
@@ -83,21 +119,48 @@ void layout_format(const struct store_layout *layout, char *text) {
     (void)format(layout, text, STORE_TEXT_MAX);
 }
 
-/* " share=88g0..." at *text, if it is there: a character for each layer. */
+/* A character for each of the layers at *text, or one for all; false: neither. */
+static bool span_parse(const char **text, size_t layer_count, uint8_t *sixteenths) {
+    const size_t length = strspn(*text, fraction_digits);
+    if (length != layer_count && length != 1) return false;
+    for (size_t i = 0; i < layer_count; i++)
+        sixteenths[i] = (uint8_t)(strchr(fraction_digits, (*text)[length > 1 ? i : 0]) - fraction_digits);
+    *text += length;
+    return true;
+}
+
+/* ",SEGMENT:80g0..." at *text, as often as it is there. */
+static bool later_parse(const char **text, struct page_fractions *fractions) {
+    while (**text == ',') {
+        unsigned segment;
+        int read = 0;
+        if (fractions->later_count == PAGE_SPANS_MAX - 1) return false;
+        struct page_span *span = &fractions->later[fractions->later_count++];
+        if (sscanf(*text, ",%9u:%n", &segment, &read) != 1 || read == 0) return false;
+        if (segment > STORE_TOKENS_MAX / KV_CHUNK_TOKENS / SEGMENT_CHUNKS) return false;
+        span->chunk_first = segment * SEGMENT_CHUNKS;
+        *text += read;
+        if (!span_parse(text, fractions->layer_count, span->sixteenths)) return false;
+    }
+    return true;
+}
+
+/* " share=88g0..." at *text, if it is there. */
 static enum status fractions_parse(const char **text, struct store_layout *layout, struct error *error) {
     static const char word[] = " share=";
     if (strncmp(*text, word, sizeof word - 1) != 0) return STATUS_OK;
-    const char *digits = *text + sizeof word - 1;
-    size_t length = strcspn(digits, " "), good = strspn(digits, fraction_digits);
-    if (length != layout->layer_count || length > PAGE_FRACTIONS_LAYERS_MAX || good < length)
+    const char *digits = *text + sizeof word - 1, *rest = digits;
+    const size_t length = strcspn(digits, " "), first = strcspn(digits, ", ");
+    struct page_fractions *fractions = &layout->fractions;
+    const bool good = first == layout->layer_count && first <= PAGE_FRACTIONS_LAYERS_MAX &&
+                      span_parse(&rest, first, fractions->sixteenths);
+    fractions->layer_count = good ? (uint16_t)first : 0;
+    if (!good || !later_parse(&rest, fractions) || rest != digits + length)
         return error_set(
             error, STATUS_DOCUMENT,
             "its layout says%s%.*s, expected a fraction of 0 to 9 or a to g for each of its %u layers", word,
             (int)(length < 64 ? length : 64), digits, layout->layer_count);
-    layout->fractions.layer_count = (uint16_t)length;
-    for (size_t i = 0; i < length; i++)
-        layout->fractions.sixteenths[i] = (uint8_t)(strchr(fraction_digits, digits[i]) - fraction_digits);
-    *text = digits + length;
+    *text = rest;
     return STATUS_OK;
 }
 
@@ -147,6 +210,32 @@ void geometry_without_parts(struct geometry *geometry) {
     geometry->page_sum_bytes = sizeof(struct checksum);
 }
 
+/* Of pages of which `quantized` are in 4 bits. */
+static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t quantized) {
+    return quantized * geometry->page_bytes + (pages - quantized) * geometry->tail_page_bytes;
+}
+
+static uint64_t segment_bytes(const struct geometry *geometry, const struct geometry_span *span) {
+    return mixed_bytes(geometry, geometry->chunk_pages * SEGMENT_CHUNKS,
+                       geometry->kv_head_count * span->quantized_before[geometry->layer_count]);
+}
+
+/* Where each span begins: behind the segments of the one before. */
+static void spans_init(struct geometry *geometry) {
+    const struct page_fractions *fractions = &geometry->fractions;
+    for (size_t s = 0; s <= fractions->later_count; s++) {
+        struct geometry_span *span = &geometry->spans[s];
+        const uint8_t *sixteenths = s > 0 ? fractions->later[s - 1].sixteenths : fractions->sixteenths;
+        for (size_t i = 0; i < fractions->layer_count; i++)
+            span->quantized_before[i + 1] = (uint16_t)(span->quantized_before[i] + sixteenths[i]);
+        if (s == 0) continue;
+        const struct geometry_span *before = span - 1;
+        span->chunk_first = fractions->later[s - 1].chunk_first;
+        span->offset = before->offset + (span->chunk_first - before->chunk_first) / SEGMENT_CHUNKS *
+                                            segment_bytes(geometry, before);
+    }
+}
+
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
     *geometry = (struct geometry){.layer_count = layout->layer_count,
                                   .kv_head_count = layout->kv_head_count,
@@ -162,8 +251,7 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
     parts_init(geometry, layout);
     _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE,
                    "a layer's share of a segment is as many pages");
-    for (size_t i = 0; i < layout->fractions.layer_count; i++)
-        geometry->quantized_before[i + 1] = geometry->quantized_before[i] + layout->fractions.sixteenths[i];
+    if (layout->fractions.layer_count > 0) spans_init(geometry);
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
@@ -204,20 +292,16 @@ size_t page_padded_max(const struct geometry *geometry) {
                                                : geometry->page_bytes;
 }
 
-/* Of pages of which `quantized` are in 4 bits. */
-static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t quantized) {
-    return quantized * geometry->page_bytes + (pages - quantized) * geometry->tail_page_bytes;
-}
-
 /* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    const uint64_t heads = geometry->kv_head_count, layers = geometry->layer_count,
-                   here = chunk % SEGMENT_CHUNKS, fraction = geometry->fractions.sixteenths[layer];
-    const uint64_t quantized = page_fractions_before(&geometry->fractions, layer, kv_head, heads, here);
-    return chunk / SEGMENT_CHUNKS *
-               mixed_bytes(geometry, layers * heads * SEGMENT_CHUNKS,
-                           heads * geometry->quantized_before[layers]) +
-           mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * geometry->quantized_before[layer]) +
+    const struct geometry_span *span = &geometry->spans[geometry->fractions.later_count];
+    while (span->chunk_first > chunk) span--;
+    const uint64_t heads = geometry->kv_head_count, here = chunk % SEGMENT_CHUNKS,
+                   before = span->quantized_before[layer],
+                   fraction = span->quantized_before[layer + 1] - before;
+    const uint64_t quantized = page_span_before((unsigned)fraction, kv_head, heads, here);
+    return span->offset + (chunk - span->chunk_first) / SEGMENT_CHUNKS * segment_bytes(geometry, span) +
+           mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * before) +
            mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * fraction) +
            mixed_bytes(geometry, here, quantized);
 }
@@ -266,7 +350,7 @@ static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64
     if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_max(geometry), bytes)) return false;
     uint64_t quantized = 0, heads = geometry->kv_head_count;
     for (size_t i = 0; i < geometry->fractions.layer_count; i++)
-        quantized += geometry->fractions.sixteenths[i] * heads * chunks / PAGE_FRACTION_WHOLE;
+        quantized += page_fractions_of_layer(&geometry->fractions, i, heads, chunks);
     if (geometry->fractions.layer_count > 0)
         *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, quantized);
     return true;

@@ -109,6 +109,7 @@ enum status store_measure(struct store *store, const struct store_layout *layout
     struct geometry geometry;
     struct measurement m = {.file = {.fd = -1}};
     struct store_layout smallest = *layout;
+    smallest.fractions.later_count = 0;
     memset(smallest.fractions.sixteenths, PAGE_FRACTION_WHOLE, smallest.fractions.layer_count);
     geometry_init(&geometry, &smallest);
     uint64_t bytes_max = document_bytes_max(&geometry, token_capacity);

@@ -134,7 +134,7 @@ struct store_match {
     struct store_layout layout; /* the document's */
 };
 
-/* The document of this model and layout (but for its fractions: a document keeps those that it was made with) that has
+/* The document of this model and layout (but for its fractions: pages keep those that they were written with) that has
  * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there
  * is no match.  prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of
  * other tokens behind, which must not be used. */
@@ -218,6 +218,12 @@ enum status document_open(struct document **document, struct store *store, uint6
                           const struct store_model *model, const struct store_layout *layout,
                           enum document_mode mode, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
+
+/* Of a document with fractions: other ones for pages that nobody has written yet, from a segment of 16 chunks on (a
+ * later span; spans that begin there or later go).  Its room is reserved anew.  STATUS_FULL: there is none;
+ * STATUS_USAGE: the catalog cannot hold so many spans of so many layers.  Then nothing has changed. */
+enum status document_set_fractions(struct document *document, const struct page_fractions *fractions,
+                                   struct error *error) STATUS_CHECKED;
 
 /* Waits for what is being written and gives back what was not committed; all of a new document that has become a copy
  * of another (the same tokens, model and layout) and that nobody else has open.  Reads must have finished. */

@@ -37,8 +37,12 @@ struct geometry {
     size_t part_bytes, part_count; /* of a page of rows; 0: pages are read whole */
     size_t page_sum_bytes;         /* a page's checksum, and behind it those of its parts */
     struct page_fractions fractions;
-    uint32_t quantized_before[PAGE_FRACTIONS_LAYERS_MAX +
-                              1]; /* pages in 4 bits of a head's segment, of the layers before */
+    struct geometry_span {
+        uint64_t chunk_first;
+        uint64_t offset; /* of its pages, from the first segment on */
+        uint16_t quantized_before[PAGE_FRACTIONS_LAYERS_MAX +
+                                  1]; /* pages in 4 bits of a head's segment, of the layers before */
+    } spans[PAGE_SPANS_MAX];          /* [1 + fractions.later_count] */
 };
 
 /* STATUS_USAGE names the field that is out of bounds. */
