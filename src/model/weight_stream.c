@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "platform/clock.h"
 #include "platform/io_queue.h"
+#include "platform/memory.h"
 
 enum {
     MATRICES = 7,    /* of a layer */
@@ -16,7 +17,7 @@ enum {
     PIECE_BYTES = 1 << 20, /* of a request */
     DEPTH_MAX = 1024,
     COMPLETIONS = 64,
-    READERS = 4, /* reads at the same time: 2.5 GB/s with 4, with 8 and with 16, bench/weights.sh */
+    READERS = 4,          /* reads at the same time: 2.5 GB/s with 4, with 8 and with 16, bench/weights.sh */
     GAP_BYTES = 64 << 10, /* between two tensors: read over rather than in another run of requests */
 };
 
@@ -385,7 +386,7 @@ static enum status open_sources(struct weight_stream *stream, const struct io_fa
 /* ---- creation ---- */
 
 static enum status allocate(uint8_t **memory, uint64_t bytes, struct error *error) {
-    *memory = aligned_alloc(IO_ALIGNMENT, align_up(bytes > 0 ? bytes : 1, IO_ALIGNMENT));
+    *memory = memory_area_create(bytes);
     return *memory != NULL ? STATUS_OK
                            : error_set(error, STATUS_MEMORY, "no memory for %llu bytes of weights",
                                        (unsigned long long)bytes);
@@ -481,8 +482,9 @@ void weight_stream_destroy(struct weight_stream *stream) {
         io_file_close(&stream->sources[i].file);
         free(stream->sources[i].tail);
     }
-    for (size_t i = 0; i < SLOTS; i++) free(stream->slots[i].memory);
-    free(stream->resident);
+    for (size_t i = 0; i < SLOTS; i++)
+        memory_area_destroy(stream->slots[i].memory, stream->figures.slot_bytes / SLOTS);
+    memory_area_destroy(stream->resident, stream->figures.resident_bytes);
     free(stream->sources);
     free(stream->layers);
     free(stream);

@@ -1,10 +1,20 @@
-/* memory: how much memory the system has available. */
+/* memory: how much memory the system has available; large areas of it. */
 #ifndef LOAM_PLATFORM_MEMORY_H
 #define LOAM_PLATFORM_MEMORY_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+enum { MEMORY_AREA_BYTES_MIN = 1 << 20 }; /* of an area in huge pages; smaller ones are in pages of 4 KiB */
 
 /* Bytes that new allocations can get without swapping, by the kernel's estimate; UINT64_MAX: unknown. */
 uint64_t memory_available_bytes(void);
+
+/* An area of zeros, mapped without a promise of swap, so that it costs what is used of it.  From MEMORY_AREA_BYTES_MIN
+ * on it is aligned to huge pages and asks for them: who streams it would miss the TLB every 4 KiB, and a read from disk
+ * into it would be cut into as many pieces.  NULL with errno: no memory. */
+void *memory_area_create(size_t size_bytes);
+/* area: NULL, or what was created with the same size. */
+void memory_area_destroy(void *area, size_t size_bytes);
 
 #endif

@@ -1,54 +1,28 @@
-/* Memory of the cpu device.  Large areas are mapped without a promise of swap, so that a slab for a
- * context of a million tokens costs what is used of it, and ask for huge pages, because decoding streams
- * the whole of them and would miss the TLB every 4 KiB.  MEMORY_HOST is mapped whatever its size. */
+/* Memory of the cpu device.  Large areas are in huge pages (platform/memory.h).  MEMORY_HOST is mapped whatever its
+ * size. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "platform/memory.h"
 
-enum {
-    MAP_BYTES_MIN = 1 << 20, /* from here on mmap instead of the heap */
-    HUGE_PAGE_BYTES = 2 << 20,
-    PAGE_BYTES = 4096,
-    SCRATCH_BYTES_MIN = 4 << 20,
-};
+enum { SCRATCH_BYTES_MIN = 4 << 20 };
 
 static bool is_mapped(enum memory_kind kind, size_t size_bytes) {
-    return kind == MEMORY_HOST || size_bytes >= MAP_BYTES_MIN;
-}
-
-static size_t map_alignment(size_t size_bytes) {
-    return size_bytes >= MAP_BYTES_MIN ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;
-}
-
-static void *map_aligned(size_t size_bytes, size_t alignment) {
-    uint8_t *base = mmap(NULL, size_bytes + alignment, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) return NULL;
-    size_t before = (size_t)(-(uintptr_t)base & (alignment - 1));
-    if (before > 0) (void)munmap(base, before);
-    if (alignment > before) (void)munmap(base + before + size_bytes, alignment - before);
-    return base + before;
+    return kind == MEMORY_HOST || size_bytes >= MEMORY_AREA_BYTES_MIN;
 }
 
 enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
                          struct error *error) {
     (void)device;
-    size_t alignment = map_alignment(size_bytes);
-    uint64_t mapped = 0, with_slack = 0;
-    bool fits = checked_align(max_size(size_bytes, 1), alignment, &mapped) &&
-                checked_add(mapped, alignment, &with_slack);
     void *memory = NULL;
+    uint64_t heap_bytes = 0;
     errno = ENOMEM;
-    if (fits && is_mapped(kind, size_bytes)) {
-        memory = map_aligned(mapped, alignment);
-        /* Huge pages are optional: without them the kernel is slower, never wrong. */
-        if (memory != NULL && size_bytes >= MAP_BYTES_MIN) (void)madvise(memory, mapped, MADV_HUGEPAGE);
-    } else if (fits) {
-        size_t heap_bytes = align_up(max_size(size_bytes, 1), 64);
+    if (is_mapped(kind, size_bytes)) {
+        memory = memory_area_create(size_bytes);
+    } else if (checked_align(max_size(size_bytes, 1), 64, &heap_bytes)) {
         memory = aligned_alloc(64, heap_bytes);
         if (memory != NULL) memset(memory, 0, heap_bytes);
     }
@@ -62,7 +36,7 @@ void cpu_release(struct device *device, enum memory_kind kind, void *address, si
     (void)device;
     if (address == NULL) return;
     if (is_mapped(kind, size_bytes))
-        (void)munmap(address, align_up(max_size(size_bytes, 1), map_alignment(size_bytes)));
+        memory_area_destroy(address, size_bytes);
     else
         free(address);
 }
