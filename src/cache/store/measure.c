@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "cache/store/store_internal.h"
 #include "platform/clock.h"
+#include "platform/memory.h"
 
 enum { DEPTH = 64, ROUNDS = 3, ALONE = 16 /* pages that are read one after another */ };
 static const uint64_t ROUND_NS = 8000000;
@@ -119,12 +120,12 @@ enum status store_measure(struct store *store, const struct store_layout *layout
     ASSERT(m.bytes > 0);
     random_init(&m.random, clock_ns());
     const struct io_queue_options options = {.backend = store->options.backend, .depth = DEPTH};
-    m.memory = aligned_alloc(IO_ALIGNMENT, DEPTH * m.place_bytes);
+    m.memory = memory_area_create(DEPTH * m.place_bytes);
     enum status status = m.memory == NULL
                              ? error_set(error, STATUS_MEMORY, "measuring the disk: out of memory")
                              : io_queue_create(&m.queue, &options, error);
     if (status == STATUS_OK) status = measure_within(store, &m, &geometry, rates, error);
     io_queue_destroy(m.queue);
-    free(m.memory);
+    memory_area_destroy(m.memory, DEPTH * m.place_bytes);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
+#include "platform/memory.h"
 
 enum { BATCH = 64 };
 
@@ -101,14 +102,14 @@ enum status store_verify(struct store *store, uint64_t id, struct error *error) 
     TRY(open_any(store, id, &document, error));
     struct io_queue *queue = NULL;
     const struct io_queue_options options = {.backend = store->options.backend, .depth = BATCH};
-    uint8_t *memory = aligned_alloc(
-        IO_ALIGNMENT, BATCH * max_size(document->geometry.page_bytes, document->geometry.tail_page_bytes));
+    const size_t bytes = BATCH * max_size(document->geometry.page_bytes, document->geometry.tail_page_bytes);
+    uint8_t *memory = memory_area_create(bytes);
     enum status status = memory == NULL ? error_set(error, STATUS_MEMORY, "verify: out of memory")
                                         : io_queue_create(&queue, &options, error);
     if (status == STATUS_OK) status = verify_key_index(document, error);
     if (status == STATUS_OK) status = verify_pages(document, queue, memory, error);
     io_queue_destroy(queue);
-    free(memory);
+    memory_area_destroy(memory, bytes);
     document_close(document);
     return status;
 }

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
+#include "platform/memory.h"
 
 enum { BUFFERS_MIN = 4, BUFFERS_MAX = 256, BUFFER_BYTES_MIN = 256 << 10 };
 
@@ -41,7 +42,8 @@ struct writer {
     struct catalog catalog; /* the thread's own connection */
     struct io_queue *queue; /* the thread's */
     size_t buffer_bytes;
-    uint8_t *memory; /* owned; of all buffers */
+    uint8_t *memory; /* owned area; of all buffers */
+    size_t memory_bytes;
     struct buffer *buffers;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -265,7 +267,7 @@ static void *writer_main(void *argument) {
 static void writer_free(struct writer *writer) {
     io_queue_destroy(writer->queue);
     catalog_close(&writer->catalog);
-    free(writer->memory);
+    memory_area_destroy(writer->memory, writer->memory_bytes);
     free(writer->buffers);
     pthread_mutex_destroy(&writer->lock);
     pthread_cond_destroy(&writer->work);
@@ -277,7 +279,8 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
     size_t count = writer->store->options.staging_bytes / buffer_bytes;
     count = min_size(max_size(count, BUFFERS_MIN), BUFFERS_MAX);
     writer->buffer_bytes = buffer_bytes;
-    writer->memory = aligned_alloc(IO_ALIGNMENT, count * buffer_bytes);
+    writer->memory_bytes = count * buffer_bytes;
+    writer->memory = memory_area_create(writer->memory_bytes);
     writer->buffers = calloc(count, sizeof *writer->buffers);
     if (writer->memory == NULL || writer->buffers == NULL)
         return error_set(error, STATUS_MEMORY, "store: no memory for %zu buffers of %zu bytes", count,
@@ -291,7 +294,7 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
     const struct io_queue_options options = {
         .backend = writer->store->options.backend, .depth = count, .thread_count = min_size(count, 8)};
     TRY(io_queue_create(&writer->queue, &options, error));
-    (void)io_queue_register_memory(writer->queue, writer->memory, count * buffer_bytes);
+    (void)io_queue_register_memory(writer->queue, writer->memory, writer->memory_bytes);
     return STATUS_OK;
 }
 
