@@ -19,6 +19,7 @@
 #include "attention/dial.h"
 #include "attention/reuse.h"
 #include "attention/tiered.h"
+#include "attention/watch.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "platform/clock.h"
@@ -281,16 +282,18 @@ static enum status attend_dense_rows(struct attention *attention, struct stream 
     const struct choice *choice = &attention->choice;
     struct attention_layer dense = *layer;
     if (choice->dense_count == 0) return STATUS_OK;
-    dense.operation.items = choice->dense;
-    dense.operation.item_count = choice->dense_count;
-    if (attention->tiered == NULL) return attend_everything(attention, stream, &dense, false, error);
     dense.operation.item_count = 1;
     for (size_t i = 0; i < choice->dense_count; i++) {
         dense.operation.items = &choice->dense[i];
         dense.sequences = &layer->sequences[choice->dense_items[i]];
+        watch_everything(&dense.operation, dense.sequences, layer->index, 0);
+        if (attention->tiered == NULL) continue; /* all at once */
         TRY(attend_everything(attention, stream, &dense, false, error));
     }
-    return STATUS_OK;
+    if (attention->tiered != NULL) return STATUS_OK;
+    dense.operation.items = choice->dense;
+    dense.operation.item_count = choice->dense_count;
+    return attend_everything(attention, stream, &dense, false, error);
 }
 
 static enum status observe(struct attention *attention, struct stream *stream,
@@ -328,6 +331,8 @@ static enum status attend_part(struct attention *attention, struct stream *strea
                                const struct attention_layer *layer, bool is_last, struct error *error) {
     struct choice *choice = &attention->choice;
     TRY(choose(attention, stream, layer, error));
+    TRY(watch_choice(choice, &layer->operation, layer->sequences, layer->index, 0, attention->device, stream,
+                     error));
     uint64_t began = clock_ns();
     TRY(attend_dense_rows(attention, stream, layer, error));
     if (attention->tiered != NULL)
@@ -399,6 +404,7 @@ static enum status attend(struct attention *attention, struct stream *stream,
     struct select *select = attention->select;
     struct choice *choice = &attention->choice;
     if (select == NULL || layer->rules == NULL) { /* a prompt, or nobody chooses */
+        watch_everything(&layer->operation, layer->sequences, layer->index, 0);
         TRY(attend_everything(attention, stream, layer, select == NULL, error));
         if (select == NULL || attention->tiered != NULL) return STATUS_OK;
         return select_watch_prefill(select, stream, layer->index, &layer->operation, choice, error);
@@ -406,6 +412,7 @@ static enum status attend(struct attention *attention, struct stream *stream,
     if (layer->operation.window != 0 || !select_layer_chooses(select, layer->index)) {
         uint64_t began = clock_ns();
         TRY(choose(attention, stream, layer, error)); /* everything */
+        watch_everything(&layer->operation, layer->sequences, layer->index, 0);
         TRY(attend_everything(attention, stream, layer, false, error));
         if (attention->tiered == NULL) choice->statistics.dense_ns += clock_ns() - began;
         return STATUS_OK;

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "attention/watch.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "platform/clock.h"
@@ -162,10 +163,14 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     heads.item.row_count = 1;
     for (size_t row = 0; row < row_count; row++, heads.item.row_first++, heads.item.position_first++) {
         TRY(select_choose(scan->select, stream, &query, scan->choice, error));
-        if (scan->choice->chosen_count > 0)
+        TRY(watch_choice(scan->choice, &heads.operation, query.sequences, layer->index, head_first,
+                         tiered->device, stream, error));
+        if (scan->choice->chosen_count > 0) {
             TRY(select_attend_chosen(scan->select, stream, &heads.operation, scan->choice, error));
-        else
-            tiered->device->operations->attend(stream, &heads.operation);
+            continue;
+        }
+        watch_everything(&heads.operation, query.sequences, layer->index, head_first);
+        tiered->device->operations->attend(stream, &heads.operation);
     }
     return STATUS_OK;
 }

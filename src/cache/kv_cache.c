@@ -340,6 +340,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence->key_index);
     free(sequence->open_blocks);
     free(sequence->open_chunks);
+    free(sequence->watch);
     free(sequence);
 }
 

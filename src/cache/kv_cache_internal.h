@@ -7,6 +7,7 @@
 
 struct kv_tier;
 struct sequence_pages;
+struct kv_watch;
 
 /* Who owns chunks that come and go (kv_tier.c).  The cache calls it, and knows nothing of it; a cache whose slab holds
  * everything has none. */
@@ -38,6 +39,7 @@ struct kv_cache {
     uint64_t free_count;
     uint64_t used_columns; /* in sequences */
     uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
+    uint64_t maps;         /* that were read (kv_watch.h) */
     size_t sequence_count;
     struct kv_sequence *sequences;      /* all that live, a list */
     const struct kv_chunk_owner *owner; /* NULL: every chunk is in the slab */
@@ -66,6 +68,7 @@ struct kv_sequence {
     struct key_index_place places[KV_KEY_INDEX_PLACES];
     struct sequence_pages *pages; /* the chunk owner's */
     struct inputs *inputs;        /* owned; NULL: none are kept */
+    struct kv_watch *watch;       /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
 };
 
 /* Where the table of addresses has a chunk. */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/kv_watch_internal.h"
 #include "cache/residency.h"
 
 static uint64_t fetch_chunk(const struct kv_fetch *fetch, size_t index) {
@@ -91,6 +92,16 @@ static void read_missing(struct kv_fetch *fetch, struct slot *slot, uint8_t bloc
     tier_read_blocks(tier, batch, slot, blocks);
     fetch->missed++;
     ++*(fetch->is_prefetch ? &tier->statistics.prefetched : &tier->statistics.misses);
+    kv_watch_read(fetch->sequence, slot->lane, slot->chunk, fetch->is_prefetch);
+}
+
+static void count_hit(struct kv_fetch *fetch, bool was_prefetched) {
+    struct kv_tier *tier = fetch->sequence->cache->tier;
+    if (fetch->is_prefetch) return;
+    tier->statistics.hits++;
+    tier->statistics.prefetch_hits += was_prefetched;
+    fetch->prefetch_hits += was_prefetched;
+    kv_watch_hit(fetch->sequence, was_prefetched);
 }
 
 /* A slot for a chunk that has none, on its way there; NULL: not now. */
@@ -108,7 +119,7 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, ui
     slot->fetched = true;
     slot->prefetched = fetch->is_prefetch;
     if (dequantize(tier, fetch, slot, chunk)) {
-        tier->statistics.hits += !fetch->is_prefetch;
+        count_hit(fetch, false);
         return slot;
     }
     read_missing(fetch, slot, blocks, batch);
@@ -124,11 +135,7 @@ static struct slot *fetch_found_chunk(struct kv_fetch *fetch, struct slot *slot,
         if (fetch->is_prefetch) slot->prefetched = true;
         return slot;
     }
-    tier->statistics.hits += !fetch->is_prefetch;
-    if (slot->prefetched && !fetch->is_prefetch) {
-        fetch->prefetch_hits++;
-        tier->statistics.prefetch_hits++;
-    }
+    count_hit(fetch, slot->prefetched);
     return slot;
 }
 

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
+#include "cache/kv_watch_internal.h"
 #include "cache/residency.h"
 #include "platform/clock.h"
 
@@ -60,12 +61,14 @@ static void pages_arrived(struct kv_tier *tier, const struct io_completion *comp
         uint8_t *memory =
             (uint8_t *)completions[i].request.memory - first->part_first * tier->page_parts.bytes;
         if (reads->trace != NULL) trace_read(tier, tag, pages);
+        struct kv_sequence *owner = tier->slots.list[first->slot].sequence;
         for (size_t p = 0; p < pages; p++, tag++) {
             struct tier_place *place = &reads->ring[tag % reads->ring_pages];
             page_arrived(tier, place, memory + p * page_bytes, &completions[i]);
             place->slot = TIER_NO_SLOT;
         }
         tier->statistics.read_bytes += completions[i].request.bytes;
+        kv_watch_bytes(owner, completions[i].request.bytes);
         tier->statistics.read_pages += pages;
     }
 }

@@ -186,6 +186,11 @@ enum status engine_remove_document(struct engine *engine, const char *owner, uin
 /* Its tokens, newly allocated.  STATUS_DOCUMENT: the owner has none of that id, or it is damaged. */
 enum status engine_document_tokens(struct engine *engine, const char *owner, uint64_t id, int32_t **tokens,
                                    uint64_t *count, struct error *error) STATUS_CHECKED;
+/* Where its chunks are, and what the last token did with them (cache/kv_watch.h); from now on that is noted, as long as
+ * somebody reads maps. */
+struct kv_map;
+enum status sequence_read_map(struct sequence *sequence, struct kv_map *map, struct error *error)
+    STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */

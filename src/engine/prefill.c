@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
 /* Rebuilds the key index of the rows behind the last full chunk: documents hold it only for full chunks. */
@@ -222,6 +223,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
             return error_set(error, STATUS_USAGE, "token %zu of the prompt: id %d, expected 0 to %zu", i,
                              request->tokens[i], engine->model->config.vocabulary_size - 1);
     bool fresh = sequence_length(sequence) == 0;
+    kv_watch_begin_prompt(sequence->kv);
     TRY(attach(engine, sequence, request, error));
     size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));

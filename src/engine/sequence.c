@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
 enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error) {
@@ -83,4 +84,8 @@ uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequen
 const char *sequence_notice(const struct sequence *sequence) { return sequence->saved.notice.message; }
 const struct page_fractions *sequence_fractions(const struct sequence *sequence) {
     return kv_sequence_fractions(sequence->kv);
+}
+
+enum status sequence_read_map(struct sequence *sequence, struct kv_map *map, struct error *error) {
+    return kv_sequence_read_map(sequence->kv, map, error);
 }

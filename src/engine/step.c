@@ -1,5 +1,6 @@
 /* step: runs batches, and decode steps of several sequences as one batch. */
 #include "base/assert.h"
+#include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
 /* Runs a batch over KV that may be partly on disk.  A failure leaves nothing of the batch. */
@@ -31,6 +32,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         rules[i] = &sequences[i]->rule;
         engine->positions[i] = sequence_length(sequences[i]);
         sequence_note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
+        kv_watch_begin_step(kv[i], engine->positions[i]);
         items[i] =
             (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
     }

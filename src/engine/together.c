@@ -1,6 +1,7 @@
 /* together: short prompts of several sequences as one batch, so that each layer's weights are read once for all. */
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
 /* Selection that watches a prompt needs its rows in the order of one sequence; a suffix may select. */
@@ -45,6 +46,10 @@ static void add(struct engine *engine, struct together *together, size_t index,
     together->row_count += part->token_count;
     together->last_rows[index] = (uint32_t)(together->row_count - 1);
     sequence_note_tokens(part->sequence, length, part->tokens, part->token_count);
+    if (part->is_step)
+        kv_watch_begin_step(part->sequence->kv, length);
+    else
+        kv_watch_begin_prompt(part->sequence->kv);
 }
 
 /* As a prompt of its own: durable now. */

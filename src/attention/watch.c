@@ -1,0 +1,30 @@
+#include "attention/watch.h"
+
+#include "cache/kv_watch.h"
+
+void watch_everything(const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                      size_t layer_index, size_t kv_head_first) {
+    const uint64_t window = operation->window;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct attend_item *item = &operation->items[i];
+        const uint64_t end = item->position_first + item->row_count;
+        if (!kv_sequence_is_watched(sequences[i])) continue;
+        for (size_t head = 0; head < operation->kv_head_count; head++)
+            kv_watch_range(sequences[i], layer_index, kv_head_first + head,
+                           window > 0 && end > window ? end - window : 0, end);
+    }
+}
+
+enum status watch_choice(const struct choice *choice, const struct attend_operation *operation,
+                         struct kv_sequence *const *sequences, size_t layer_index, size_t kv_head_first,
+                         struct device *device, struct stream *stream, struct error *error) {
+    if (choice->everything) return STATUS_OK;
+    for (size_t i = 0; i < choice->chosen_count; i++) {
+        struct kv_sequence *sequence = sequences[choice->chosen_items[i]];
+        if (!kv_sequence_is_watched(sequence)) continue;
+        TRY(device->operations->stream_synchronize(stream, error));
+        for (size_t head = 0; head < operation->kv_head_count; head++)
+            kv_watch_list(sequence, layer_index, kv_head_first + head, &choice->chosen[i].lists[head]);
+    }
+    return STATUS_OK;
+}

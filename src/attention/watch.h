@@ -1,0 +1,18 @@
+/* watch: what the rows of a step attend to, noted for the sequences that somebody looks at (cache/kv_watch.h). */
+#ifndef LOAM_ATTENTION_WATCH_H
+#define LOAM_ATTENTION_WATCH_H
+
+#include "attention/attention.h"
+#include "attention/choice.h"
+
+/* The operation's items attend to everything that its window lets them see, with its KV heads, the layer's from
+ * kv_head_first on.  sequences: of the items. */
+void watch_everything(const struct attend_operation *operation, struct kv_sequence *const *sequences,
+                      size_t layer_index, size_t kv_head_first);
+/* The rows that chose attend to their lists, with the operation's KV heads.  Where somebody looks it waits for the
+ * lists.  Rows of the choice that see everything are noted by the above. */
+enum status watch_choice(const struct choice *choice, const struct attend_operation *operation,
+                         struct kv_sequence *const *sequences, size_t layer_index, size_t kv_head_first,
+                         struct device *device, struct stream *stream, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,209 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "cache/kv_tier_internal.h"
+#include "cache/kv_watch_internal.h"
+#include "platform/clock.h"
+
+static const uint64_t watch_ns = UINT64_C(1000000000) * KV_WATCH_SECONDS;
+
+static void add_counts(struct kv_watch_counts *sum, const struct kv_watch_counts *more) {
+    sum->rows += more->rows;
+    sum->visible += more->visible;
+    sum->hits += more->hits;
+    sum->misses += more->misses;
+    sum->prefetched += more->prefetched;
+    sum->prefetch_hits += more->prefetch_hits;
+    sum->read_bytes += more->read_bytes;
+}
+
+/* ---- noted ---- */
+
+/* What was noted of the last token is over; NULL: nobody looks any more. */
+static struct kv_watch *next_token(struct kv_sequence *sequence) {
+    struct kv_watch *watch = sequence->watch;
+    if (watch == NULL) return NULL;
+    if (clock_ns() > watch->until_ns) {
+        free(watch);
+        sequence->watch = NULL;
+        return NULL;
+    }
+    add_counts(&watch->before, &watch->token);
+    watch->token = (struct kv_watch_counts){0};
+    memset(watch->rows, 0, watch->lane_count * watch->chunk_capacity);
+    memset(watch->read, 0, watch->lane_count * watch->chunk_capacity);
+    return watch;
+}
+
+void kv_watch_begin_step(struct kv_sequence *sequence, uint64_t position) {
+    struct kv_watch *watch = next_token(sequence);
+    if (watch == NULL) return;
+    watch->in_step = watch->has_token = true;
+    watch->position = position;
+    watch->token_count++;
+}
+
+void kv_watch_begin_prompt(struct kv_sequence *sequence) {
+    struct kv_watch *watch = sequence->watch;
+    if (watch == NULL || (!watch->in_step && clock_ns() <= watch->until_ns))
+        return; /* a prompt's next slice */
+    watch = next_token(sequence);
+    if (watch != NULL) watch->in_step = watch->has_token = false;
+}
+
+void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const struct row_list *list) {
+    struct kv_watch *watch = sequence->watch;
+    if (watch == NULL || !watch->in_step) return;
+    uint8_t *rows =
+        watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
+    for (size_t i = 0; i < list->count; i++)
+        if (list->rows[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[list->rows[i] / KV_CHUNK_TOKENS]++;
+    watch->token.rows += list->count;
+    watch->token.visible += watch->position + 1;
+}
+
+void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, uint64_t first,
+                    uint64_t end) {
+    struct kv_watch *watch = sequence->watch;
+    if (watch == NULL || !watch->in_step || first >= end) return;
+    uint8_t *rows =
+        watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
+    for (uint64_t chunk = first / KV_CHUNK_TOKENS; chunk < kv_chunks_of(end) && chunk < watch->chunk_capacity;
+         chunk++) {
+        const uint64_t begin = chunk * KV_CHUNK_TOKENS, behind = begin + KV_CHUNK_TOKENS;
+        rows[chunk] = (uint8_t)((behind < end ? behind : end) - (begin > first ? begin : first));
+    }
+    watch->token.rows += end - first;
+    watch->token.visible += watch->position + 1;
+}
+
+/* ---- a map ---- */
+
+bool kv_sequence_is_watched(const struct kv_sequence *sequence) { return sequence->watch != NULL; }
+
+static enum status watch_begin(struct kv_sequence *sequence, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_watch *watch = sequence->watch;
+    const size_t capacity = (size_t)sequence->column_capacity;
+    if (watch != NULL && watch->chunk_capacity != capacity) {
+        free(watch);
+        sequence->watch = watch = NULL;
+    }
+    if (watch == NULL) {
+        const size_t lanes = config->layer_count * config->kv_head_count;
+        watch = calloc(1, sizeof *watch + lanes * (2 * capacity + KV_MAP_COLUMNS_MAX));
+        if (watch == NULL)
+            return error_set(error, STATUS_MEMORY, "no memory for a map of %zu chunks", lanes * capacity);
+        watch->lane_count = lanes;
+        watch->chunk_capacity = capacity;
+        watch->rows = (uint8_t *)(watch + 1);
+        watch->read = watch->rows + lanes * capacity;
+        watch->cells = (char *)(watch->read + lanes * capacity);
+        sequence->watch = watch;
+    }
+    watch->until_ns = clock_ns() + watch_ns;
+    return STATUS_OK;
+}
+
+/* Whether somebody computes with it from here: its page has arrived. */
+static bool has_arrived(const struct kv_sequence *sequence, const void *chunk, bool was_read) {
+    return chunk != NULL && (!was_read || sequence->cache->tier == NULL ||
+                             tier_slot_at(sequence->cache->tier, chunk)->state != SLOT_READING);
+}
+
+struct cell {
+    uint64_t chunks, in_ram, saved, full, rows, rows_all, read;
+};
+
+/* Chunk `chunk` of a lane. */
+static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t chunk, struct cell *cell,
+                      struct kv_map *map) {
+    const struct kv_watch *watch = sequence->watch;
+    const size_t entry = lane * sequence->column_capacity + chunk;
+    const bool was_read = watch->read[entry] != 0;
+    const uint64_t first = chunk * KV_CHUNK_TOKENS;
+    const uint64_t stored = sequence->length > first ? sequence->length - first : 0;
+    const struct sequence_pages *pages = sequence->pages;
+    const bool is_saved =
+        pages != NULL && chunk < pages->written[lane / sequence->cache->config.kv_head_count];
+    bool in_ram =
+        has_arrived(sequence, sequence->chunks[entry], was_read) ||
+        (sequence->quantized != NULL && has_arrived(sequence, sequence->quantized[entry], was_read));
+    if (pages == NULL) in_ram = stored > 0; /* the slab has places for what is to come, too */
+    cell->chunks++;
+    cell->in_ram += in_ram;
+    cell->saved += is_saved;
+    cell->full += stored >= KV_CHUNK_TOKENS;
+    cell->rows += watch->rows[entry];
+    cell->rows_all += stored < KV_CHUNK_TOKENS ? stored : KV_CHUNK_TOKENS;
+    cell->read += was_read;
+    map->only_saved += is_saved && !in_ram;
+    map->attended += watch->rows[entry] > 0;
+}
+
+/* 0: none, 1: some, 2: at least half, 3: all. */
+static unsigned level(uint64_t part, uint64_t all) {
+    return part == 0 ? 0 : part >= all ? 3 : 2 * part >= all ? 2 : 1;
+}
+
+static char character(const struct cell *cell) {
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    unsigned bits = level(cell->in_ram, cell->chunks);
+    bits |= level(cell->rows, cell->rows_all) << KV_CELL_ROWS_SHIFT;
+    bits |= cell->read > 0 ? KV_CELL_READ : 0;
+    bits |= cell->saved > 0 && cell->saved >= cell->full ? KV_CELL_SAVED : 0;
+    return alphabet[bits];
+}
+
+static void draw(const struct kv_sequence *sequence, struct kv_map *map) {
+    char *next = map->cells;
+    for (size_t lane = 0; lane < sequence->watch->lane_count; lane++)
+        for (uint64_t column = 0; column < map->column_count; column++) {
+            struct cell cell = {.chunks = 0};
+            const uint64_t first = column * map->column_chunks;
+            for (uint64_t chunk = first; chunk < first + map->column_chunks && chunk < map->chunk_count;
+                 chunk++)
+                add_chunk(sequence, lane, chunk, &cell, map);
+            *next++ = character(&cell);
+            map->all += cell.chunks;
+            map->in_ram += cell.in_ram;
+            map->saved += cell.saved;
+            map->read += cell.read;
+        }
+    *next = '\0';
+}
+
+enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *map, struct error *error) {
+    *map = (struct kv_map){.token_count = sequence->length, .chunk_count = sequence->column_count};
+    TRY(watch_begin(sequence, error));
+    struct kv_watch *watch = sequence->watch;
+    map->column_chunks = 1;
+    while (map->column_chunks * KV_MAP_COLUMNS_MAX < map->chunk_count) map->column_chunks *= 2;
+    map->column_count = (map->chunk_count + map->column_chunks - 1) / map->column_chunks;
+    const size_t bytes = watch->lane_count * map->column_count;
+    const bool same = watch->number > 0 && watch->column_count == map->column_count &&
+                      watch->column_chunks == map->column_chunks;
+    map->cells = malloc(bytes + 1);
+    map->before = same ? strndup(watch->cells, bytes) : NULL;
+    if (map->cells == NULL || (same && map->before == NULL))
+        return error_set(error, STATUS_MEMORY, "no memory for a map");
+    draw(sequence, map);
+    memcpy(watch->cells, map->cells, bytes);
+    watch->column_count = map->column_count;
+    watch->column_chunks = map->column_chunks;
+    map->has_token = watch->has_token;
+    map->position = watch->position;
+    map->token = map->watched = watch->token;
+    add_counts(&map->watched, &watch->before);
+    map->watched_tokens = watch->token_count;
+    map->before_number = watch->number;
+    map->number = watch->number = ++sequence->cache->maps;
+    return STATUS_OK;
+}
+
+void kv_map_deinit(struct kv_map *map) {
+    free(map->cells);
+    free(map->before);
+    *map = (struct kv_map){0};
+}
