@@ -23,6 +23,7 @@ struct server {
     struct server_model model; /* from SERVER_READY on */
     _Atomic int state;         /* enum server_state; release by server_begin, acquire by the routes */
     _Atomic uint64_t next_id;  /* of completions, tool calls ... */
+    _Atomic int map_readers;   /* maps that are being read (map_route.c) */
     time_t started;
     struct latencies latencies;
     struct http *http;

@@ -1,0 +1,161 @@
+/* /v1/loam/map: where the chunks of the caller's sequence are, and what its last token did with them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/attention.h"
+#include "cache/kv_watch.h"
+#include "engine/engine.h"
+#include "server/json_text.h"
+#include "server/routes.h"
+
+enum {
+    GAP_MAX = 4, /* cells that are as they were, and are sent with the run that they lie in */
+    READERS_MAX =
+        2, /* at once: each waits for the turn of the service that runs, and has a worker meanwhile */
+};
+
+/* What is read between two turns of the service. */
+struct reading {
+    const char *owner;
+    size_t sequence_count;
+    bool runs, found;
+    struct kv_map map;
+    size_t layer_count, kv_head_count;
+    uint64_t row_bytes;
+    struct kv_tier_statistics tiers;
+    struct mass_receipt receipt;
+    enum status status;
+    struct error error;
+};
+
+/* The owner's sequence that runs, or else the one that was used last. */
+static void read_map(void *context, struct engine *engine, const struct service_live *live,
+                     size_t live_count) {
+    struct reading *reading = context;
+    const struct service_live *shown = NULL;
+    for (size_t i = 0; i < live_count; i++) {
+        if (strcmp(live[i].owner, reading->owner) != 0 || live[i].sequence == NULL) continue;
+        reading->sequence_count++;
+        if (shown == NULL || shown->ticket == 0) shown = &live[i];
+    }
+    reading->layer_count = engine_config(engine)->layer_count;
+    reading->kv_head_count = engine_config(engine)->kv_head_count;
+    reading->row_bytes = engine_kv_row_bytes(engine);
+    reading->tiers = engine_tier_statistics(engine);
+    reading->receipt = attention_statistics(engine_attention(engine)).receipt;
+    if (shown == NULL) return;
+    reading->found = true;
+    reading->runs = shown->ticket != 0;
+    reading->status = sequence_read_map(shown->sequence, &reading->map, &reading->error);
+}
+
+/* ---- as JSON ---- */
+
+static json_t *counts_json(const struct kv_watch_counts *counts, uint64_t row_bytes) {
+    json_t *object = json_object();
+    json_put_uint(object, "attended_rows", counts->rows);
+    json_put_uint(object, "visible_rows", counts->visible);
+    json_put_uint(object, "attended_bytes", counts->rows * row_bytes);
+    json_put_uint(object, "read_bytes", counts->read_bytes);
+    json_put_uint(object, "hits", counts->hits);
+    json_put_uint(object, "misses", counts->misses);
+    json_put_uint(object, "prefetched", counts->prefetched);
+    json_put_uint(object, "prefetch_hits", counts->prefetch_hits);
+    return object;
+}
+
+static json_t *chunks_json(const struct kv_map *map) {
+    json_t *object = json_object();
+    json_put_uint(object, "all", map->all);
+    json_put_uint(object, "ram", map->in_ram);
+    json_put_uint(object, "disk", map->saved);
+    json_put_uint(object, "disk_only", map->only_saved);
+    json_put_uint(object, "read", map->read);
+    json_put_uint(object, "attended", map->attended);
+    return object;
+}
+
+/* [offset, cells, ...]: what is not as it was. */
+static json_t *changes_json(const struct kv_map *map) {
+    json_t *changes = json_array();
+    const size_t count = strlen(map->cells);
+    for (size_t i = 0; i < count; i++) {
+        if (map->cells[i] == map->before[i]) continue;
+        size_t end = i + 1;
+        for (size_t at = end; at < count && at < end + GAP_MAX; at++)
+            if (map->cells[at] != map->before[at]) end = at + 1;
+        (void)json_array_append_new(changes, json_integer((json_int_t)i));
+        (void)json_array_append_new(changes, json_stringn(map->cells + i, end - i));
+        i = end;
+    }
+    return changes;
+}
+
+static json_t *receipt_json(const struct mass_receipt *receipt) {
+    const struct mass_estimate mean = mass_receipt_mean(receipt);
+    json_t *object = json_object();
+    json_put_number(object, "mean", mean.left_out);
+    json_put_number(object, "mean_error", mean.error);
+    json_put_number(object, "worst_head", receipt->worst.left_out);
+    json_put_number(object, "sum", receipt->sum);
+    json_put_uint(object, "count", receipt->count);
+    return object;
+}
+
+static json_t *map_json(const struct reading *reading, uint64_t since) {
+    const struct kv_map *map = &reading->map;
+    json_t *object = json_object();
+    json_put(object, "object", json_string("loam.map"));
+    json_put_uint(object, "sequences", reading->sequence_count);
+    json_put(object, "state",
+             json_string(!reading->found  ? "none"
+                         : !reading->runs ? "idle"
+                         : map->has_token ? "answering"
+                                          : "reading"));
+    if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
+    if (!reading->found) return object;
+    json_put_uint(object, "number", map->number);
+    json_put_uint(object, "tokens", map->token_count);
+    json_put_uint(object, "layers", reading->layer_count);
+    json_put_uint(object, "kv_heads", reading->kv_head_count);
+    json_put_uint(object, "columns", map->column_count);
+    json_put_uint(object, "column_tokens", map->column_chunks * KV_CHUNK_TOKENS);
+    json_put(object, "chunks", chunks_json(map));
+    json_put(object, "token", counts_json(&map->token, reading->row_bytes));
+    if (map->has_token) json_put_uint(object, "position", map->position);
+    json_put(object, "watched", counts_json(&map->watched, reading->row_bytes));
+    json_put_uint(object, "watched_tokens", map->watched_tokens);
+    json_put_uint(object, "resident_layers", reading->tiers.resident_layers);
+    if (since > 0 && since == map->before_number && map->before != NULL)
+        json_put(object, "changes", changes_json(map));
+    else
+        json_put(object, "cells", json_string(map->cells));
+    return object;
+}
+
+/* ?since=N: the number of the map that the caller has; 0: none. */
+static uint64_t since_of(const struct exchange *exchange) {
+    unsigned long long since = 0;
+    return sscanf(exchange_query(exchange), "since=%19llu", &since) == 1 ? since : 0;
+}
+
+void map_route(struct server *server, struct exchange *exchange) {
+    char owner[SERVICE_OWNER_MAX];
+    struct reading reading = {.owner = server_owner(server, exchange_key(exchange), owner)};
+    enum status status = STATUS_FULL;
+    if (atomic_fetch_add(&server->map_readers, 1) < READERS_MAX)
+        status = service_call(server->model.service, read_map, &reading, &reading.error);
+    else
+        (void)error_set(&reading.error, STATUS_FULL, "other maps are being read");
+    atomic_fetch_sub(&server->map_readers, 1);
+    if (status == STATUS_OK) status = reading.status;
+    if (status == STATUS_OK) {
+        exchange_reply_json(exchange, 200, map_json(&reading, since_of(exchange)));
+    } else {
+        struct api_error error;
+        api_error_from(&error, &reading.error);
+        exchange_reply_error(exchange, &error);
+    }
+    kv_map_deinit(&reading.map);
+}
