@@ -92,7 +92,7 @@ static enum status write_text(struct sidecar *s, const char *key, const char *te
 static enum status write_keys(struct sidecar *s, const struct model *model, struct error *error) {
     const struct calibration_result *r = s->result;
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
-    calibration_fingerprint(model, fingerprint);
+    calibration_fingerprint(&model->gguf, &model->config, fingerprint);
     const struct {
         const char *key;
         size_t value;

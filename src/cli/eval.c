@@ -7,6 +7,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/utf8.h"
+#include "model/calibration.h"
 
 /* ---- presets ---- */
 
@@ -208,6 +209,10 @@ json_t *evaluation_json(const struct evaluation *evaluation) {
     const char *name = evaluation->session.model->config.name;
     json_add(root, "evaluation", json_string(evaluation->options->positionals[0]));
     json_add(root, "model", json_bytes(name, strlen(name)));
+    char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
+    calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config,
+                            fingerprint);
+    json_add(root, "fingerprint", json_string(fingerprint));
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         json_t *preset = json_object();
         json_add(preset, "preset", json_string(evaluation->labels[i]));

@@ -24,7 +24,7 @@ static uint64_t mix_text(uint64_t hash, const char *text) {
 void evaluation_run_id(const struct evaluation *evaluation, const struct text *what,
                        char id[EVAL_RUN_ID_BYTES]) {
     char model[CALIBRATION_FINGERPRINT_BYTES];
-    calibration_fingerprint(evaluation->session.model, model);
+    calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config, model);
     uint64_t hash = mix_text(UINT64_C(0xcbf29ce484222325), model);
     hash = mix_text(hash, option_text(evaluation->options, OPTION_KEEP));
     hash = mix_text(hash, option_text(evaluation->options, OPTION_SET));

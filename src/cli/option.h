@@ -73,6 +73,7 @@ enum option_id {
     OPTION_SET,
     OPTION_KEEP,
     OPTION_LOSS,
+    OPTION_KLD,
     OPTION_RECEIPT,
     OPTION_MACHINE,
     OPTION_MEASURE,

@@ -49,13 +49,30 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
     return plan_read_axes(plan, options, error);
 }
 
-enum status plan_read_auto(struct plan *plan, const char *loss, struct error *error) {
-    char set[64];
-    if (loss == NULL) return plan_set_axes(plan, "auto", NULL, NULL, error);
-    if (snprintf(set, sizeof set, "loss=%s", loss) >= (int)sizeof set)
-        return error_set(error, STATUS_USAGE, "--loss: found '%.40s', expected a share of the attention",
-                         loss);
-    return plan_set_axes(plan, "auto", set, NULL, error);
+/* --set, --loss and --kld as one text for plan_set_axes; "": none of them. */
+static enum status read_settings(char *settings, size_t settings_bytes, const char *set,
+                                 const struct options *options, struct error *error) {
+    const char *parts[] = {set, option_text(options, OPTION_LOSS), option_text(options, OPTION_KLD)};
+    static const char *const names[] = {"", "loss=", "kld="};
+    size_t used = 0;
+    settings[0] = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i] == NULL) continue;
+        const size_t length = strlen(names[i]) + strlen(parts[i]) + 2;
+        if (length > settings_bytes - used)
+            return error_set(error, STATUS_USAGE,
+                             "--set, --loss, --kld: found %zu characters, expected fewer than %zu",
+                             used + length, settings_bytes);
+        used += (size_t)snprintf(settings + used, settings_bytes - used, "%s%s%s", used > 0 ? "," : "",
+                                 names[i], parts[i]);
+    }
+    return STATUS_OK;
+}
+
+enum status plan_read_auto(struct plan *plan, const struct options *options, struct error *error) {
+    char settings[128];
+    TRY(read_settings(settings, sizeof settings, NULL, options, error));
+    return plan_set_axes(plan, "auto", settings[0] != '\0' ? settings : NULL, NULL, error);
 }
 
 static bool show_part(void *context, const char *part) {
@@ -81,20 +98,12 @@ enum status plan_take_auto(struct plan *plan, const struct options *options, con
 }
 
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
-    const char *set = option_text(options, OPTION_SET), *loss = option_text(options, OPTION_LOSS);
-    char with_loss[1024];
-    if (loss != NULL) {
-        const int length = snprintf(with_loss, sizeof with_loss, "%s%sloss=%s", set != NULL ? set : "",
-                                    set != NULL ? "," : "", loss);
-        if (length < 0 || (size_t)length >= sizeof with_loss)
-            return error_set(error, STATUS_USAGE, "--set: found %d characters, expected fewer than %zu",
-                             length, sizeof with_loss);
-        set = with_loss;
-    }
+    char set[1024];
+    TRY(read_settings(set, sizeof set, option_text(options, OPTION_SET), options, error));
     const char *preset = option_text(options, OPTION_PRESET), *keep = option_text(options, OPTION_KEEP);
     const bool changes = option_given(options, OPTION_SET) || keep != NULL;
     if (!option_given(options, OPTION_PRESET) && changes) preset = "full"; /* that is what they change */
-    TRY(plan_set_axes(plan, preset, set, keep, error));
+    TRY(plan_set_axes(plan, preset, set[0] != '\0' ? set : NULL, keep, error));
     if (option_flag(options, OPTION_RECEIPT)) plan->select.receipt = true;
     return STATUS_OK;
 }

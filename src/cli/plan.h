@@ -14,8 +14,9 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
 /* Reads only --kv-device, --kv-host and --kv-disk; comes before the axes. */
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* --preset auto with a loss (NULL: none), for plan_take_auto or plan_choose. */
-enum status plan_read_auto(struct plan *plan, const char *loss, struct error *error) STATUS_CHECKED;
+/* --preset auto with --loss and --kld, for plan_take_auto or plan_choose. */
+enum status plan_read_auto(struct plan *plan, const struct options *options, struct error *error)
+    STATUS_CHECKED;
 /* What --preset auto stands for with so many tokens, and a line about it on standard error. */
 enum status plan_take_auto(struct plan *plan, const struct options *options, const struct session *session,
                            uint64_t depth, struct error *error) STATUS_CHECKED;

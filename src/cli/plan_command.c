@@ -13,6 +13,7 @@
 #include "cli/plan.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
+#include "measure/auto.h"
 #include "measure/machine_file.h"
 #include "plan/choose.h"
 
@@ -29,6 +30,7 @@ struct planning {
     struct plan plan;
     uint64_t depth;
     struct choices choices;
+    struct kld_table losses; /* of MODEL.kld.json; no rows: there is none */
     bool quiet;
 };
 
@@ -72,18 +74,35 @@ static enum status read_plan(struct planning *planning, struct error *error) {
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
     TRY(plan_read_budgets(plan, options, error));
-    TRY(plan_read_auto(plan, option_text(options, OPTION_LOSS), error));
+    TRY(plan_read_auto(plan, options, error));
     planning->depth = option_count(options, OPTION_CONTEXT);
     if (planning->depth == 0) planning->depth = planning->config.context_length;
     plan->context_size = planning->depth + 1;
     return STATUS_OK;
 }
 
+static double kld_of(void *context, const char *text) {
+    const struct planning *planning = context;
+    return kld_table_at(&planning->losses, text, planning->depth);
+}
+
+/* Without the file nothing is known, which matters where --kld asks for it. */
+static void load_losses(struct planning *planning) {
+    struct error why;
+    if (auto_load_losses(&planning->losses, &planning->gguf, &planning->config, &why) == STATUS_OK) return;
+    if (why.status == STATUS_IO && planning->plan.kld_max == 0) return;
+    if (!planning->quiet) fprintf(stderr, "loam: note: what plans lose is not known: %s\n", why.message);
+}
+
 static enum status choose(struct planning *planning, struct error *error) {
+    load_losses(planning);
     const struct choose_question question = {.model = &planning->model,
                                              .plan = &planning->plan,
                                              .depth = planning->depth,
-                                             .loss = planning->plan.select.loss};
+                                             .loss = planning->plan.select.loss,
+                                             .kld_max = planning->plan.kld_max,
+                                             .kld = kld_of,
+                                             .kld_context = planning};
     return plan_choose(&planning->choices, &question, error);
 }
 
@@ -131,8 +150,9 @@ static void print_choice(const struct planning *planning) {
     const struct cost *cost = &choice->cost;
     char a[32], b[32], c[32], d[32];
     output_text("\nchoice: %s, limited by %s\n", choice->text, cost_part_names[cost->limit]);
-    if (choice->is_exact && !option_given(planning->options, OPTION_LOSS))
-        output_text("  exact; --loss SHARE allows plans that leave some of the context out\n");
+    if (choice->is_exact && !option_given(planning->options, OPTION_LOSS) &&
+        !option_given(planning->options, OPTION_KLD))
+        output_text("  exact; --loss SHARE or --kld NATS allows plans that leave some of the context out\n");
     if (choice->exact_below > 0)
         output_text("  exact up to %" PRIu64 " tokens, where it is as fast\n", choice->exact_below);
     if (cost->device_bytes > 0)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "model/calibration.h"
 #include "plan/choose.h"
 
 struct choosing {
@@ -11,6 +12,8 @@ struct choosing {
     struct cost_model model;
     struct choices choices;
     struct plan sizes; /* borrows what the plan owns */
+    struct kld_table losses;
+    uint64_t depth;
 };
 
 static enum status take_full(struct plan *plan, struct error *error) {
@@ -31,6 +34,21 @@ static enum status take(struct plan *plan, const struct choosing *choosing, char
     return STATUS_OK;
 }
 
+static double kld_of(void *context, const char *text) {
+    const struct choosing *choosing = context;
+    return kld_table_at(&choosing->losses, text, choosing->depth);
+}
+
+enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
+                             const struct model_config *config, struct error *error) {
+    char fingerprint[CALIBRATION_FINGERPRINT_BYTES], *path;
+    TRY(model_companion_path(gguf->path, ".kld.json", &path, error));
+    calibration_fingerprint(gguf, config, fingerprint);
+    enum status status = kld_table_load(losses, path, fingerprint, error);
+    free(path);
+    return status;
+}
+
 static enum status choose(struct choosing *choosing, struct plan *plan, const struct model *model,
                           const struct auto_request *request, char note[AUTO_NOTE_BYTES],
                           struct error *error) {
@@ -39,7 +57,10 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
     const struct choose_question question = {.model = &choosing->model,
                                              .plan = &choosing->sizes,
                                              .depth = request->depth,
-                                             .loss = plan->select.loss};
+                                             .loss = plan->select.loss,
+                                             .kld_max = plan->kld_max,
+                                             .kld = plan->kld_max > 0 ? kld_of : NULL,
+                                             .kld_context = choosing};
     enum status status = machine_open(&choosing->machine, &request->machine, path, note, &missing);
     if (status == STATUS_INTERRUPTED) {
         *error = missing;
@@ -49,6 +70,13 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
         snprintf(note, AUTO_NOTE_BYTES,
                  "--preset auto: full, since the machine's numbers are not there: %.300s", missing.message);
         return take_full(plan, error);
+    }
+    choosing->depth = request->depth;
+    if (plan->kld_max > 0 &&
+        auto_load_losses(&choosing->losses, &model->gguf, &model->config, &missing) != STATUS_OK) {
+        snprintf(note, AUTO_NOTE_BYTES, "--preset auto: exact, since what plans lose is not known: %.300s",
+                 missing.message);
+        if (plan->select.loss == 0) return take_full(plan, error);
     }
     cost_model_init(&choosing->model, &choosing->machine, &model->config, &model->gguf);
     choosing->sizes = *plan;
@@ -61,7 +89,8 @@ enum status auto_choose(struct plan *plan, const struct model *model, const stru
     note[0] = '\0';
     if (!plan->is_auto) return STATUS_OK;
     const bool receipt = plan->select.receipt;
-    if (plan->select.loss == 0 && (plan->disk_directory == NULL || request->is_default)) {
+    if (plan->select.loss == 0 && plan->kld_max == 0 &&
+        (plan->disk_directory == NULL || request->is_default)) {
         TRY(take_full(plan, error));
         plan->select.receipt = receipt;
         return STATUS_OK;

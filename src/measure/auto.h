@@ -2,6 +2,7 @@
  *
  *   no loss, KV in RAM       full; nothing is measured or read
  *   no loss, KV on disk      full or kvpr, whichever is quicker
+ *   with a KLD (--kld)       the same, and the plans that lose no more on this model, by MODEL.kld.json
  *   with a loss (--loss)     the quickest of full and the selections with that dial, and the length from which on it
  *                            is quicker than attending to everything (select_options.exact_below)
  *
@@ -12,6 +13,7 @@
 
 #include "measure/machine_file.h"
 #include "model/model.h"
+#include "plan/kld_table.h"
 #include "plan/plan.h"
 
 enum { AUTO_NOTE_BYTES = 400 };
@@ -28,5 +30,9 @@ struct auto_request {
  * STATUS_INTERRUPTED: measuring was stopped. */
 enum status auto_choose(struct plan *plan, const struct model *model, const struct auto_request *request,
                         char note[AUTO_NOTE_BYTES], struct error *error) STATUS_CHECKED;
+
+/* What plans lose on a model: the file beside it (plan/kld_table.h).  STATUS_IO: there is none. */
+enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
+                             const struct model_config *config, struct error *error) STATUS_CHECKED;
 
 #endif

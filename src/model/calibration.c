@@ -68,9 +68,10 @@ static uint64_t mix_tensor(uint64_t hash, const struct gguf_tensor *tensor) {
     return hash;
 }
 
-void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FINGERPRINT_BYTES]) {
-    uint64_t hash = mix_config(UINT64_C(0xcbf29ce484222325), &model->config);
-    for (uint64_t i = 0; i < model->gguf.tensor_count; i++) hash = mix_tensor(hash, &model->gguf.tensors[i]);
+void calibration_fingerprint(const struct gguf *gguf, const struct model_config *config,
+                             char text[CALIBRATION_FINGERPRINT_BYTES]) {
+    uint64_t hash = mix_config(UINT64_C(0xcbf29ce484222325), config);
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) hash = mix_tensor(hash, &gguf->tensors[i]);
     snprintf(text, CALIBRATION_FINGERPRINT_BYTES, "%016llx", (unsigned long long)hash);
 }
 
@@ -79,16 +80,21 @@ uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes
     return mix(mix(digest, name, name_bytes), data, bytes);
 }
 
-enum status calibration_path(const char *model_path, char **path, struct error *error) {
-    static const char ending[] = ".gguf", added[] = ".calib.gguf";
+enum status model_companion_path(const char *model_path, const char *ending, char **path,
+                                 struct error *error) {
+    static const char own[] = ".gguf";
     size_t length = strlen(model_path), cut = length;
-    if (length > sizeof ending - 1 && strcmp(model_path + length - (sizeof ending - 1), ending) == 0)
-        cut = length - (sizeof ending - 1);
-    *path = malloc(cut + sizeof added);
+    if (length > sizeof own - 1 && strcmp(model_path + length - (sizeof own - 1), own) == 0)
+        cut = length - (sizeof own - 1);
+    *path = malloc(cut + strlen(ending) + 1);
     if (*path == NULL) return error_set(error, STATUS_MEMORY, "no memory for a path");
     memcpy(*path, model_path, cut);
-    memcpy(*path + cut, added, sizeof added);
+    strcpy(*path + cut, ending);
     return STATUS_OK;
+}
+
+enum status calibration_path(const char *model_path, char **path, struct error *error) {
+    return model_companion_path(model_path, ".calib.gguf", path, error);
 }
 
 /* ---- reading ---- */
@@ -243,7 +249,7 @@ static enum status check_file(struct calibration *c, const struct model *model, 
     TRY(check_number(c, "head_count", c->config->head_count, error));
     TRY(check_number(c, "kv_head_count", c->config->kv_head_count, error));
     TRY(check_number(c, "k_dimension", c->config->k_dimension, error));
-    calibration_fingerprint(model, fingerprint);
+    calibration_fingerprint(&model->gguf, &model->config, fingerprint);
     TRY(check_text(c, CALIBRATION_KEY "fingerprint", fingerprint,
                    "it was made for another model file; `loam calibrate` makes one for this", error));
     TRY(check_digest(c, error));

@@ -19,14 +19,18 @@
 enum { CALIBRATION_VERSION = 1, CALIBRATION_FINGERPRINT_BYTES = 17 /* 16 hexadecimal digits and the zero */ };
 
 /* Reads about 1,000 bytes of every tensor. */
-void calibration_fingerprint(const struct model *model, char text[CALIBRATION_FINGERPRINT_BYTES]);
+void calibration_fingerprint(const struct gguf *gguf, const struct model_config *config,
+                             char text[CALIBRATION_FINGERPRINT_BYTES]);
 
 /* Adds one tensor's name and bytes to the digest of a calibration.  The first digest is CALIBRATION_DIGEST_BEGIN. */
 #define CALIBRATION_DIGEST_BEGIN UINT64_C(0xcbf29ce484222325)
 uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
                             size_t bytes);
 
-/* MODEL.calib.gguf for MODEL.gguf (the first file of a split model); newly allocated. */
+/* What lies beside MODEL.gguf (the first file of a split model): MODEL and the ending; newly allocated. */
+enum status model_companion_path(const char *model_path, const char *ending, char **path, struct error *error)
+    STATUS_CHECKED;
+/* MODEL.calib.gguf; newly allocated. */
 enum status calibration_path(const char *model_path, char **path, struct error *error) STATUS_CHECKED;
 
 struct calibration;

@@ -48,6 +48,18 @@ static enum status read_key_index(struct plan *plan, const char *word, struct er
                      key_index_words);
 }
 
+/* What --preset auto may lose. */
+static enum status read_kld(struct plan *plan, const char *number, struct error *error) {
+    char *end;
+    plan->kld_max = strtod(number, &end);
+    if (plan->is_auto && end != number && *end == '\0' && plan->kld_max > 0 && plan->kld_max < 100)
+        return STATUS_OK;
+    if (!plan->is_auto)
+        return error_set(error, STATUS_USAGE,
+                         "--kld: found --preset %s, expected auto: it chooses by the KLD", plan->preset);
+    return error_set(error, STATUS_USAGE, "--kld: found '%s', expected nats above 0, as in 0.02", number);
+}
+
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
 static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
                                struct error *error) {
@@ -63,6 +75,7 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     const char *words;
     *found = true;
     if (strcmp(name, key_index_name) == 0) return read_key_index(plan, number, error);
+    if (strcmp(name, "kld") == 0) return read_kld(plan, number, error);
     if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
@@ -131,6 +144,8 @@ static enum status read_set(struct plan *plan, const char *text, bool *names_cod
 static enum status read_preset(struct plan *plan, const struct preset *preset, struct error *error) {
     bool unused;
     plan->preset = preset->name;
+    plan->is_auto = preset_is_auto(preset);
+    plan->kld_max = 0;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
     plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
@@ -148,7 +163,9 @@ static bool takes_q4(const struct plan *plan, enum kv_type k_type, enum kv_type 
 }
 
 static bool is_only_loss(const char *set) {
-    return strncmp(set, "loss=", 5) == 0 && strchr(set, ',') == NULL;
+    const char *second = strchr(set, ',');
+    const bool first_is = strncmp(set, "loss=", 5) == 0 || strncmp(set, "kld=", 4) == 0;
+    return first_is && (second == NULL || is_only_loss(second + 1));
 }
 
 enum status plan_set_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
@@ -159,11 +176,10 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     bool names_codec = false, on_disk = plan->disk_directory != NULL;
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
-    plan->is_auto = preset_is_auto(preset);
     if (plan->is_auto && (keep != NULL || (set != NULL && !is_only_loss(set))))
         return error_set(
             error, STATUS_USAGE,
-            "--preset auto chooses axes, settings and keep itself; of --set it takes loss alone");
+            "--preset auto chooses axes, settings and keep itself; of --set it takes loss and kld alone");
     if (set != NULL) TRY(read_set(plan, set, &names_codec, error));
     if (plan->quantized_pages && !on_disk)
         return error_set(error, STATUS_USAGE,

@@ -49,6 +49,8 @@ struct plan {
     /* What a step reads, and in what form.  Set by plan_set_axes. */
     const char *preset; /* a name of preset_table; NULL: plan_set_axes was not called */
     bool is_auto; /* the preset is auto: measure/auto.h is to choose; until then nothing runs by the plan */
+    double
+        kld_max; /* is_auto: what the choice may lose on this model, in nats (plan/kld_table.h); 0: nothing */
     const char *methods[AXIS_COUNT]; /* borrowed from axis_table: each ends at '|' or zero; see plan_method */
     struct select_options select;    /* method NULL: attention is full */
     enum kv_type k_type, v_type;

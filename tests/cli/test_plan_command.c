@@ -206,6 +206,8 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "-q", "--machine", machine_path, "-c", "128K", "--kv-host", "1M"}, 5, "131072"},
         {{"plan", "--machine", machine_path, "-c", "-1"}, 2, "-c"},
         {{"plan", "-q", "--machine", machine_path, "--loss", "7"}, 2, "loss: found '7'"},
+        {{"plan", "-q", "--machine", machine_path, "--kld", "x"}, 2, "--kld: found 'x', expected nats"},
+        {{"run", "-q", "-p", "x", "--preset", "hata", "--kld", "0.1"}, 2, "--kld: found --preset hata"},
         {{"perplexity", "-q", "-f", machine_path, "--preset", "auto"}, 2, "--preset auto: this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

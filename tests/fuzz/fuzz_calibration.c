@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ASSERT(bytes != NULL && file >= 0);
     if (size > 0) memcpy(bytes, data, size);
     uint8_t *field = size > 0 ? memmem(bytes, size, FINGERPRINT_FIELD, sizeof FINGERPRINT_FIELD - 1) : NULL;
-    calibration_fingerprint(&model, fingerprint);
+    calibration_fingerprint(&model.gguf, &model.config, fingerprint);
     if (field != NULL) memcpy(field, fingerprint, sizeof FINGERPRINT_FIELD - 1);
     ASSERT(write(file, bytes, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);

@@ -1,11 +1,14 @@
 /* --preset auto: exact unless a loss is allowed, by the numbers of a machine, and full where there are none. */
 #include "measure/auto.h"
 
+#include "model/calibration.h"
 #include "model/tiny_model.h"
 #include "plan/choose.h"
 #include "plan/sample_machine.h"
 #include "testing.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -122,6 +125,67 @@ static void without_numbers_it_is_full(void **state) {
     assert_true(plan.select.loss == 0 && !plan.is_auto);
 }
 
+static char *losses_path(void) {
+    char *path;
+    struct error error;
+    assert_ok(model_companion_path(model->gguf.path, ".kld.json", &path, &error), error);
+    return path;
+}
+
+static void write_losses(const char *fingerprint, double leoam) {
+    char *path = losses_path();
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"evaluation\": \"kl\", \"fingerprint\": \"%s\", \"results\": "
+            "[{\"preset\": \"leoam\", \"length\": 131072, \"kld\": %g, \"kld_error\": 0}]}",
+            fingerprint, leoam);
+    assert_int_equal(fclose(file), 0);
+    free(path);
+}
+
+static struct plan chosen_with(const char *set, char note[AUTO_NOTE_BYTES]) {
+    struct error error;
+    struct plan plan = auto_plan(set, false);
+    const struct auto_request request = request_of(machine_path);
+    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    return plan;
+}
+
+/* Plans may be chosen that lose no more than that on this model, and none where nothing is known. */
+static void a_kld_is_used(void **state) {
+    (void)state;
+    char note[AUTO_NOTE_BYTES], fingerprint[CALIBRATION_FINGERPRINT_BYTES], *path = losses_path();
+    calibration_fingerprint(&model->gguf, &model->config, fingerprint);
+    write_losses(fingerprint, 0.019);
+    struct plan plan = chosen_with("kld=0.02", note);
+    assert_string_equal(plan.preset, "leoam");
+    assert_true(plan.select.loss == 0 && plan.select.exact_below > 0);
+    write_losses(fingerprint, 0.021);
+    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
+    write_losses("of another model", 0.019);
+    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
+    assert_non_null(strstr(note, "fingerprint: found of another model"));
+    unlink(path);
+    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
+    assert_non_null(strstr(note, path));
+    free(path);
+}
+
+static void what_a_kld_may_be(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "kld=0", "kld=-1", "kld=x", "kld=", "kld=nan", "kld=1000", "kld=0.1,dense=0"};
+    struct plan plan = {.sequence_capacity = 1};
+    struct error error;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(plan_set_axes(&plan, "auto", bad[i], NULL, &error), STATUS_USAGE);
+    assert_int_equal(plan_set_axes(&plan, "hata", "kld=0.1", NULL, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "--kld: found --preset hata, expected auto"));
+    assert_ok(plan_set_axes(&plan, "auto", "loss=0.05,kld=0.1", NULL, &error), error);
+    assert_true(plan.kld_max == 0.1 && plan.select.loss == 0.05);
+}
+
 static void what_is_not_auto_stays(void **state) {
     (void)state;
     char note[AUTO_NOTE_BYTES];
@@ -139,6 +203,8 @@ int main(void) {
         cmocka_unit_test(without_a_loss_it_is_exact),
         cmocka_unit_test(a_loss_is_used),
         cmocka_unit_test(without_numbers_it_is_full),
+        cmocka_unit_test(a_kld_is_used),
+        cmocka_unit_test(what_a_kld_may_be),
         cmocka_unit_test(what_is_not_auto_stays),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -60,7 +60,7 @@ static void draft_write(const struct draft *draft, const char *path) {
     struct error error;
     const struct model_config *config = &model->config;
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
-    calibration_fingerprint(model, fingerprint);
+    calibration_fingerprint(&model->gguf, &model->config, fingerprint);
     const char *architecture = draft->architecture != NULL ? draft->architecture : CALIBRATION_ARCHITECTURE;
     const char *print = draft->fingerprint != NULL ? draft->fingerprint : fingerprint;
     uint32_t heads = (uint32_t)config->kv_head_count + draft->heads_more;
@@ -176,13 +176,13 @@ static void test_fingerprint(void **state) {
     struct model *other;
     struct error error;
     char path[200], one[CALIBRATION_FINGERPRINT_BYTES], two[CALIBRATION_FINGERPRINT_BYTES];
-    calibration_fingerprint(model, one);
+    calibration_fingerprint(&model->gguf, &model->config, one);
     for (uint64_t seed = 0; seed < 2; seed++) {
         struct tiny_model tiny = tiny_model_default("llama");
         tiny.seed += seed;
         tiny_model_write(&tiny, tiny_model_path("other.gguf", path, sizeof path));
         assert_ok(model_load(&other, path, device, &error), error);
-        calibration_fingerprint(other, two);
+        calibration_fingerprint(&other->gguf, &other->config, two);
         assert_int_equal(strcmp(one, two) == 0, seed == 0);
         model_destroy(other);
     }
