@@ -30,7 +30,8 @@ enum status kld_table_load(struct kld_table *table, const char *path, const char
                            struct error *error) STATUS_CHECKED;
 
 /* The KLD of a plan ("quest select=meanstd") at a depth, with its standard error added: the larger of those of the two
- * measured lengths around it.  NaN: the plan was not measured, or only at less than half or more than twice the depth. */
+ * measured lengths around it.  NaN: the plan was not measured, or only at less than half or more than twice the depth.
+ */
 double kld_table_at(const struct kld_table *table, const char *plan, uint64_t depth);
 
 #endif
