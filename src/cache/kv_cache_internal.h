@@ -39,7 +39,8 @@ struct kv_cache {
     uint64_t free_count;
     uint64_t used_columns; /* in sequences */
     uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
-    uint64_t maps;         /* that were read (kv_watch.h) */
+    uint64_t maps,
+        watch_until_ns; /* that were read, and until when the next one is waited for (kv_watch.h) */
     size_t sequence_count;
     struct kv_sequence *sequences;      /* all that live, a list */
     const struct kv_chunk_owner *owner; /* NULL: every chunk is in the slab */

@@ -18,13 +18,36 @@ static void add_counts(struct kv_watch_counts *sum, const struct kv_watch_counts
     sum->read_bytes += more->read_bytes;
 }
 
+static enum status watch_begin(struct kv_sequence *sequence, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_watch *watch = sequence->watch;
+    const size_t capacity = (size_t)sequence->column_capacity;
+    if (watch != NULL && watch->chunk_capacity != capacity) {
+        free(watch);
+        sequence->watch = watch = NULL;
+    }
+    if (watch == NULL) {
+        const size_t lanes = config->layer_count * config->kv_head_count;
+        watch = calloc(1, sizeof *watch + lanes * (2 * capacity + KV_MAP_COLUMNS_MAX));
+        if (watch == NULL)
+            return error_set(error, STATUS_MEMORY, "no memory for a map of %zu chunks", lanes * capacity);
+        watch->lane_count = lanes;
+        watch->chunk_capacity = capacity;
+        watch->rows = (uint8_t *)(watch + 1);
+        watch->read = watch->rows + lanes * capacity;
+        watch->cells = (char *)(watch->read + lanes * capacity);
+        sequence->watch = watch;
+    }
+    return STATUS_OK;
+}
+
 /* ---- noted ---- */
 
-/* What was noted of the last token is over; NULL: nobody looks any more. */
+/* What was noted of the last token is over; NULL: nobody looks, or not any more. */
 static struct kv_watch *next_token(struct kv_sequence *sequence) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL) return NULL;
-    if (clock_ns() > watch->until_ns) {
+    if (clock_ns() > sequence->cache->watch_until_ns) {
         free(watch);
         sequence->watch = NULL;
         return NULL;
@@ -45,10 +68,13 @@ void kv_watch_begin_step(struct kv_sequence *sequence, uint64_t position) {
 }
 
 void kv_watch_begin_prompt(struct kv_sequence *sequence) {
-    struct kv_watch *watch = sequence->watch;
-    if (watch == NULL || (!watch->in_step && clock_ns() <= watch->until_ns))
-        return; /* a prompt's next slice */
-    watch = next_token(sequence);
+    const uint64_t until_ns = sequence->cache->watch_until_ns;
+    struct error ignored; /* without memory it is not watched */
+    if (until_ns == 0) return;
+    const bool is_looked_at = clock_ns() <= until_ns;
+    if (sequence->watch == NULL && is_looked_at) (void)!watch_begin(sequence, &ignored);
+    if (sequence->watch == NULL || (is_looked_at && !sequence->watch->in_step)) return; /* its next slice */
+    struct kv_watch *watch = next_token(sequence);
     if (watch != NULL) watch->in_step = watch->has_token = false;
 }
 
@@ -81,30 +107,6 @@ void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, 
 /* ---- a map ---- */
 
 bool kv_sequence_is_watched(const struct kv_sequence *sequence) { return sequence->watch != NULL; }
-
-static enum status watch_begin(struct kv_sequence *sequence, struct error *error) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_watch *watch = sequence->watch;
-    const size_t capacity = (size_t)sequence->column_capacity;
-    if (watch != NULL && watch->chunk_capacity != capacity) {
-        free(watch);
-        sequence->watch = watch = NULL;
-    }
-    if (watch == NULL) {
-        const size_t lanes = config->layer_count * config->kv_head_count;
-        watch = calloc(1, sizeof *watch + lanes * (2 * capacity + KV_MAP_COLUMNS_MAX));
-        if (watch == NULL)
-            return error_set(error, STATUS_MEMORY, "no memory for a map of %zu chunks", lanes * capacity);
-        watch->lane_count = lanes;
-        watch->chunk_capacity = capacity;
-        watch->rows = (uint8_t *)(watch + 1);
-        watch->read = watch->rows + lanes * capacity;
-        watch->cells = (char *)(watch->read + lanes * capacity);
-        sequence->watch = watch;
-    }
-    watch->until_ns = clock_ns() + watch_ns;
-    return STATUS_OK;
-}
 
 /* Whether somebody computes with it from here: its page has arrived. */
 static bool has_arrived(const struct kv_sequence *sequence, const void *chunk, bool was_read) {
@@ -177,6 +179,7 @@ static void draw(const struct kv_sequence *sequence, struct kv_map *map) {
 enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *map, struct error *error) {
     *map = (struct kv_map){.token_count = sequence->length, .chunk_count = sequence->column_count};
     TRY(watch_begin(sequence, error));
+    sequence->cache->watch_until_ns = clock_ns() + watch_ns;
     struct kv_watch *watch = sequence->watch;
     map->column_chunks = 1;
     while (map->column_chunks * KV_MAP_COLUMNS_MAX < map->chunk_count) map->column_chunks *= 2;

@@ -1,9 +1,10 @@
 /* kv_watch: what the chunks of a sequence are doing, for people who look (docs/server.md, the map).
  *
- * A sequence is watched from the first kv_sequence_read_map on, until nobody has read for KV_WATCH_SECONDS.  Meanwhile
- * the places where chunks are chosen and fetched note here, by chunk, layer and KV head, how many of its rows the last
- * token attended to, and whether it was read for it.  Of a sequence that nobody watches they look at one pointer.
- * Where chunks lie is not noted: a map reads it from the tables when it is asked for.
+ * A sequence is watched from the first kv_sequence_read_map on, or from its next prompt where maps of another sequence
+ * are being read, until nobody has read any for KV_WATCH_SECONDS.  Meanwhile the places where chunks are chosen and
+ * fetched note here, by chunk, layer and KV head, how many of its rows the last token attended to, and whether it was
+ * read for it.  Of a sequence that nobody watches they look at one pointer.  Where chunks lie is not noted: a map reads
+ * it from the tables when it is asked for.
  *
  * What is noted changes nothing that is computed.  Its memory is beside the cache's budget: two bytes a chunk.
  * Thread: the engine's. */

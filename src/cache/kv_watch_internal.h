@@ -6,7 +6,6 @@
 #include "cache/kv_watch.h"
 
 struct kv_watch {
-    uint64_t until_ns; /* that it goes on */
     size_t lane_count, chunk_capacity;
     bool in_step, has_token;
     uint64_t position, token_count;

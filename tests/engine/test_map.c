@@ -281,12 +281,18 @@ static void follows_and_ends(void **state) {
     assert_true(second.number > first.number);
     assert_string_equal(second.before, first.cells);
     assert_string_not_equal(second.cells, first.cells);
-    run.sequence->kv->watch->until_ns = 0; /* long ago */
+    run.engine->cache->watch_until_ns = 1; /* long ago */
     (void)decode_rig_step(run.base, run.engine, run.sequence);
     assert_false(kv_sequence_is_watched(run.sequence->kv));
     struct kv_map third = map_of(&run);
     assert_null(third.before);
     assert_true(third.number > second.number);
+    sequence_destroy(run.sequence); /* the next one is watched from its prompt on */
+    run.sequence = decode_rig_prompt(run.base, run.engine, PROMPT);
+    (void)decode_rig_step(run.base, run.engine, run.sequence);
+    struct kv_map fourth = map_of(&run);
+    assert_int_equal(fourth.watched_tokens, 1);
+    kv_map_deinit(&fourth);
     kv_map_deinit(&first);
     kv_map_deinit(&second);
     kv_map_deinit(&third);
