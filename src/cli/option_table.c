@@ -358,7 +358,7 @@ const struct option_spec option_table[] = {
      .help = "--preset auto may choose a preset whose KL divergence from full attention on this model is at most this "
              "(0.02), by MODEL.kld.json, which loam eval kl --json writes"},
     {.id = OPTION_RECEIPT, .name = "receipt",
-     .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH), .group = GROUP_CACHE,
+     .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH) | BIT(SERVE), .group = GROUP_CACHE,
      .help = "estimate how much of the attention is left out, from a sample of the keys, and say it"},
     {.id = OPTION_WEIGHTS_HOST, .name = "weights-host",
      .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
