@@ -4,6 +4,7 @@
 Needs Debian's chromium, chromium-driver and python3-selenium, and exits with 77 where one is absent.  SCREENSHOTS: a
 folder to leave pictures in.
 """
+import json
 import os
 import shutil
 import socket
@@ -29,6 +30,7 @@ except ImportError:
 LOAM, MODEL = sys.argv[1], sys.argv[2]
 TEMPLATE = sys.argv[3] if len(sys.argv) > 3 else ""
 SCREENSHOTS = sys.argv[4] if len(sys.argv) > 4 else ""
+BITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of a cell of the map
 SECONDS_MAX = 120  # of one answer, beside busy programs
 DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 60
 
@@ -93,6 +95,8 @@ class Page(unittest.TestCase):
         """An empty conversation of short greedy answers."""
         self.browser.get(self.server.address)
         self.until(lambda: "connecting" not in self.text("#model"))
+        if self.one("#map").is_displayed():
+            self.one("#map-open").click()
         self.one("#new").click()
         self.set_settings(system="", temperature="0", length="12")
 
@@ -304,6 +308,107 @@ class Page(unittest.TestCase):
         finally:
             self.browser.execute_script("sessionStorage.clear()")
             self.assertEqual(server.stop(), 0)
+
+    # ---- the map ----
+
+    def read_document(self):
+        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
+        self.until(lambda: "Read." in self.text("#status"))
+
+    def open_map(self):
+        if self.one("#map-open").get_attribute("aria-expanded") != "true":
+            self.one("#map-open").click()
+        self.until(lambda: self.one("#map-shown").is_displayed())
+
+    def settled_map(self, server):
+        """The server's map, once the page tells of it."""
+        found = json.loads(urllib.request.urlopen(server.address + "v1/loam/map").read())
+        self.until(lambda: f"{found['chunks']['attended']:,} and fetched" in self.text("#map-summary"))
+        return found
+
+    def test_14_draws_the_state_of_the_server(self):
+        server = Server("--preset", "streaming", "--keep", "256")
+        try:
+            self.browser.get(server.address)
+            self.set_settings(temperature="0", length="8")
+            self.read_document()
+            self.open_map()
+            self.ask("Which colour has the gate?")
+            self.compare_map(self.settled_map(server))
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def compare_map(self, found):
+        self.assertEqual(found["state"], "idle")
+        self.assertGreater(found["columns"], 5)
+        self.assertIn(f"{found['tokens']:,} tokens", self.text("#map-state"))
+        self.assertIn(f"{found['chunks']['ram']:,} of {found['chunks']['all']:,} chunks", self.text("#map-ram"))
+        drawn = self.browser.execute_script(
+            "const canvas = document.getElementById('map-canvas'), [layers, heads, columns] = arguments;"
+            "const context = canvas.getContext('2d'), layer = canvas.height / layers, head = Math.floor((layer - 1) / heads);"
+            "const found = []; for (let l = 0; l < layers; l++) for (let h = 0; h < heads; h++) for (let c = 0; c < columns; c++)"
+            " found.push([...context.getImageData((c + 0.5) * canvas.width / columns, l * layer + (h + 0.5) * head, 1, 1).data]"
+            ".join()); return found;", found["layers"], found["kv_heads"], found["columns"])
+        colours = {}
+        for cell, colour in zip(found["cells"], drawn, strict=True):
+            self.assertEqual(colours.setdefault(cell, colour), colour)
+        self.assertGreater(len(set(colours.values())), 2)  # attended to in part, all, not at all
+        self.assertEqual(len(set(colours.values())), len({BITS.index(c) & 31 for c in colours}))  # bit 5: in RAM as well
+        self.picture("map_light")
+
+    def test_15_describes_chunks_by_keyboard(self):
+        self.read_document()
+        self.open_map()
+        self.ask("Who painted it?")
+        found = self.settled_map(self.server)
+        canvas = self.one("#map-canvas")
+        self.assertNotEqual(canvas.accessible_name, "")
+        canvas.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, *[Keys.ARROW_DOWN] * (found["kv_heads"] + 1))
+        bits = BITS.index(found["cells"][(found["kv_heads"] + 1) * found["columns"] + 1])
+        told = self.text("#map-cell")
+        self.assertIn("Layer 1, KV head 1, tokens 64 to 127:", told)
+        self.assertEqual("in RAM" in told, bits & 3 == 3)
+        self.assertEqual("all attended to" in told, bits >> 2 & 3 == 3)
+        self.one("#question").click()
+        self.assertEqual(self.text("#map-cell"), "")
+
+    def test_16_follows_an_answer_and_rests_where_motion_is_reduced(self):
+        count = ("window.asked = 0; const ask = window.fetch; window.fetch = (to, what) => {"
+                 " if (String(to).includes('loam/map')) window.asked++; return ask(to, what); };")
+        self.set_settings(length="60")
+        self.ask("Tell a story.")
+        self.open_map()
+        self.browser.execute_script(count)
+        self.ask("Tell another story.")
+        self.assertGreater(self.browser.execute_script("return window.asked"), 1)
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                     {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]})
+        try:
+            self.until(lambda: self.one("#map-refresh").is_displayed())
+            time.sleep(0.5)
+            before = self.browser.execute_script("return window.asked")
+            time.sleep(3)  # it asks every 2 s else
+            self.assertEqual(self.browser.execute_script("return window.asked"), before)
+            self.one("#map-refresh").click()
+            self.assertEqual(self.browser.execute_script("return window.asked"), before + 1)
+        finally:
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_17_shows_the_map_at_320_px(self):
+        self.ask("A word.")
+        self.open_map()
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
+        try:
+            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
+            self.assertTrue(self.one("#send").is_displayed())
+            heights = [self.one(part).size["height"] for part in ("#map", "#log")]
+            self.assertGreater(min(heights), 100, heights)
+            self.picture("map_narrow")
+        finally:
+            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.one("#map-open").click()
+        self.assertFalse(self.one("#map").is_displayed())
 
 
 if __name__ == "__main__":

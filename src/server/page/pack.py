@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""pack.py PAGE.html STYLE.css SCRIPT.js OUTPUT.c: the page as one gzipped file in a C array, and its content security
-policy, which allows this style and this script by their hashes and nothing else."""
+"""pack.py PAGE.html STYLE.css SCRIPT.js... OUTPUT.c: the page as one gzipped file in a C array, and its content security
+policy, which allows this style and these scripts, put together to one, by their hashes and nothing else."""
 import base64
 import gzip
 import hashlib
@@ -14,7 +14,8 @@ def source_of(text):
 
 
 def main():
-    page, style, script = (open(path, encoding="utf-8").read() for path in sys.argv[1:4])
+    page, style, *scripts = (open(path, encoding="utf-8").read() for path in sys.argv[1:-1])
+    script = "\n".join(scripts)
     page = page.replace("<!-- STYLE -->", f"<style>{style}</style>")
     page = page.replace("<!-- SCRIPT -->", f"<script>{script}</script>")
     packed = gzip.compress(page.encode(), 9, mtime=0)
@@ -24,7 +25,7 @@ def main():
         "default-src 'none'", f"script-src {source_of(script)}", f"style-src {source_of(style)}", "connect-src 'self'",
         "img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
     ])  # fmt: skip
-    with open(sys.argv[4], "w", encoding="ascii") as out:
+    with open(sys.argv[-1], "w", encoding="ascii") as out:
         out.write('#include "server/page/page.h"\n\n')
         out.write(f"const size_t page_size = {len(packed)};\nconst char page_policy[] = \"{policy}\";\n")
         out.write(f"const char page_tag[] = \"\\\"{hashlib.sha256(packed).hexdigest()[:16]}\\\"\";\n")

@@ -1,4 +1,3 @@
-"use strict";
 // One conversation with a model about documents.  All text reaches the page by textContent.
 
 const $ = (id) => document.getElementById(id);
@@ -307,6 +306,7 @@ async function answer(index) {
   const began = performance.now();
   running = { controller: new AbortController(), article };
   showRunning();
+  map.soon();
   fillAnswer(article, message);
   toEnd();
   status.textContent = "";
@@ -345,6 +345,7 @@ async function answer(index) {
   }
   running = null;
   showRunning();
+  map.soon();
   showProgress("", 0);
   fillAnswer(article, message);
   store.save();
@@ -419,6 +420,7 @@ async function readAhead() {
   const article = null, controller = new AbortController();
   running = { controller, article };
   showRunning();
+  map.soon();
   showProgress("Reading", 0);
   try {
     const messages = conversation([...state.messages, { role: "user", content: "", documents: attached }]);
@@ -430,6 +432,7 @@ async function readAhead() {
   }
   running = null;
   showRunning();
+  map.soon();
   showProgress("", 0);
 }
 
@@ -451,6 +454,7 @@ function startOver() {
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
+  map.draw();
   try { localStorage.setItem("loam-theme", theme); } catch { /* not kept */ }
 }
 
@@ -498,6 +502,7 @@ function bindKeys() {
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !$("settings").open) stop();
+    if (event.key.toLowerCase() === "m" && event.ctrlKey && event.shiftKey) { event.preventDefault(); map.show($("map").hidden); }
     if (event.key.toLowerCase() === "o" && event.ctrlKey && event.shiftKey) { event.preventDefault(); startOver(); }
   });
 }
@@ -529,6 +534,7 @@ async function begin() {
   bindSettings();
   bindKeys();
   bindDrop();
+  map.bind();
   const kept = await store.load();
   if (kept && Array.isArray(kept.messages)) {
     ({ attached = [], ...state } = { ...state, ...kept });
