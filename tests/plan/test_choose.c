@@ -258,7 +258,17 @@ static double seconds_of(const struct machine *machine, const char *preset, uint
     return cost.step_seconds;
 }
 
-/* More RAM, and a quicker disk, make nothing slower; a longer context makes nothing quicker. */
+/* The machine with a disk that reads requests of every size at one rate. */
+static struct machine with_even_disk(const struct machine *machine) {
+    struct machine even = *machine;
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) even.disk_read[i][j] = machine->disk_read[0][0];
+    return even;
+}
+
+/* More RAM, and a quicker disk, make nothing slower; a longer context makes nothing quicker.  RAM is looked at with a
+ * disk that has one rate: fewer misses are fewer neighbours, so smaller requests, which may take longer than all of
+ * them in large ones. */
 static void more_is_not_worse(void **state) {
     (void)state;
     static const char *const presets[] = {"full", "quest", "hata", "leoam", "clo", "streaming", "kvpr"};
@@ -272,7 +282,10 @@ static void more_is_not_worse(void **state) {
         const double seconds = seconds_of(&machine, preset, budget, depth);
         if (isnan(seconds)) continue;
         const bool rebuilds = strcmp(preset, "kvpr") == 0; /* a tenth less, or as it was: not monotone */
-        if (!rebuilds) assert_true(seconds_of(&machine, preset, budget * 2, depth) <= seconds * (1 + 1e-9));
+        const struct machine even = with_even_disk(&machine);
+        if (!rebuilds)
+            assert_true(seconds_of(&even, preset, budget * 2, depth) <=
+                        seconds_of(&even, preset, budget, depth) * (1 + 1e-9));
         faster = machine;
         for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
             for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) faster.disk_read[i][j] *= 2;

@@ -88,7 +88,8 @@ void level_store(const struct level_layout *layout, void *block, size_t token, c
         for (size_t j = 0; j < dimension; j++) {
             unsigned shift;
             uint8_t *byte = codes + field_of(width, token, j, &shift);
-            *byte |= (uint8_t)((numbers[j] >> left & ((1u << width) - 1)) << shift);
+            const unsigned part = (unsigned)numbers[j] >> left & ((1u << width) - 1);
+            *byte |= (uint8_t)(part << shift);
         }
         codes += words * LEVEL_WORD_BYTES;
     }

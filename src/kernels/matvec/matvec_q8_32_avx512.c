@@ -48,8 +48,13 @@ INLINE __m512i words_from(const uint8_t *w, size_t word) { return _mm512_loadu_s
 INLINE __m512i words_at(const uint16_t *list, __m512i a, __m512i b) {
     return _mm512_permutex2var_epi16(a, _mm512_load_si512(list), b);
 }
+/* Of a list of 16. */
+INLINE __m256i half_at(const uint16_t *list, __m512i a, __m512i b) {
+    const __m512i indices = _mm512_castsi256_si512(_mm256_load_si256((const __m256i *)(const void *)list));
+    return _mm512_castsi512_si256(_mm512_permutex2var_epi16(a, indices, b));
+}
 INLINE __m512 halves_at(const uint16_t *list, __m512i a, __m512i b) {
-    return _mm512_cvtph_ps(_mm512_castsi512_si256(words_at(list, a, b)));
+    return _mm512_cvtph_ps(half_at(list, a, b));
 }
 
 /* The codes of four blocks each, the first halves (0) and the second ones. */
@@ -132,8 +137,8 @@ INLINE void q8_0_group(const uint8_t *w, const void *const *x, size_t n, __m512 
     const __m512i begin_last = words_from(end, 0), middle_last = words_from(end, 32);
     const struct codes first = q8_0_codes(begin, middle, w);
     const struct codes last = q8_0_codes(begin_last, middle_last, end);
-    const __m256i scale_first = _mm512_castsi512_si256(words_at(scales_at, begin, middle));
-    const __m256i scale_last = _mm512_castsi512_si256(words_at(scales_at, begin_last, middle_last));
+    const __m256i scale_first = half_at(scales_at, begin, middle);
+    const __m256i scale_last = half_at(scales_at, begin_last, middle_last);
     const __m512 scale = _mm512_cvtph_ps(_mm256_blend_epi32(scale_first, scale_last, 0xaa));
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_32 *in = x[i];
