@@ -23,6 +23,7 @@ if(LOAM_SANITIZE)
 endif()
 if(LOAM_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
+  add_compile_definitions(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)
 endif()
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack,--as-needed)
 

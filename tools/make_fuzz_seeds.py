@@ -226,11 +226,35 @@ def chat_template_seeds():
         yield "detect_" + name, b"\x7f" + template
 
 
+def store_seeds():
+    """Changes to a folder of saved documents, as tests/fuzz/fuzz_store.c takes them."""
+    document, commit, row, file = 0, 1, 2, 3
+    number, words, blob, zeros, null, byte_of_blob = range(6)
+    yield "sound", b""
+    for column in range(12):
+        yield "document_number_%d" % column, bytes([document, column, number]) + struct.pack("<q", 1 << 27)
+        yield "document_text_%d" % column, bytes([document, column, words, 4]) + b"abc\n"
+    for column in range(8):
+        yield "commit_number_%d" % column, bytes([commit, column, number]) + struct.pack("<q", -1)
+        yield "commit_zeros_%d" % column, bytes([commit, column, zeros]) + struct.pack("<H", 1000)
+        yield "commit_byte_%d" % column, bytes([commit, column, byte_of_blob, 7, 3, 0])
+    for which in range(5):
+        yield "row_%d" % which, bytes([row, which])
+    for which in range(6):
+        yield "file_%d" % which, bytes([file, which]) + struct.pack("<I", 4000)[:3] + b"\x5a"
+    layouts = (b"codec=f16.64,f16.64 layers=2 heads=1 chunk=8192 metadata=abstract/24 segment=16",
+               b"codec=f16.64,f16.64 layers=1000 heads=1000 chunk=8192 metadata=abstract/24 segment=16",
+               b"codec=f16+q4k64.64,f16+q4v32.64 layers=2 heads=1 chunk=4864 tail=16384 share=88,2:0 metadata=none/0 "
+               b"segment=16")
+    for i, layout in enumerate(layouts):
+        yield "layout_%d" % i, bytes([document, 5, words, len(layout)]) + layout
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
                           ("import", import_seeds()), ("calibration", calibration_seeds()),
-                          ("chat_template", chat_template_seeds())):
+                          ("chat_template", chat_template_seeds()), ("store", store_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
             with open(os.path.join(root, folder, name), "wb") as file:

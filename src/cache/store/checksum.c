@@ -24,7 +24,12 @@ struct part_sum part_sum_of(const void *bytes, size_t count) {
 }
 
 bool checksum_equal(const struct checksum *a, const struct checksum *b) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION /* fuzz_store reaches what lies behind */
+    (void)a, (void)b;
+    return true;
+#else
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+#endif
 }
 
 static const char *hexadecimal(const uint8_t *bytes, size_t count, char *text) {
