@@ -50,7 +50,8 @@ disk)
     one "$hata,$hata:page=16,$hata:page=16:reuse=lru,$hata:page=16:reuse=lfu,$hata:page=64,$hata:page=64:reuse=lru,\
 $hata:page=64:reuse=lfu,clo:512,clo:512:reused=0:labels=speculated,clo:512:page=16,clo:512:page=64,\
 clo:512:page=64:reused=0.7,clo:512:page=64:place=persistent,clo:512:page=16:speculate=none,\
-clo:512:page=64:speculate=none,infinigen:512" "$text" --kv-disk "$disk" --kv-host 1/8
+clo:512:page=64:speculate=none,infinigen:512,$hata:list_buffer=0,clo:512:list_buffer=0,\
+clo:512:speculate=none,infinigen:512:list_buffer=0" "$text" --kv-disk "$disk" --kv-host 1/8
   done
   tools/kl_windows.py table "$out"/disk-*.jsonl --against "$hata" --csv "$out/disk.csv" ;;
 speed) tiers 8000 1/8 --rows text --text "$1" ;;

@@ -3,11 +3,12 @@
  * with its first token.
  *
  *     bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list] [-r rounds]
- *                            [-c suffix] [-t threads] [-o 0|1] [-p 0|1] [-x codec]
+ *                            [-c suffix] [-t threads] [-o 0|1] [-p 0|1] [-x codec] [-i ids]
  *
  * DIR is made, and is to be removed afterwards; -o 1 opens what is there.  q: tokens behind the document, by comma;
  * suffix as of --suffix; x: f16, q4 or dynamic, of pages, the last as leoam has it.  Before each opening DIR's
- * files leave the page cache; the model file stays in it.
+ * files leave the page cache; the model file stays in it.  With -r 0 the document is made and nothing is measured; -i
+ * names a file for its token ids, as JSON (bench/opened_document.py).
  *
  * The prefill: -p 1 computes the document and prints the seconds that took (prefill_basis "measured").  Else it is
  * estimated, before anything is opened: blocks of 256 tokens are computed behind made-up KV in RAM at depths of 0, a
@@ -33,7 +34,7 @@
 enum { QUESTIONS_MAX = 16, TAIL_MAX = 512, POINTS = 3, POINT_TOKENS = 256, POINT_ROUNDS = 3 };
 
 struct request {
-    const char *model, *folder, *select, *codec;
+    const char *model, *folder, *select, *codec, *ids;
     size_t depth, host_mib, keep, leaf, rounds, threads, questions[QUESTIONS_MAX], question_count;
     enum plan_suffix suffix;
     bool only_open, computes;
@@ -53,7 +54,7 @@ static void check(enum status status, const struct error *error) {
 static void usage(void) {
     fprintf(stderr, "bench_reopen MODEL DIR [-d tokens] [-m MiB] [-k keep] [-s select] [-l leaf] [-q list]\n"
                     "             [-r rounds] [-c dense|select|auto] [-t threads] [-o 0|1] [-p 0|1]\n"
-                    "             [-x f16|q4|dynamic]\n");
+                    "             [-x f16|q4|dynamic] [-i ids]\n");
     exit(2);
 }
 
@@ -91,6 +92,7 @@ static struct request request_read(int argc, char **argv) {
         case 'o': request.only_open = number != 0; break;
         case 'p': request.computes = number != 0; break;
         case 'x': request.codec = value; break;
+        case 'i': request.ids = value; break;
         case 'q':
             request.question_count = 0;
             for (char *text = strtok(value, ","); text != NULL && request.question_count < QUESTIONS_MAX;
@@ -180,6 +182,15 @@ static int32_t *make_tokens(const struct request *request, size_t vocabulary_siz
     return tokens;
 }
 
+static void write_ids(const char *path, const int32_t *tokens, size_t count) {
+    FILE *file = fopen(path, "we");
+    for (size_t i = 0; file != NULL && i < count; i++)
+        fprintf(file, "%c%d", i > 0 ? ',' : '[', (int)tokens[i]);
+    if (file != NULL && fputs("]\n", file) >= 0 && fclose(file) == 0) return;
+    fprintf(stderr, "bench_reopen: %s cannot be written\n", path);
+    exit(1);
+}
+
 /* Seconds that the document took, until it was durable. */
 static double fill(const struct request *request) {
     struct opened opened;
@@ -187,6 +198,7 @@ static double fill(const struct request *request) {
     open_all(&opened, request);
     int32_t *tokens = make_tokens(request, engine_config(opened.engine)->vocabulary_size, 1);
     const struct prefill_request prompt = {.tokens = tokens, .token_count = request->depth};
+    if (request->ids != NULL) write_ids(request->ids, tokens, request->depth);
     double began = clock_seconds();
     if (request->computes) {
         check(engine_prefill(opened.engine, opened.sequence, &prompt, NULL, &error), &error);
@@ -294,7 +306,7 @@ static void measure(const struct request *request, const struct prefill *prefill
 int main(int argc, char **argv) {
     struct request request = request_read(argc, argv);
     struct prefill prefill = {0};
-    if (!request.computes) prefill = estimate(&request);
+    if (!request.computes && request.rounds > 0) prefill = estimate(&request);
     double filled = request.only_open ? 0 : fill(&request);
     if (request.computes) prefill = (struct prefill){filled, "measured"};
     printf(

@@ -351,7 +351,8 @@ static size_t rows_together(const struct attention *attention, const struct atte
     for (size_t i = 0; i < layer->operation.item_count; i++)
         *row_count += layer->operation.items[i].row_count;
     bool is_step = *row_count == layer->operation.item_count;
-    const bool row_by_row = select_goes_row_by_row(attention->select) || attention->reuse != NULL;
+    const bool row_by_row = select_goes_row_by_row(attention->select) || attention->reuse != NULL ||
+                            (attention->tiered != NULL && attention->tiered->lists != NULL);
     return row_by_row && !is_step ? 1 : attention->part.capacity;
 }
 
@@ -484,7 +485,12 @@ struct rebuild_statistics attention_rebuild_statistics(const struct attention *a
     return rebuild_statistics(tiered->rebuild);
 }
 
+struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention) {
+    return list_buffers_counts(attention->tiered != NULL ? attention->tiered->lists : NULL);
+}
+
 void attention_reset_statistics(struct attention *attention) {
+    if (attention->tiered != NULL) list_buffers_reset_counts(attention->tiered->lists);
     attention->choice.statistics = (struct select_statistics){0};
 }
 

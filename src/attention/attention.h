@@ -14,6 +14,7 @@
 #ifndef LOAM_ATTENTION_ATTENTION_H
 #define LOAM_ATTENTION_ATTENTION_H
 
+#include "attention/list_buffer.h"
 #include "attention/select.h"
 #include "cache/kv_tier.h"
 #include "platform/trace.h"
@@ -31,8 +32,11 @@ struct attention_options {
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
     size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
     size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
-    struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
-    struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
+    uint64_t
+        list_buffer_bytes;   /* KV in tiers, for rows of lists (list_buffer.h); 0: they stay where they are */
+    size_t list_layer_first; /* lists of layers before it stay where they are */
+    struct kv_cache *cache;  /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
+    struct trace *trace;     /* borrowed; shows choices and waits; NULL: none */
 };
 /* What attention over KV in tiers holds of RAM for its lists, at most: counted in the cache's budget. */
 uint64_t attention_bytes(const struct attention_options *options);
@@ -113,14 +117,18 @@ struct rebuild_statistics {
     uint64_t missing_chunks;                    /* of those layers, each of all heads */
     uint64_t chunks;                            /* of them computed again */
     uint64_t refusals;                          /* inputs that could not be read */
+    const char *refusal;                        /* why, the first time; NULL: never; the attention's */
     double bytes_per_second, seconds_per_token; /* measured; 0: not yet */
+    double seconds_besides;                     /* of a layer of a step; 0: not yet */
     double input_bytes, kv_bytes;               /* of a token and layer; 0: nothing was asked */
 };
 /* The rate at which KV is read, measured before the first step; nothing where nothing is computed again. */
 void attention_set_link(struct attention *attention, double bytes_per_second);
-/* For tests: so many chunks of a layer are computed again, whatever the rates say. */
+/* For tests and benchmarks: so many chunks of a layer are computed again, whatever the rates say; 0: as they say. */
+#define REBUILD_NOTHING (SIZE_MAX - 1)
 void attention_force_rebuild(struct attention *attention, size_t chunks);
 struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention);
+struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention);
 void attention_reset_statistics(struct attention *attention);
 
 /* What was chosen, for measuring: called after each row of each layer that chose, all KV in memory (the dense layers

@@ -67,7 +67,8 @@ static void add_list(struct fetch *fetch, struct kv_fetch *request, const struct
         }
         bool whole =
             i + KV_CHUNK_TOKENS <= list->count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
-        blocks[used - 1] |= whole ? UINT8_MAX : (uint8_t)(1u << rows[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS);
+        const uint8_t block = (uint8_t)(1u << rows[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS);
+        blocks[used - 1] = (uint8_t)(blocks[used - 1] | (whole ? UINT8_MAX : block));
         i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
     }
     request->chunks = chunks;
@@ -77,7 +78,8 @@ static void add_list(struct fetch *fetch, struct kv_fetch *request, const struct
 }
 
 enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
-                             struct kv_sequence *const *sequences, bool stays, struct error *error) {
+                             struct kv_sequence *const *sequences, struct list_buffers *lists, bool stays,
+                             struct error *error) {
     const size_t heads = choice->kv_head_count;
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
@@ -89,10 +91,15 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
                          fetch->chunks_capacity);
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++) {
-            struct kv_fetch *request = add(fetch, sequences[choice->chosen_items[i]], i, head);
+            struct kv_sequence *sequence = sequences[choice->chosen_items[i]];
+            struct kv_fetch *request = add(fetch, sequence, i, head);
+            const struct row_list *list = &choice->chosen[i].lists[head];
+            const struct list_buffer *buffer =
+                list_buffers_of(lists, sequence, fetch->layer_index, head, list);
             request->quantized = true;
             request->stays = stays;
-            add_list(fetch, request, &choice->chosen[i].lists[head]);
+            const struct row_list missing = buffer != NULL ? list_buffer_missing(lists, buffer, list) : *list;
+            add_list(fetch, request, &missing);
         }
     return STATUS_OK;
 }
@@ -114,10 +121,31 @@ void fetch_begin(struct fetch *fetch, size_t chunks_max) {
     if (first < fetch->count) kv_fetch_flush(&fetch->jobs[first].request);
 }
 
+void fetch_keep_busy(struct fetch *fetch, size_t chunks_max) {
+    size_t arrived = 0;
+    for (size_t i = 0; i < fetch->begun; i++)
+        if (i < fetch->done || kv_fetch_is_ready(&fetch->jobs[i].request))
+            arrived += fetch->jobs[i].request.missed;
+    fetch_begin(fetch, arrived + chunks_max);
+}
+
 bool fetch_has_arrived(struct fetch *fetch) {
     for (size_t i = fetch->done; i < fetch->count; i++)
         if (i >= fetch->begun || !kv_fetch_is_ready(&fetch->jobs[i].request)) return false;
     return true;
+}
+
+bool fetch_have_arrived(struct fetch *fetch, size_t end) {
+    ASSERT(end <= fetch->begun);
+    for (size_t i = fetch->done; i < end; i++)
+        if (!kv_fetch_is_ready(&fetch->jobs[i].request)) return false;
+    return true;
+}
+
+uint64_t fetch_missed(const struct fetch *fetch, size_t end) {
+    uint64_t chunks = 0;
+    for (size_t i = 0; i < end; i++) chunks += fetch->jobs[i].request.missed;
+    return chunks;
 }
 
 static enum status wait_traced(struct kv_fetch *request, struct trace *trace, struct error *error) {

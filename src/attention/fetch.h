@@ -9,6 +9,7 @@
 
 #include "attention/attention.h"
 #include "attention/choice.h"
+#include "attention/list_buffer.h"
 #include "cache/kv_tier.h"
 #include "platform/trace.h"
 
@@ -42,15 +43,21 @@ void fetch_drop(struct fetch *fetch);
 void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
                      uint64_t first, uint64_t end);
 /* The chunks of every list of a choice, and of each the blocks that the list has rows in; sequences: of the items that
- * its rows are of.  stays: what is read is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
+ * its rows are of.  lists: rows that a head's buffer has are left out; NULL: there are no buffers.  stays: what is read
+ * is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
 enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
-                             struct kv_sequence *const *sequences, bool stays, struct error *error)
-    STATUS_CHECKED;
+                             struct kv_sequence *const *sequences, struct list_buffers *lists, bool stays,
+                             struct error *error) STATUS_CHECKED;
 
 /* Begins what there are slots for; no more once so many chunks are being read. */
 void fetch_begin(struct fetch *fetch, size_t chunks_max);
-/* All of what is not done is in memory. */
+/* The same, where what has arrived does not count: the disk has so many to read, and no more. */
+void fetch_keep_busy(struct fetch *fetch, size_t chunks_max);
+/* All of what is not done is in memory; the same of the jobs before `end`, which were begun. */
 bool fetch_has_arrived(struct fetch *fetch);
+bool fetch_have_arrived(struct fetch *fetch, size_t end);
+/* Chunks of the jobs before `end` that memory did not hold. */
+uint64_t fetch_missed(const struct fetch *fetch, size_t end);
 /* Waits for the oldest job.  *end: behind the jobs [fetch->done, *end) of its index that are in memory. */
 enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error)
     STATUS_CHECKED;

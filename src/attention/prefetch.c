@@ -152,7 +152,8 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     if (prefetch->choice.everything || !prefetch->reads) return STATUS_OK;
     prefetch->next.layer_index = query.layer_index;
     prefetch->is_certain = false;
-    TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, false, error));
+    TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, prefetch->lists, false,
+                         error));
     leave_out_growing(prefetch);
     return STATUS_OK;
 }

@@ -24,8 +24,9 @@ struct prefetch {
     struct reuse
         *reuse;   /* borrowed; lists are kept: those of heads that would hit are not wanted; NULL: not so */
     bool decides; /* with reuse: lists are kept by expected queries */
-    struct choice choice; /* the expected one; zeroed: there is none */
-    bool is_decided;      /* it is what `decided_layer` attends to */
+    struct list_buffers *lists; /* borrowed; NULL: none */
+    struct choice choice;       /* the expected one; zeroed: there is none */
+    bool is_decided;            /* it is what `decided_layer` attends to */
     size_t decided_layer;
     bool reads;                  /* the gate is open: its chunks are read */
     struct fetch next;           /* of the next layer; count 0: nothing */

@@ -2,30 +2,14 @@
 
 #include <stdlib.h>
 
-#include "attention/split.h"
+#include "attention/rebuild_rates.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
-enum {
-    TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
-    TRIAL_CHUNKS = TILE_CHUNKS, /* computed again where no rate is known yet */
-};
-static const double REMEMBERED = 0.9; /* of what was measured before, from layer to layer */
-static const double GAIN_MIN = 0.9;   /* of the time beside: a smaller gain may be what the rates miss */
-static const double WAIT_MIN =
-    0.05; /* of a layer's time: less is no sign that the link was what it waited for */
-
-/* Something that takes so many seconds for so much, over the last layers. */
-struct rate {
-    double amount, seconds;
-};
-
-static void rate_add(struct rate *rate, double amount, double seconds) {
-    rate->amount = REMEMBERED * rate->amount + amount;
-    rate->seconds = REMEMBERED * rate->seconds + seconds;
-}
+enum { TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS, LOOKS_MIN = 3, BESIDE_HEADS = 2 };
+static const double WAIT_MIN = 0.05; /* of a step's time: less is no sign that it waited for the link */
 
 /* The chunks of a layer that are computed again: [chunk_first, chunk_first + chunk_count) of chunk_end. */
 struct rebuild_run {
@@ -34,6 +18,23 @@ struct rebuild_run {
     uint64_t chunk_first, chunk_count, chunk_end;
     size_t
         range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
+};
+
+/* The reads that were begun with a run. */
+struct first_reads {
+    uint64_t begin_ns, arrived_ns; /* 0: not yet */
+    double bytes;
+    size_t jobs;      /* of the others */
+    uint64_t look_ns; /* when they had not arrived, the last time */
+    unsigned looks;   /* so many times they had not */
+};
+
+/* The layers of a step so far. */
+struct rebuild_step {
+    size_t last_layer;
+    uint64_t begin_ns, last_end_ns; /* of the first and the last of them; 0: there was none */
+    uint64_t wait_ns, kv_bytes;
+    bool is_rebuilt; /* one of them, in part */
 };
 
 struct rebuild {
@@ -53,10 +54,11 @@ struct rebuild {
     struct attend_ranges ranges;         /* of the run, as they are handed out */
     struct rebuild_run run;              /* of the planned layer */
     uint64_t run_ns, wait_ns, attend_ns; /* of its rebuilding, and of that for inputs and for attention */
-    uint64_t last_end_ns;                /* of the layer before */
-    struct rate link, computing;         /* bytes, rows */
-    struct rate besides;                 /* layers: what they compute besides */
+    struct first_reads first_reads;
+    struct rebuild_rates rates;
+    struct rebuild_step step; /* under way */
     struct rebuild_statistics statistics;
+    struct error refusal; /* the first */
 };
 
 /* ---- life ---- */
@@ -122,6 +124,7 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
                                 .chunk_bytes = options->kv_chunk_bytes,
                                 .partial_floats = partial_floats(options),
                                 .layout = kv_cache_layout(options->cache)};
+    rebuild_rates_init(&rebuild->rates);
     ASSERT(rebuild->chunk_bytes == rebuild->layout->chunk_bytes);
     ASSERT(options->v_dimension == rebuild->layout->v_dimension);
     return init(rebuild, options, error);
@@ -147,6 +150,8 @@ void rebuild_destroy(struct rebuild *rebuild) {
 }
 
 /* ---- plan ---- */
+
+static enum rebuild_kind kind_of(size_t row_count) { return row_count == 1 ? REBUILD_STEP : REBUILD_PROMPT; }
 
 static bool is_missing(const struct rebuild *rebuild, const struct kv_view *view, uint64_t chunk) {
     for (size_t head = 0; head < rebuild->kv_head_count; head++)
@@ -191,32 +196,26 @@ static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *pl
     return end - begin;
 }
 
-/* As long as the best split, or a trial where nothing is known. */
+/* As long as the rates say. */
 static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_run *plan, uint64_t most,
-                                uint64_t missing) {
-    const struct inputs_shape *shape = inputs_get_shape(plan->inputs);
+                                uint64_t missing, enum rebuild_kind kind) {
+    const double input_bytes = (double)inputs_chunk_bytes(inputs_get_shape(plan->inputs)) / KV_CHUNK_TOKENS;
     const uint64_t tile = plan->range_chunks > 0 ? plan->range_chunks : 1;
-    struct split_question question = {
-        .token_count = missing * KV_CHUNK_TOKENS,
-        .tokens_max = most * KV_CHUNK_TOKENS,
-        .tile_tokens = tile * KV_CHUNK_TOKENS,
-        .input_bytes = plan->layer_index > 0 ? (double)inputs_row_bytes(shape) : 0,
-        .kv_bytes = (double)(rebuild->kv_head_count * rebuild->chunk_bytes) / KV_CHUNK_TOKENS,
-        .bytes_per_second = 1,
-        .schedule = SPLIT_COLUMN};
-    rebuild->statistics.input_bytes = (double)inputs_row_bytes(shape);
+    struct split_question question = {.token_count = missing * KV_CHUNK_TOKENS,
+                                      .tokens_max = most * KV_CHUNK_TOKENS,
+                                      .tile_tokens = tile * KV_CHUNK_TOKENS,
+                                      .input_bytes = plan->layer_index > 0 ? input_bytes : 0,
+                                      .kv_bytes = (double)(rebuild->kv_head_count * rebuild->chunk_bytes) /
+                                                  KV_CHUNK_TOKENS,
+                                      .schedule = SPLIT_OVERLAPPED,
+                                      .first_tokens = REBUILD_ROWS_MAX};
+    rebuild->statistics.input_bytes = input_bytes;
     rebuild->statistics.kv_bytes = question.kv_bytes;
+    if (rebuild->forced_chunks == REBUILD_NOTHING) return 0;
     if (rebuild->forced_chunks > 0)
         return most < rebuild->forced_chunks ? most : rebuild->forced_chunks / tile * tile;
     if (question.input_bytes >= question.kv_bytes) return 0; /* whatever the rates are */
-    if (rebuild->link.seconds <= 0 || rebuild->computing.amount <= 0)
-        return min_size((size_t)most, max_size(TRIAL_CHUNKS, (size_t)tile));
-    question.bytes_per_second = rebuild->link.amount / rebuild->link.seconds;
-    question.seconds_per_token = rebuild->computing.seconds / rebuild->computing.amount;
-    const struct split split = split_choose(&question);
-    const double other = rebuild->besides.amount > 0 ? rebuild->besides.seconds / rebuild->besides.amount : 0;
-    const double beside = other > split.seconds_without ? other : split.seconds_without; /* prefetched */
-    return split.seconds + other < GAIN_MIN * beside ? split.tokens / KV_CHUNK_TOKENS : 0;
+    return rebuild_rates_choose(&rebuild->rates, &question, kind) / KV_CHUNK_TOKENS;
 }
 
 /* Which chunks of the layer, into *plan; how many its heads lack in RAM, or 0 where nothing can be computed again. */
@@ -236,7 +235,7 @@ static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *la
     const uint64_t run = find_run(rebuild, &view, full, &plan->chunk_first, &missing);
     if (run == 0) return missing;
     const uint64_t most = chunks_max(rebuild, plan, run, &operation->items[0]);
-    plan->chunk_count = chunks_of_split(rebuild, plan, most, missing);
+    plan->chunk_count = chunks_of_split(rebuild, plan, most, missing, kind_of(operation->items[0].row_count));
     return missing;
 }
 
@@ -265,18 +264,34 @@ const uint32_t *rebuild_others(const struct rebuild *rebuild, size_t *count) {
 
 /* ---- run ---- */
 
-enum status rebuild_begin(struct rebuild *rebuild, struct error *error) {
-    if (rebuild->run.layer_index == 0) return STATUS_OK;
-    return inputs_read_begin(rebuild->run.inputs, rebuild->run.layer_index, rebuild->run.chunk_first,
-                             (size_t)rebuild->run.chunk_count, error);
+/* Enough for the disk to be busy while a tile is computed, and no more: the next inputs come behind it. */
+static void read_beside(const struct rebuild *rebuild, struct fetch *others) {
+    fetch_keep_busy(others, BESIDE_HEADS * rebuild->other_count);
+}
+
+enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct error *error) {
+    struct first_reads *reads = &rebuild->first_reads;
+    *reads = (struct first_reads){.begin_ns = clock_ns()};
+    if (rebuild->run.layer_index > 0)
+        TRY(inputs_read_begin(rebuild->run.inputs, rebuild->run.layer_index, rebuild->run.chunk_first,
+                              (size_t)rebuild->run.chunk_count, error));
+    read_beside(rebuild, others);
+    reads->bytes = (double)(fetch_missed(others, others->begun) * rebuild->chunk_bytes);
+    if (rebuild->run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->run.inputs);
+    reads->jobs = others->begun;
+    return STATUS_OK;
 }
 
 /* Inputs of a tile into the device's memory. */
 static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, size_t first, size_t count,
                               struct error *error) {
     const size_t chunk = KV_CHUNK_TOKENS * rebuild->hidden_size;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t began = clock_ns();
+        TRY(inputs_read_wait(rebuild->run.inputs, first + i, error));
+        rebuild->wait_ns += clock_ns() - began;
         TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
+    }
     rebuild->device->operations->copy(stream, rebuild->tile, rebuild->rows, count * chunk * sizeof(float));
     return STATUS_OK;
 }
@@ -341,30 +356,47 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
     rebuild->attend_ns += clock_ns() - began;
 }
 
+/* When they have arrived, which is between two looks: the link may be idle from then on. */
+static enum status look_for_first_reads(struct rebuild *rebuild, struct fetch *others, struct error *error) {
+    struct first_reads *reads = &rebuild->first_reads;
+    if (reads->arrived_ns > 0) return STATUS_OK;
+    bool arrived = fetch_have_arrived(others, reads->jobs);
+    if (arrived && rebuild->run.layer_index > 0) TRY(inputs_begun_look(rebuild->run.inputs, &arrived, error));
+    const uint64_t now = clock_ns();
+    if (arrived) {
+        reads->arrived_ns = reads->look_ns > 0 ? (reads->look_ns + now) / 2 : now;
+    } else {
+        reads->look_ns = now;
+        reads->looks++;
+    }
+    return STATUS_OK;
+}
+
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
-                        struct error *error) {
+                        struct fetch *others, struct error *error) {
     const size_t chunks = (size_t)rebuild->run.chunk_count;
     const uint64_t run_began = clock_ns();
     ASSERT(layer->index == rebuild->run.layer_index);
     rebuild->wait_ns = rebuild->attend_ns = 0;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(chunks - first, TILE_CHUNKS);
-        const uint64_t waited = clock_ns();
+        const uint64_t began = clock_ns(), waited = rebuild->wait_ns;
         if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
-        const uint64_t began = clock_ns();
-        rebuild->wait_ns += began - waited;
         TRY(compute_tile(rebuild, stream, layer, first, count, error));
-        rate_add(&rebuild->computing, (double)(count * KV_CHUNK_TOKENS), 1e-9 * (double)(clock_ns() - began));
+        rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
+                                    1e-9 * (double)(clock_ns() - began - (rebuild->wait_ns - waited)));
         if (rebuild->run.range_chunks > 0 && (first + count) % rebuild->run.range_chunks == 0)
             attend_range(rebuild, stream, layer, first + count);
+        TRY(look_for_first_reads(rebuild, others, error));
+        read_beside(rebuild, others);
     }
     inputs_read_end(rebuild->run.inputs);
     rebuild->run_ns = clock_ns() - run_began;
     return STATUS_OK;
 }
 
-void rebuild_refuse(struct rebuild *rebuild) {
-    rebuild->statistics.refusals++;
+void rebuild_refuse(struct rebuild *rebuild, const struct error *why) {
+    if (rebuild->statistics.refusals++ == 0) rebuild->refusal = *why;
     inputs_refuse(rebuild->run.inputs);
 }
 
@@ -395,38 +427,76 @@ const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_
     return &rebuild->ranges;
 }
 
-/* A layer that waited for most of its time took as long as the link needed; from any other it follows that the link is
- * at least as fast.  What is neither waiting nor rebuilding a layer computes in any case. */
-void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
-    const double seconds = 1e-9 * (double)(layer->end_ns - layer->begin_ns),
-                 waited = 1e-9 * (double)layer->wait_ns;
+static double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
+    return 1e-9 * (double)(end_ns - begin_ns);
+}
+
+/* The link was never idle until the first reads had arrived, or all of them if these took longer.  What had arrived
+ * when it was looked for once or twice may have come much earlier. */
+static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer) {
+    const struct first_reads *reads = &rebuild->first_reads;
     const struct rebuild_run *run = &rebuild->run;
-    double bytes = (double)layer->kv_bytes, rebuilding = 0;
+    const uint64_t chunks = run->layer_index > 0 ? run->chunk_count : 0;
+    if (reads->arrived_ns > 0)
+        rebuild_rates_add_link(&rebuild->rates, reads->bytes,
+                               seconds_between(reads->begin_ns, reads->arrived_ns),
+                               reads->looks >= LOOKS_MIN);
+    else
+        rebuild_rates_add_link(
+            &rebuild->rates,
+            (double)(layer->kv_bytes + chunks * inputs_chunk_bytes(inputs_get_shape(run->inputs))),
+            seconds_between(reads->begin_ns, layer->read_end_ns), true);
+}
+
+/* What is neither waiting nor rebuilding a layer computes in any case. */
+static void note_besides(struct rebuild *rebuild, const struct rebuild_layer *layer, double rebuilding) {
+    const struct rebuild_step *step = &rebuild->step;
+    if (step->last_end_ns == 0 || layer->index != step->last_layer + 1) return;
+    rebuild_rates_add_besides(&rebuild->rates, kind_of(layer->row_count),
+                              seconds_between(step->last_end_ns, layer->end_ns) -
+                                  1e-9 * (double)layer->wait_ns - rebuilding);
+}
+
+void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
+    struct rebuild_step *step = &rebuild->step;
+    double rebuilding = 0;
     if (layer->is_rebuilt) {
         rebuilding = 1e-9 * (double)(rebuild->run_ns - rebuild->attend_ns);
-        if (run->layer_index > 0)
-            bytes += (double)(run->chunk_count * KV_CHUNK_TOKENS) *
-                     (double)inputs_row_bytes(inputs_get_shape(run->inputs));
-        const bool is_bound = waited + 1e-9 * (double)rebuild->wait_ns >= WAIT_MIN * seconds;
-        if (bytes > 0 && (is_bound || bytes * rebuild->link.seconds > rebuild->link.amount * seconds))
-            rate_add(&rebuild->link, bytes, seconds);
+        note_link(rebuild, layer);
     }
-    if (rebuild->last_end_ns > 0 && rebuild->last_end_ns < layer->begin_ns && rebuild->run.layer_index > 0)
-        rate_add(&rebuild->besides, 1,
-                 1e-9 * (double)(layer->begin_ns - rebuild->last_end_ns) + seconds - waited - rebuilding);
-    rebuild->last_end_ns = layer->end_ns;
+    note_besides(rebuild, layer, rebuilding);
+    if (step->begin_ns == 0) step->begin_ns = layer->begin_ns;
+    step->is_rebuilt = step->is_rebuilt || layer->is_rebuilt;
+    step->wait_ns += layer->wait_ns;
+    step->kv_bytes += layer->kv_bytes;
+    step->last_layer = layer->index;
+    step->last_end_ns = layer->end_ns;
+}
+
+/* Where layers are prefetched their reads cannot be told apart, but the step's can: if it waited for some of them, the
+ * link was busy all the time. */
+void rebuild_end_step(struct rebuild *rebuild) {
+    const struct rebuild_step *step = &rebuild->step;
+    const double seconds = seconds_between(step->begin_ns, step->last_end_ns);
+    if (step->last_end_ns > 0 && !step->is_rebuilt)
+        rebuild_rates_add_link(&rebuild->rates, (double)step->kv_bytes, seconds,
+                               1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);
+    rebuild->step = (struct rebuild_step){0};
+    rebuild_rates_end_step(&rebuild->rates);
 }
 
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second) {
-    rebuild->link = (struct rate){bytes_per_second, 1};
+    rebuild_rates_add_link(&rebuild->rates, bytes_per_second, 1, true);
+    rebuild_rates_end_step(&rebuild->rates);
 }
 
 void rebuild_force(struct rebuild *rebuild, size_t chunks) { rebuild->forced_chunks = chunks; }
 
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     struct rebuild_statistics statistics = rebuild->statistics;
-    if (rebuild->link.seconds > 0) statistics.bytes_per_second = rebuild->link.amount / rebuild->link.seconds;
-    if (rebuild->computing.amount > 0)
-        statistics.seconds_per_token = rebuild->computing.seconds / rebuild->computing.amount;
+    if (statistics.refusals > 0) statistics.refusal = rebuild->refusal.message;
+    statistics.bytes_per_second = rebuild_rates_bytes_per_second(&rebuild->rates);
+    statistics.seconds_per_token = rebuild_rates_seconds_per_token(&rebuild->rates);
+    statistics.seconds_besides = rebuild_rates_seconds_besides(&rebuild->rates);
     return statistics;
 }

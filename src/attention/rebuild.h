@@ -1,7 +1,7 @@
 /* rebuild: part of a layer's K and V computed again from its inputs while the rest is read (KVPR).
  *
  * Of the chunks that a layer attends to and RAM does not hold, a run of neighbours is computed again, as long as
- * attention/split.h says by the rates measured so far.  A layer goes
+ * attention/rebuild_rates.h says by what the last steps measured.  A layer goes
  *
  *   plan     which chunks; none: the layer goes its usual way (tiered.c)
  *   begin    the reading of their inputs (cache/inputs.h), before K and V of all others are asked for
@@ -23,6 +23,7 @@
 #define LOAM_ATTENTION_REBUILD_H
 
 #include "attention/attention.h"
+#include "attention/fetch.h"
 #include "cache/inputs.h"
 
 struct rebuild;
@@ -39,11 +40,12 @@ bool rebuild_plan(struct rebuild *rebuild, const struct attention_layer *layer);
 bool rebuild_expects(struct rebuild *rebuild, const struct attention_layer *layer);
 /* The chunks that are read, of every head: [*count], valid until the next plan. */
 const uint32_t *rebuild_others(const struct rebuild *rebuild, size_t *count);
-enum status rebuild_begin(struct rebuild *rebuild, struct error *error) STATUS_CHECKED;
+/* others: all that is read, planned but not begun: it is read beside. */
+enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct error *error) STATUS_CHECKED;
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
-                        struct error *error) STATUS_CHECKED;
+                        struct fetch *others, struct error *error) STATUS_CHECKED;
 /* The inputs failed: this sequence's are not used any more. */
-void rebuild_refuse(struct rebuild *rebuild);
+void rebuild_refuse(struct rebuild *rebuild, const struct error *why);
 /* The view of heads [head_first, head_first + head_count), whose other chunks are in memory; heads count from 0. */
 struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
                             size_t head_count);
@@ -51,16 +53,21 @@ struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view,
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first);
 /* A layer has attended, by whatever way: what it did between two clock_ns. */
 struct rebuild_layer {
+    size_t index;
+    size_t row_count;
     uint64_t begin_ns, end_ns;
-    uint64_t wait_ns;  /* of them, for reads that came behind the rebuilding */
-    uint64_t kv_bytes; /* that were read for it */
-    bool is_rebuilt;   /* in part, after rebuild_plan */
+    uint64_t wait_ns;     /* of them, for reads that came behind the rebuilding */
+    uint64_t read_end_ns; /* when the last of the reads had been waited for */
+    uint64_t kv_bytes;    /* that were read for it */
+    bool is_rebuilt;      /* in part, after rebuild_plan */
 };
 void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer);
+/* All layers have, or one of them has failed. */
+void rebuild_end_step(struct rebuild *rebuild);
 /* The link's rate, where it has been measured while nothing else was under way. */
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
 
-/* For tests: so many chunks of a run, whatever the rates say; 0: as they say. */
+/* For tests and benchmarks, as attention_force_rebuild. */
 void rebuild_force(struct rebuild *rebuild, size_t chunks);
 
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild);

@@ -712,9 +712,10 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
 
 void select_attend_heads(struct select *select, struct stream *stream,
                          const struct attend_operation *operation, struct choice *choice, size_t index,
-                         size_t kv_head_first, size_t kv_head_count) {
+                         size_t kv_head_first, size_t kv_head_count,
+                         const struct select_rows_source *source) {
     const size_t group = operation->head_count / operation->kv_head_count;
-    struct rows_item heads = choice->chosen[index];
+    struct rows_item heads = choice->chosen[index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
     ASSERT(select->layout.kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
     rows.q += kv_head_first * group * heads.view.layout->k_dimension;
@@ -729,7 +730,16 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.item_count = 1;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = select->sums;
+    if (source != NULL) {
+        copies = heads;
+        copies.view.chunks = source->chunks;
+        copies.view.chunk_stride = source->chunk_stride;
+        copies.view.quantized = NULL;
+        copies.lists = source->lists;
+        rows.items = &copies;
+    }
     select->device->operations->attend_rows(stream, &rows);
+    rows.items = &heads;
     account(select, stream, &rows, choice, index, kv_head_first);
 }
 

@@ -179,6 +179,9 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
 enum status select_options_key_index_bytes(const struct select_options *options,
                                            const struct select_shape *shape, size_t *bytes,
                                            struct error *error) STATUS_CHECKED;
+/* Tokens that are chosen together. */
+enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
+                                uint64_t *unit, struct error *error) STATUS_CHECKED;
 /* No row of a context so long attends to more than *kept by these options, unless it attends to everything. */
 enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
                                     uint64_t context_size, uint64_t *kept, struct error *error)
@@ -220,10 +223,17 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
 enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  const struct attend_operation *operation, struct choice *choice,
                                  struct error *error) STATUS_CHECKED;
-/* The same of some KV heads of choice->chosen[index]: bit for bit what all of them at once give. */
+/* Where rows of some heads' lists are instead: [kv_head_count][chunk_stride] chunks, and the lists' rows in them. */
+struct select_rows_source {
+    void *const *chunks;
+    size_t chunk_stride;
+    const struct row_list *lists; /* [kv_head_count]; none has a row above the item's position */
+};
+/* The same of some KV heads of choice->chosen[index]: bit for bit what all of them at once give.  source: copies of the
+ * rows; NULL: they are where the view shows them. */
 void select_attend_heads(struct select *select, struct stream *stream,
                          const struct attend_operation *operation, struct choice *choice, size_t index,
-                         size_t kv_head_first, size_t kv_head_count);
+                         size_t kv_head_first, size_t kv_head_count, const struct select_rows_source *source);
 /* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.mass_bound is
  * off. */
 const double *select_mass_bounds(const struct select *select);

@@ -263,6 +263,14 @@ enum status select_options_layout(struct key_index_layout *layout, const struct 
                      options->method->name);
 }
 
+enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
+                                uint64_t *unit, struct error *error) {
+    struct key_index_layout layout;
+    TRY(select_options_layout(&layout, options, shape, error));
+    *unit = layout.unit_tokens;
+    return STATUS_OK;
+}
+
 enum status select_options_key_index_bytes(const struct select_options *options,
                                            const struct select_shape *shape, size_t *bytes,
                                            struct error *error) {

@@ -7,30 +7,48 @@
 
 /* Seconds that the link needs for a token. */
 static double input_seconds(const struct split_question *question) {
-    return question->schedule == SPLIT_COLUMN ? question->input_bytes / question->bytes_per_second : 0;
+    return question->schedule == SPLIT_ROW ? 0 : question->input_bytes / question->bytes_per_second;
 }
 
 static double kv_seconds(const struct split_question *question) {
     return question->kv_bytes / question->bytes_per_second;
 }
 
+/* Until all of l tokens are computed: more with l. */
+static double computed_seconds(const struct split_question *question, uint64_t l) {
+    const double x = input_seconds(question), c = question->seconds_per_token, tokens = (double)l;
+    if (question->schedule != SPLIT_OVERLAPPED) return (x + c) * tokens;
+    const double first = (double)(l < question->first_tokens ? l : question->first_tokens),
+                 bound_by_computing = x * first + c * tokens, bound_by_link = x * tokens + c * first;
+    return bound_by_computing > bound_by_link ? bound_by_computing : bound_by_link;
+}
+
+/* Until the link has moved everything: less with l, if inputs are less than KV. */
+static double read_seconds(const struct split_question *question, uint64_t l) {
+    return input_seconds(question) * (double)l + kv_seconds(question) * (double)(question->token_count - l);
+}
+
 double split_seconds(const struct split_question *question, uint64_t l) {
-    const double computed = question->seconds_per_token * (double)l,
-                 read = kv_seconds(question) * (double)(question->token_count - l);
-    return input_seconds(question) * (double)l + (computed > read ? computed : read);
+    const double computed = computed_seconds(question, l), read = read_seconds(question, l);
+    return computed > read ? computed : read;
 }
 
 struct split split_choose(const struct split_question *question) {
     ASSERT(question->tile_tokens > 0 && question->bytes_per_second > 0 && question->seconds_per_token >= 0);
     ASSERT(question->tokens_max <= question->token_count);
-    const uint64_t tile = question->tile_tokens, most = question->tokens_max / tile * tile;
-    const double k = kv_seconds(question), slope = question->seconds_per_token + k;
+    const uint64_t tile = question->tile_tokens;
     struct split split = {.seconds = split_seconds(question, 0)};
     split.seconds_without = split.seconds;
-    if (input_seconds(question) >= k || slope <= 0) return split;
-    const double crossing = k * (double)question->token_count / slope;
-    const uint64_t below = crossing >= (double)most ? most : (uint64_t)crossing / tile * tile;
-    for (uint64_t l = below; l <= most && l <= below + tile; l += tile) {
+    if (input_seconds(question) >= kv_seconds(question)) return split;
+    uint64_t low = 0, high = question->tokens_max / tile; /* in tiles: up to low the link is the limit */
+    while (low < high) {
+        const uint64_t middle = high - (high - low) / 2;
+        if (computed_seconds(question, middle * tile) <= read_seconds(question, middle * tile))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    for (uint64_t l = low * tile; l <= question->tokens_max && l <= (low + 1) * tile; l += tile) {
         const double seconds = split_seconds(question, l);
         if (seconds < split.seconds) split = (struct split){l, seconds, split.seconds_without};
     }
@@ -49,7 +67,7 @@ const char *split_text(const struct split_question *question, const struct split
                  question->seconds_per_token * 1e6);
     else if (question->tokens_max < question->tile_tokens)
         snprintf(buffer, buffer_bytes, "nothing is computed again: no inputs are kept of what is read");
-    else if (ratio >= 1 && question->schedule == SPLIT_COLUMN)
+    else if (ratio >= 1 && question->schedule != SPLIT_ROW)
         snprintf(buffer, buffer_bytes,
                  "nothing is computed again: the layers' inputs would move %.1f times the bytes of KV",
                  ratio);

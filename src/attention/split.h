@@ -3,10 +3,13 @@
  *
  *   seconds(l) = x l + max(c l, k (s - l))     column: the inputs of l tokens are read first
  *   seconds(l) =       max(c l, k (s - l))     row: they were read while the layer before computed
+ *   seconds(l) = max(x w + c l, x l + c w, x l + k (s - l))     overlapped, w = min(l, first_tokens)
  *
  * with x and k the seconds that the link needs for one token's inputs and for its KV, and c those that computing K and
- * V takes.  Both branches of the maximum are linear, so the best l is where they cross, or 0 where reading the inputs
- * takes longer than what it saves (column, x >= k).  Arithmetic only: no state, any thread.
+ * V takes.  Overlapped is what rebuild.c does: the inputs of w tokens are there before computing begins, and are
+ * computed after all others have come.  What grows with l and what falls are monotone, so the best l is where they
+ * cross, or 0 where reading the inputs takes longer than what it saves (x >= k, but by row).  Arithmetic only: no
+ * state, any thread.
  */
 #ifndef LOAM_ATTENTION_SPLIT_H
 #define LOAM_ATTENTION_SPLIT_H
@@ -14,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum split_schedule { SPLIT_ROW, SPLIT_COLUMN };
+enum split_schedule { SPLIT_ROW, SPLIT_COLUMN, SPLIT_OVERLAPPED };
 
 struct split_question {
     uint64_t token_count;     /* s: that attention needs and RAM does not hold */
@@ -25,6 +28,7 @@ struct split_question {
     double bytes_per_second;  /* of the link; above 0 */
     double seconds_per_token; /* K and V of all heads from its inputs; at least 0 */
     enum split_schedule schedule;
+    uint64_t first_tokens; /* SPLIT_OVERLAPPED */
 };
 
 struct split {

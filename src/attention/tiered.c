@@ -1,6 +1,7 @@
 #include "attention/tiered.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention/watch.h"
 #include "base/assert.h"
@@ -25,6 +26,25 @@ uint64_t tiered_bytes(const struct attention_options *options) {
     return 3 * fetch_bytes(&lists) + rebuild_bytes(options); /* the layer's, the next one's, what is held */
 }
 
+static enum status create_lists(struct tiered *tiered, const struct attention_options *options,
+                                struct error *error) {
+    const struct list_buffer_shape shape = {.layer_count = options->layer_count,
+                                            .kv_head_count = options->kv_head_count,
+                                            .sequence_capacity = options->sequence_capacity,
+                                            .layer_first = options->list_layer_first,
+                                            .list_rows = options->kept_max,
+                                            .layout = kv_cache_layout(options->cache),
+                                            .bytes = options->list_buffer_bytes};
+    TRY(list_buffers_create(&tiered->lists, tiered->device, &shape, error));
+    if (tiered->lists == NULL) return STATUS_OK;
+    tiered->prefetch.lists = tiered->lists;
+    tiered->list_chunks =
+        calloc(options->kv_head_count * list_buffers_chunks(tiered->lists), sizeof *tiered->list_chunks);
+    tiered->list_rows = calloc(options->kv_head_count, sizeof *tiered->list_rows);
+    if (tiered->list_chunks != NULL && tiered->list_rows != NULL) return STATUS_OK;
+    return error_set(error, STATUS_MEMORY, "attention in tiers: out of memory");
+}
+
 enum status tiered_create(struct tiered **result, struct device *device,
                           const struct attention_options *options, struct error *error) {
     struct tiered *tiered = calloc(1, sizeof *tiered);
@@ -38,6 +58,7 @@ enum status tiered_create(struct tiered **result, struct device *device,
                               .prefetches = options->prefetches};
     enum status status = fetch_init(&tiered->now, &lists, error);
     if (status == STATUS_OK) status = prefetch_init(&tiered->prefetch, device, options, &lists, error);
+    if (status == STATUS_OK && options->list_buffer_bytes > 0) status = create_lists(tiered, options, error);
     if (status == STATUS_OK && options->rebuild_chunks > 0)
         status = rebuild_create(&tiered->rebuild, device, options, error);
     if (status == STATUS_OK)
@@ -52,6 +73,9 @@ void tiered_destroy(struct tiered *tiered) {
     fetch_deinit(&tiered->now);
     prefetch_deinit(&tiered->prefetch);
     rebuild_destroy(tiered->rebuild);
+    list_buffers_destroy(tiered->lists);
+    free(tiered->list_chunks);
+    free(tiered->list_rows);
     free(tiered);
 }
 
@@ -89,6 +113,7 @@ void tiered_end_step(struct tiered *tiered) {
     fetch_drop(&tiered->now);
     prefetch_drop(&tiered->prefetch);
     tiered->prefetch.is_decided = false;
+    if (tiered->rebuild != NULL) rebuild_end_step(tiered->rebuild);
 }
 
 /* Jobs [now.done, *end) of one item, of neighbouring heads, are in memory; waits for at least one. */
@@ -183,12 +208,11 @@ static enum status rebuild_some(struct tiered *tiered, struct stream *stream,
     const uint32_t *others = rebuild_others(tiered->rebuild, &count);
     struct error why;
     fetch_add_chunks(&tiered->now, layer, others, count);
-    enum status status = rebuild_begin(tiered->rebuild, &why);
-    fetch_begin(&tiered->now, SIZE_MAX);
-    if (status == STATUS_OK) status = rebuild_run(tiered->rebuild, stream, layer, &why);
+    enum status status = rebuild_begin(tiered->rebuild, &tiered->now, &why);
+    if (status == STATUS_OK) status = rebuild_run(tiered->rebuild, stream, layer, &tiered->now, &why);
     *rebuilt = status == STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
-    rebuild_refuse(tiered->rebuild);
+    rebuild_refuse(tiered->rebuild, &why);
     fetch_drop(&tiered->now);
     if (status == STATUS_DOCUMENT || status == STATUS_IO) return STATUS_OK;
     if (error != NULL) *error = why;
@@ -214,28 +238,24 @@ static enum status plan_items(struct tiered *tiered, struct stream *stream, stru
     return STATUS_OK;
 }
 
-static uint64_t missed_bytes(const struct tiered *tiered) {
-    uint64_t chunks = 0;
-    for (size_t i = 0; i < tiered->now.count; i++) chunks += tiered->now.jobs[i].request.missed;
-    return chunks * kv_cache_layout(tiered->cache)->chunk_bytes;
-}
-
 static enum status scan_items(struct tiered *tiered, struct stream *stream, const struct scan *scan,
                               const struct attention_layer *layer, bool prefetches, struct error *error) {
     struct fetch *now = &tiered->now;
     struct scan own = *scan;
-    struct rebuild_layer layer_done = {.begin_ns = clock_ns()};
+    struct rebuild_layer layer_done = {
+        .index = layer->index, .row_count = layer->operation.items[0].row_count, .begin_ns = clock_ns()};
     TRY(plan_items(tiered, stream, &own, layer, prefetches, error));
     for (size_t end; now->done < now->count; fetch_release(now, end)) {
         const uint64_t began = clock_ns();
         TRY(next_heads(tiered, &end, error));
-        layer_done.wait_ns += clock_ns() - began;
+        layer_done.read_end_ns = clock_ns();
+        layer_done.wait_ns += layer_done.read_end_ns - began;
         TRY(scan_heads(tiered, stream, &own, layer, end, error));
     }
     if (tiered->rebuild == NULL || scan->select != NULL) return STATUS_OK;
     layer_done.end_ns = clock_ns();
     layer_done.is_rebuilt = own.rebuild != NULL;
-    layer_done.kv_bytes = missed_bytes(tiered);
+    layer_done.kv_bytes = fetch_missed(now, now->count) * kv_cache_layout(tiered->cache)->chunk_bytes;
     rebuild_note(tiered->rebuild, &layer_done);
     return STATUS_OK;
 }
@@ -275,11 +295,51 @@ enum status tiered_scan(struct tiered *tiered, struct stream *stream, struct sel
 static void begin_now(void *context) { fetch_begin(&((struct tiered *)context)->now, SIZE_MAX); }
 static void begin_expected(void *context) { prefetch_begin_expected(&((struct tiered *)context)->prefetch); }
 
-/* Lists that are kept keep their chunks. */
-static void hold(const struct fetch *now, const struct choice *choice, size_t end) {
+static struct list_buffer *buffer_of(struct tiered *tiered, const struct choice *choice,
+                                     const struct fetch_job *job) {
+    return list_buffers_of(tiered->lists, job->request.sequence, job->request.layer_index,
+                           job->request.kv_head, &choice->chosen[job->index].lists[job->request.kv_head]);
+}
+
+/* Lists that are kept keep their chunks, where they have no buffer. */
+static void hold(struct tiered *tiered, const struct choice *choice, size_t end) {
+    const struct fetch *now = &tiered->now;
     for (size_t i = now->done; i < end; i++) {
         const struct fetch_job *job = &now->jobs[i];
+        if (buffer_of(tiered, choice, job) != NULL) continue;
         kv_fetch_hold(&job->request, choice->hits[job->index * choice->kv_head_count + job->request.kv_head]);
+    }
+}
+
+/* The buffers of heads [first, end) of the jobs hold their lists. */
+static void fill_buffers(struct tiered *tiered, const struct choice *choice, size_t first, size_t end) {
+    const size_t stride = list_buffers_chunks(tiered->lists);
+    for (size_t i = first; i < end; i++) {
+        const struct fetch_job *job = &tiered->now.jobs[i];
+        const struct rows_item *item = &choice->chosen[job->index];
+        const size_t head = job->request.kv_head;
+        struct list_buffer *buffer = buffer_of(tiered, choice, job);
+        list_buffer_fill(tiered->lists, buffer, &item->lists[head],
+                         item->view.chunks + head * item->view.chunk_stride);
+        const struct list_buffer_rows rows = list_buffer_rows(buffer);
+        tiered->list_rows[i - first] = rows.list;
+        memcpy(tiered->list_chunks + (i - first) * stride, rows.chunks, stride * sizeof *rows.chunks);
+    }
+}
+
+/* Jobs [now.done, end), neighbouring heads of a row: those with a buffer attend to it, the others to chunks. */
+static void attend_heads(struct tiered *tiered, struct stream *stream, struct select *select,
+                         const struct attention_layer *layer, struct choice *choice, size_t end) {
+    const struct fetch_job *jobs = tiered->now.jobs;
+    for (size_t first = tiered->now.done, next; first < end; first = next) {
+        const bool buffered = buffer_of(tiered, choice, &jobs[first]) != NULL;
+        for (next = first + 1; next < end && (buffer_of(tiered, choice, &jobs[next]) != NULL) == buffered;)
+            next++;
+        struct select_rows_source source = {.chunks = tiered->list_chunks, .lists = tiered->list_rows};
+        if (buffered) fill_buffers(tiered, choice, first, next);
+        if (buffered) source.chunk_stride = list_buffers_chunks(tiered->lists);
+        select_attend_heads(select, stream, &layer->operation, choice, jobs[first].index,
+                            jobs[first].request.kv_head, next - first, buffered ? &source : NULL);
     }
 }
 
@@ -292,7 +352,9 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, s
     prefetch_hold(prefetch, layer->index);
     fetch_drop(now);
     now->layer_index = layer->index;
-    TRY(fetch_add_choice(now, choice, layer->sequences, stays, error));
+    TRY(fetch_add_choice(now, choice, layer->sequences, tiered->lists, stays, error));
+    if (tiered->lists != NULL)
+        TRY(operations->stream_synchronize(stream, error)); /* the new rows are copied */
     const bool late = prefetch_is_late(prefetch);
     if (prefetch_expects(prefetch, select, layer)) {
         operations->overlap(stream, begin_now, tiered);
@@ -302,10 +364,8 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, s
         TRY(next_heads(tiered, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now))
             operations->overlap(stream, begin_expected, tiered);
-        const struct fetch_job *job = &now->jobs[now->done];
-        select_attend_heads(select, stream, &layer->operation, choice, job->index, job->request.kv_head,
-                            end - now->done);
-        if (select_get_options(select)->reuse.kind == REUSE_SIMILARITY) hold(now, choice, end);
+        attend_heads(tiered, stream, select, layer, choice, end);
+        if (select_get_options(select)->reuse.kind == REUSE_SIMILARITY) hold(tiered, choice, end);
     }
     prefetch_settle(prefetch, now, late);
     return STATUS_OK;

@@ -24,7 +24,10 @@ struct tiered {
     bool prefetches;
     struct fetch now; /* the layer's */
     struct prefetch prefetch;
-    struct rebuild *rebuild; /* owned; NULL: everything is read */
+    struct rebuild *rebuild;    /* owned; NULL: everything is read */
+    struct list_buffers *lists; /* owned; NULL: heads attend to chunks */
+    void **list_chunks; /* owned; [kv_head_count][list_buffers_chunks]: of heads that attend together */
+    struct row_list *list_rows; /* owned; [kv_head_count] */
 };
 
 /* Rows or items that are attended to together, at most. */

@@ -8,8 +8,16 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "kernels/attention/kv_layout.h"
+#include "platform/memory.h"
 
-enum { BLOCK = 32, BLOCK_BYTES = BLOCK + sizeof(float), PAGE_BYTES_MAX = 256 << 10, GROUP = 16, DEPTH = 256 };
+enum {
+    BLOCK = 32,
+    BLOCK_BYTES = BLOCK + sizeof(float),
+    PAGE_BYTES_MAX = 256 << 10,
+    GROUP = 4,
+    COMPLETIONS = 16,
+    DEPTH = 256
+};
 
 struct inputs {
     struct inputs_shape shape;
@@ -27,7 +35,7 @@ struct inputs {
     uint8_t *pages;          /* owned; [read_capacity * slices] pages: a ring of groups of chunks */
     struct page_read *reads; /* owned; [reads_max * slices], in the order of the disk */
     bool *arrived;           /* owned; of each, whether it is in memory */
-    size_t read_capacity, reads_max, read_count, read_chunks, submitted;
+    size_t read_capacity, reads_max, read_count, read_chunks, submitted, begun; /* begun: at once */
     size_t group_chunks, ring_groups,
         groups_taken; /* of what is being read; taken: whose memory is free again */
 };
@@ -63,6 +71,11 @@ static struct store_layout layout_of(const struct inputs_shape *shape) {
     snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix,
              shape->form == INPUTS_Q8 ? "q8" : "f32", shape->hidden_size);
     return layout;
+}
+
+size_t inputs_chunk_bytes(const struct inputs_shape *shape) {
+    const struct store_layout layout = layout_of(shape);
+    return layout.kv_head_count * store_page_bytes(&layout);
 }
 
 bool inputs_is_layout(const char *layout) {
@@ -154,7 +167,7 @@ static enum status make(struct inputs **result, const struct inputs_options *opt
     inputs->reads_max = reads_max_of(options->token_capacity, options->read_chunks);
     bool made = inputs->rows != NULL && inputs->growing != NULL;
     if (made && reads > 0) {
-        inputs->pages = aligned_alloc(IO_ALIGNMENT, reads * store_page_bytes(&inputs->layout));
+        inputs->pages = memory_area_create(reads * store_page_bytes(&inputs->layout));
         inputs->reads = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->reads);
         inputs->arrived = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->arrived);
         made = inputs->pages != NULL && inputs->reads != NULL && inputs->arrived != NULL;
@@ -195,7 +208,8 @@ void inputs_close(struct inputs *inputs) {
     document_close(inputs->document);
     free(inputs->rows);
     free(inputs->growing);
-    free(inputs->pages);
+    memory_area_destroy(inputs->pages,
+                        inputs->read_capacity * inputs->slices * store_page_bytes(&inputs->layout));
     free(inputs->reads);
     free(inputs->arrived);
     free(inputs);
@@ -369,6 +383,11 @@ enum status inputs_flush(struct inputs *inputs, struct error *error) {
                                                          : STATUS_OK;
 }
 
+bool inputs_is_flushed(const struct inputs *inputs) {
+    return inputs->failure.message[0] != '\0' || inputs->committed_tokens == 0 || !inputs->keeps ||
+           document_is_flushed(inputs->document);
+}
+
 /* ---- reading ---- */
 
 uint64_t inputs_chunks(const struct inputs *inputs, size_t layer) {
@@ -393,16 +412,19 @@ static void take_completions(struct inputs *inputs, const struct io_completion *
 
 /* Hands the queue what it takes, and waits for at least `wait` of what it has. */
 static enum status go_on(struct inputs *inputs, size_t wait, struct error *error) {
-    struct io_completion done[GROUP];
+    struct io_completion done[COMPLETIONS];
     enum status status = STATUS_OK;
     const size_t group = inputs->group_chunks * inputs->slices,
                  end = min_size(inputs->read_count, (inputs->groups_taken + inputs->ring_groups) * group);
-    if (inputs->submitted < end)
+    while (inputs->submitted < end &&
+           status == STATUS_OK) { /* a group is not to wait for the next one's pages */
+        const size_t next = min_size(end, (inputs->submitted / group + 1) * group);
         status =
-            document_read_pages(inputs->document, inputs->queue, inputs->reads, end, &inputs->submitted, 0);
+            document_read_pages(inputs->document, inputs->queue, inputs->reads, next, &inputs->submitted, 0);
+    }
     ASSERT(status == STATUS_OK || status == STATUS_FULL);
     io_queue_flush(inputs->queue);
-    const size_t count = io_queue_wait(inputs->queue, done, GROUP, wait);
+    const size_t count = io_queue_wait(inputs->queue, done, COMPLETIONS, wait);
     take_completions(inputs, done, count);
     for (size_t i = 0; i < count; i++)
         if (done[i].status != STATUS_OK) return document_read_failed(inputs->document, &done[i], error);
@@ -433,33 +455,61 @@ enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chun
             }
     inputs->read_chunks = chunk_count;
     inputs->submitted = 0;
-    return go_on(inputs, 0, error);
+    const enum status status = go_on(inputs, 0, error);
+    inputs->begun = inputs->submitted;
+    return status;
+}
+
+uint64_t inputs_begun_bytes(const struct inputs *inputs) {
+    return (uint64_t)inputs->begun * store_page_bytes(&inputs->layout);
+}
+
+enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) {
+    TRY(go_on(inputs, 0, error));
+    *arrived = true;
+    for (size_t i = 0; i < inputs->begun && *arrived; i++) *arrived = inputs->arrived[i];
+    return STATUS_OK;
+}
+
+/* Where the index-th chunk's first slice lies among the reads, and how many reads further the next one. */
+static size_t read_of(const struct inputs *inputs, size_t index, size_t *width) {
+    const size_t group = index / inputs->group_chunks * inputs->group_chunks;
+    ASSERT(index < inputs->read_chunks && index >= inputs->groups_taken * inputs->group_chunks);
+    *width = min_size(inputs->read_chunks - group, inputs->group_chunks);
+    return group * inputs->slices + (index - group);
+}
+
+enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) {
+    size_t width;
+    const size_t first = read_of(inputs, index, &width);
+    for (size_t slice = 0; slice < inputs->slices; slice++)
+        while (!inputs->arrived[first + slice * width]) TRY(go_on(inputs, 1, error));
+    return STATUS_OK;
 }
 
 enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error) {
-    const size_t group = index / inputs->group_chunks * inputs->group_chunks,
-                 width = min_size(inputs->read_chunks - group, inputs->group_chunks);
+    size_t width;
+    const size_t first = read_of(inputs, index, &width);
     const size_t columns = inputs->shape.hidden_size / inputs->slices;
     const size_t bytes = bytes_of(inputs->shape.form, columns);
-    ASSERT(index < inputs->read_chunks && index >= inputs->groups_taken * inputs->group_chunks);
+    TRY(inputs_read_wait(inputs, index, error));
     for (size_t slice = 0; slice < inputs->slices; slice++) {
-        const size_t read = group * inputs->slices + slice * width + (index - group);
-        while (!inputs->arrived[read]) TRY(go_on(inputs, 1, error));
+        const size_t read = first + slice * width;
         TRY(document_check_page(inputs->document, &inputs->reads[read], error));
         const uint8_t *kept = inputs->reads[read].memory;
         for (size_t row = 0; row < KV_CHUNK_TOKENS; row++)
             inputs_decode(inputs->shape.form, kept + row * bytes, columns,
                           rows + row * inputs->shape.hidden_size + slice * columns);
     }
-    if (inputs->submitted == inputs->read_count || index + 1 < group + width) return STATUS_OK;
+    if (inputs->submitted == inputs->read_count || (index + 1) % inputs->group_chunks != 0) return STATUS_OK;
     inputs->groups_taken++; /* in order */
     return go_on(inputs, 0, error);
 }
 
 void inputs_read_end(struct inputs *inputs) {
-    struct io_completion lost[GROUP];
+    struct io_completion lost[COMPLETIONS];
     while (inputs->queue != NULL && io_queue_in_flight(inputs->queue) > 0)
-        (void)io_queue_wait(inputs->queue, lost, GROUP, 1);
+        (void)io_queue_wait(inputs->queue, lost, COMPLETIONS, 1);
     inputs->read_count = inputs->read_chunks = inputs->submitted = 0;
 }
 

@@ -31,7 +31,8 @@ struct inputs_shape {
     enum inputs_form form;
 };
 
-size_t inputs_row_bytes(const struct inputs_shape *shape); /* of a token and layer */
+size_t inputs_row_bytes(const struct inputs_shape *shape);   /* of a token and layer */
+size_t inputs_chunk_bytes(const struct inputs_shape *shape); /* of 64 of them, as they are read from disk */
 /* A row as it is kept, and back.  The columns of q8 are a multiple of 32. */
 void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept);
 void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, float *row);
@@ -71,6 +72,7 @@ void inputs_truncate(struct inputs *inputs, uint64_t token_count);
 void inputs_commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count);
 /* Waits for it.  The reason why keeping ended, if a write failed. */
 enum status inputs_flush(struct inputs *inputs, struct error *error) STATUS_CHECKED;
+bool inputs_is_flushed(const struct inputs *inputs); /* that would not wait */
 
 /* ---- reading ---- */
 
@@ -84,6 +86,11 @@ size_t inputs_read_max(const struct inputs *inputs);
 /* Begins to read chunks of a layer (not of the first), at most inputs_read_max; the reading before has been ended. */
 enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
                               struct error *error) STATUS_CHECKED;
+/* Of that reading what the disk was asked for at once, in bytes; and whether that is in memory, without waiting. */
+uint64_t inputs_begun_bytes(const struct inputs *inputs);
+enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) STATUS_CHECKED;
+/* Until the index-th of them is in memory; as inputs_read_rows in order. */
+enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) STATUS_CHECKED;
 /* The 64 rows of the index-th of them, waited for and verified: [64][hidden_size].  STATUS_DOCUMENT: they are not what
  * was committed, which is flagged. */
 enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error)

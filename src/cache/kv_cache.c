@@ -79,7 +79,7 @@ enum status kv_cache_create(struct kv_cache **cache, struct device *device,
 enum status kv_cache_create_owned(struct kv_cache **result, struct device *device,
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
-    uint64_t bytes, slab_bytes, column_count = kv_chunks_of(config->token_capacity);
+    uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
@@ -97,7 +97,8 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
         return status;
     }
     cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
-    if (cache->free_columns == NULL) {
+    cache->column_users = table_create(column_count, sizeof *cache->column_users);
+    if (cache->free_columns == NULL || cache->column_users == NULL) {
         kv_cache_destroy(cache);
         return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
                          (unsigned long long)column_count);
@@ -119,6 +120,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
         cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
     if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
+    free(cache->column_users);
     free(cache);
 }
 
@@ -149,6 +151,25 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
     return cache->column_count * cache_column_bytes(cache);
 }
 
+/* A new area in place of one; without memory for it that one stays. */
+static void renew(struct kv_cache *cache, enum memory_kind kind, uint8_t **area, size_t bytes) {
+    const struct device_operations *operations = cache->device->operations;
+    void *fresh;
+    if (*area == NULL || operations->allocate(cache->device, kind, bytes, &fresh, NULL) != STATUS_OK) return;
+    operations->release(cache->device, kind, *area, bytes);
+    *area = fresh;
+}
+
+void kv_cache_give_back(struct kv_cache *cache) {
+    if (cache->sequence_count > 0) return;
+    if (cache->owner != NULL) cache->owner->give_back(cache);
+    if (cache->fresh_first == 0) return;
+    ASSERT(cache->used_columns == 0);
+    cache->fresh_first = cache->free_count = 0;
+    renew(cache, MEMORY_DEVICE, &cache->slab, cache->slab_bytes);
+    renew(cache, key_index_memory(&cache->config), &cache->key_index, cache->key_index_slab_bytes);
+}
+
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
 
@@ -161,13 +182,16 @@ static uint64_t free_columns(const struct kv_cache *cache) {
 /* Given-back columns first: they are in memory already. */
 static uint64_t column_take(struct kv_cache *cache) {
     uint64_t column = cache->free_count > 0 ? cache->free_columns[--cache->free_count] : cache->fresh_first++;
-    ASSERT(column < cache->column_count);
+    ASSERT(column < cache->column_count && cache->column_users[column] == 0);
+    cache->column_users[column] = 1;
     cache->used_columns++;
     return column;
 }
 
 static void column_give_back(struct kv_cache *cache, uint64_t column) {
-    ASSERT(column < cache->fresh_first && cache->free_count < cache->column_count);
+    ASSERT(column < cache->fresh_first && cache->column_users[column] > 0);
+    if (--cache->column_users[column] > 0) return;
+    ASSERT(cache->free_count < cache->column_count);
     cache->free_columns[cache->free_count++] = column;
     cache->used_columns--;
 }
@@ -363,7 +387,8 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
     struct kv_cache *cache = sequence->cache;
     uint64_t needed = kv_chunks_of(token_count);
     if (needed <= sequence->column_count) return STATUS_OK;
-    uint64_t bytes = cache_column_bytes(cache), free_count = free_columns(cache);
+    uint64_t bytes = cache_column_bytes(cache), all_free = free_columns(cache),
+             spare = kv_spare_columns(&cache->config), free_count = all_free > spare ? all_free - spare : 0;
     if (needed > sequence->column_capacity)
         return error_set(error, STATUS_FULL,
                          "KV cache: a sequence of %llu tokens, made for at most %llu (%llu bytes per token)",
@@ -379,8 +404,41 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
         uint64_t column = column_take(cache);
         column_enter(sequence, sequence->column_count++, column);
     }
-    ASSERT(free_columns(cache) <= free_count);
+    ASSERT(free_columns(cache) <= all_free);
     return STATUS_OK;
+}
+
+void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
+                               uint64_t column_count) {
+    struct kv_cache *cache = sequence->cache;
+    ASSERT(cache->owner != NULL && other->cache == cache && sequence->column_count == 0);
+    ASSERT(column_count <= other->column_count && column_count <= sequence->column_capacity);
+    for (uint64_t i = 0; i < column_count; i++) {
+        ASSERT(cache->column_users[other->columns[i]] < UINT8_MAX);
+        cache->column_users[other->columns[i]]++;
+        column_enter(sequence, i, other->columns[i]);
+    }
+    sequence->column_count = column_count;
+}
+
+void kv_sequence_drop_columns(struct kv_sequence *sequence) { columns_shrink(sequence, 0); }
+
+bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream) {
+    struct kv_cache *cache = sequence->cache;
+    const uint64_t column = sequence->columns[index];
+    if (cache->column_users[column] == 1) return true;
+    if (free_columns(cache) == 0) return false;
+    const struct kv_cache_config *config = &cache->config;
+    const uint64_t own = column_take(cache);
+    for (size_t layer = 0; layer < key_index_places(config); layer++)
+        for (size_t head = 0; head < config->kv_head_count; head++)
+            cache->device->operations->copy(
+                stream, cache->key_index + key_index_block(cache, layer, own, head) * config->key_index_bytes,
+                cache->key_index + key_index_block(cache, layer, column, head) * config->key_index_bytes,
+                config->key_index_bytes);
+    column_give_back(cache, column);
+    column_enter(sequence, index, own);
+    return true;
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }

@@ -11,8 +11,10 @@
  * become, and take memory only where they are used.  Nothing is allocated after create: reserve and
  * set_length only move columns between the free list and the tables.
  *
- *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or one sequence.
- *   2  used columns = sum over sequences of ceil(reserved tokens / 64) <= columns of the slab.
+ *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or a sequence; with a tier, or
+ *      several that share it (kv_tier.h).
+ *   2  used columns <= sum over sequences of ceil(reserved tokens / 64) <= columns of the slab; equal where nothing is
+ *      shared.
  *   3  length <= 64 * columns of the sequence: no stored token is without memory.
  *   4  reserve takes all the columns it needs or none.
  *   5  Bytes of a column just taken may be those of a sequence that is gone; nobody reads rows at or
@@ -56,6 +58,9 @@ struct kv_cache_config {
     enum kv_type k_type, v_type;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
+    /* With host_bytes: so many of these tokens have memory for key index, which sequences take as they grow
+     * (STATUS_FULL when it is used up); 0: all. */
+    uint64_t pooled_tokens;
     /* Beside every chunk of the layers from key_index_layer_first on lies a block of so many bytes (a multiple of
      * 64) for selection; 0: none. */
     size_t key_index_bytes, key_index_layer_first;
@@ -69,6 +74,8 @@ struct kv_cache_config {
      * scratch_bytes, for choosing; block_tokens: most rows of a sequence
      * that a step appends. */
     uint64_t host_bytes, buffer_bytes, scratch_bytes;
+    uint64_t
+        list_bytes; /* of scratch_bytes: rows of lists, which are copied out of chunks (attention/list_buffer.h) */
     size_t block_tokens;
     uint64_t chosen_tokens; /* most rows that a KV head chooses, if it chooses; 0: all that there are */
     /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */
@@ -99,6 +106,8 @@ uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
  * it fails there is no key index (key_index_bytes is 0). */
 enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
                                    size_t key_index_layer_first, struct error *error) STATUS_CHECKED;
+/* Of a cache without sequences: the memory that there was KV in goes back to the system. */
+void kv_cache_give_back(struct kv_cache *cache);
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 

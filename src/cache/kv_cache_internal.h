@@ -18,6 +18,7 @@ struct kv_chunk_owner {
     enum status (*divide)(struct kv_cache *cache, struct error *error);
     bool (*is_divided)(const struct kv_cache *cache);
     uint64_t (*used_bytes)(const struct kv_cache *cache);
+    void (*give_back)(struct kv_cache *cache); /* memory of chunks, when there are none */
     enum status (*add)(struct kv_sequence *sequence, struct error *error); /* remove follows a failure too */
     void (*remove)(struct kv_sequence *sequence);
     /* Forgets tokens from token_count on; the sequence's length is still the old one. */
@@ -37,6 +38,7 @@ struct kv_cache {
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
     uint64_t free_count;
+    uint8_t *column_users; /* owned; [column_count]: sequences that have it */
     uint64_t used_columns; /* in sequences */
     uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
     uint64_t maps,
@@ -91,10 +93,29 @@ static inline void **kv_key_index_blocks(const struct kv_sequence *sequence, siz
            kv_key_index_place(config, layer) * config->kv_head_count * sequence->column_capacity;
 }
 
+/* Columns that there are; and of these, how many only a sequence takes that must no longer share one
+ * (kv_sequence_own_column): one for each, and another for the moment of a second cut. */
+static inline uint64_t kv_spare_columns(const struct kv_cache_config *config) {
+    return config->pooled_tokens > 0 ? 2 * config->sequence_capacity : 0;
+}
+static inline uint64_t kv_column_count(const struct kv_cache_config *config) {
+    const uint64_t tokens = config->pooled_tokens > 0 ? config->pooled_tokens : config->token_capacity;
+    return kv_chunks_of(tokens) + kv_spare_columns(config);
+}
+
 /* Bytes of key index in memory: beside a column; and of the tables of a sequence of so many chunks, with the blocks
  * that grow. */
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
+
+/* For a sequence without columns, of a cache whose chunks are the owner's: the first column_count columns of `other`,
+ * which both then have.  Their blocks stay as they are as long as both have them. */
+void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
+                               uint64_t column_count);
+/* Of a sequence without tokens. */
+void kv_sequence_drop_columns(struct kv_sequence *sequence);
+/* Before blocks of a column change: one of its own, with the same blocks.  false: there is no free column. */
+bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream);
 
 /* A cache whose chunks are the owner's. */
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,

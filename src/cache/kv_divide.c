@@ -11,10 +11,9 @@
 
 enum { QUEUE_DEPTH = 128 };
 
-static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, uint8_t *memory, size_t slot_bytes,
-                      uint64_t first, uint64_t count) {
-    *pool = (struct tier_pool){.memory = memory,
-                               .slot_bytes = slot_bytes,
+static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, size_t slot_bytes, uint64_t first,
+                      uint64_t count) {
+    *pool = (struct tier_pool){.slot_bytes = slot_bytes,
                                .first = first,
                                .count = count,
                                .free_slots = tier->slots.stacks + 2 * first,
@@ -41,6 +40,44 @@ void tier_release_slots(struct kv_tier *tier) {
     tier->slots.stacks = NULL;
 }
 
+static void place_pools(struct kv_tier *tier, uint8_t *slab) {
+    struct tier_slots *slots = &tier->slots;
+    tier->slab = tier->reads.pages = slab;
+    slots->plain.memory = slab + kv_budget_staging_bytes(&tier->cache->config);
+    slots->quantized.memory = slots->plain.memory + slots->plain.count * slots->plain.slot_bytes;
+}
+
+static void pool_empty(struct kv_tier *tier, struct tier_pool *pool) {
+    ASSERT(pool->held_count == 0 && pool->fresh_count == pool->free_count);
+    memset(tier->slots.list + pool->first, 0, pool->fresh_count * sizeof *tier->slots.list);
+    pool->fresh_count = pool->free_count = pool->victim_count = pool->hand = 0;
+}
+
+void tier_give_back(struct kv_cache *cache) {
+    struct kv_tier *tier = cache->tier;
+    const struct device_operations *operations = cache->device->operations;
+    const struct io_queue_options options = {.backend = cache->config.backend, .depth = QUEUE_DEPTH};
+    struct io_queue *queue;
+    void *slab;
+    if (!tier_is_divided(cache) || tier_used_bytes(cache) > 0) return;
+    if (tier->slots.plain.fresh_count + tier->slots.quantized.fresh_count == 0) return;
+    tier_drain_all(tier);
+    /* The new ones first: without them it stays as it is. */
+    if (operations->allocate(cache->device, MEMORY_HOST, tier->slab_bytes, &slab, NULL) != STATUS_OK) return;
+    if (io_queue_create(&queue, &options, NULL) != STATUS_OK) {
+        operations->release(cache->device, MEMORY_HOST, slab, tier->slab_bytes);
+        return;
+    }
+    tier->host_bytes_max = tier_host_bytes(tier);
+    io_queue_destroy(tier->reads.queue); /* it may know the old memory */
+    tier->reads.queue = queue;
+    tier->reads.is_registered = false;
+    operations->release(cache->device, MEMORY_HOST, tier->slab, tier->slab_bytes);
+    place_pools(tier, slab);
+    pool_empty(tier, &tier->slots.plain);
+    pool_empty(tier, &tier->slots.quantized);
+}
+
 static enum status create_slots(struct kv_tier *tier, struct slot_counts counts, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     const size_t plain_bytes = kv_budget_plain_bytes(config), staging = kv_budget_staging_bytes(config);
@@ -50,15 +87,15 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     void *slab;
     TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_HOST, tier->slab_bytes, &slab,
                                                   error));
-    tier->slab = tier->reads.pages = slab;
+    tier->slab = slab;
     tier->slots.list = calloc(count, sizeof *tier->slots.list);
     tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
     if (tier->slots.list == NULL || tier->slots.stacks == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
                          count);
-    pool_init(&tier->slots.plain, tier, tier->slab + staging, plain_bytes, 0, counts.plain);
-    pool_init(&tier->slots.quantized, tier, tier->slots.plain.memory + counts.plain * plain_bytes,
-              tier->quantized_bytes, counts.plain, counts.quantized);
+    pool_init(&tier->slots.plain, tier, plain_bytes, 0, counts.plain);
+    pool_init(&tier->slots.quantized, tier, tier->quantized_bytes, counts.plain, counts.quantized);
+    place_pools(tier, slab);
     residency_divide(tier);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
     tier->reads.is_registered = false;

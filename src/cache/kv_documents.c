@@ -69,6 +69,12 @@ uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t 
     return same ? document_id(document) : 0;
 }
 
+bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens) {
+    const struct sequence_pages *pages = sequence->pages;
+    if (kv_sequence_document(sequence, tokens) == 0) return false;
+    return !pages->writes || pages->committed_tokens >= sequence->length;
+}
+
 bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id) {
     const struct sequence_pages *pages = sequence->pages;
     for (size_t i = 0; pages != NULL && i < pages->source_count; i++)
@@ -127,15 +133,17 @@ static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches
         kv_fetch_release(&fetches[head]);
 }
 
-/* Key index of the first chunk_count chunks of a document that has none, or others: of its keys. */
-static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+/* Key index of chunks [chunk_first, chunk_count) of a document that has none, or others: of its keys. */
+static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_first, uint64_t chunk_count,
+                                   struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
     struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += LAYER_CHUNKS) {
+        for (uint64_t first = chunk_first; first < chunk_count && status == STATUS_OK;
+             first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
             status = fetch_layer(sequence, fetches, layer, first, count, error);
             if (status == STATUS_OK)
@@ -147,9 +155,38 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
     return status;
 }
 
-/* Key index of the first chunk_count chunks, as they were saved. */
+/* Full chunks from the first on whose key index another sequence has of that document. */
+static uint64_t has_key_index(const struct kv_sequence *other, const struct document *document) {
+    uint64_t chunk = 0;
+    while (chunk < other->length / KV_CHUNK_TOKENS) {
+        const struct document *its = tier_document_of(other, chunk);
+        if (its == NULL || document_id(its) != document_id(document)) break;
+        chunk++;
+    }
+    return chunk;
+}
+
+/* What another sequence has in memory of the key index is not read again, and is there once; how many chunks. */
+static uint64_t share_key_index(struct kv_sequence *sequence, const struct document *document,
+                                uint64_t chunk_count) {
+    const struct kv_sequence *best = NULL;
+    uint64_t most = 0;
+    if (sequence->key_index == NULL || sequence->cache->config.key_index_on_disk) return 0;
+    for (const struct kv_sequence *s = sequence->cache->sequences; s != NULL; s = s->next) {
+        const uint64_t has = s != sequence ? has_key_index(s, document) : 0;
+        if (has <= most) continue;
+        most = has;
+        best = s;
+    }
+    if (most > chunk_count) most = chunk_count;
+    if (most < chunk_count) most -= most % TIER_RUN_CHUNKS; /* the rest is read in runs */
+    if (most > 0) kv_sequence_share_columns(sequence, best, most);
+    return most;
+}
+
+/* Key index of chunks [chunk_first, chunk_count), as they were saved. */
 static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
-                                  uint64_t chunk_count, struct error *error) {
+                                  uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     size_t heads = config->kv_head_count, bytes = config->key_index_bytes;
     if (sequence->key_index == NULL) return STATUS_OK;
@@ -161,14 +198,15 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                          "key index on disk: found %s in the document, expected %s", layout->key_index_kind,
                          sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
-    if (!same) return build_key_index(sequence, chunk_count, error);
+    if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
     const struct device_operations *operations = sequence->cache->device->operations;
     struct stream *stream = sequence->cache->tier->stream;
     uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = 0; first < chunk_count && status == STATUS_OK; first += TIER_RUN_CHUNKS) {
+        for (uint64_t first = chunk_first; first < chunk_count && status == STATUS_OK;
+             first += TIER_RUN_CHUNKS) {
             size_t count =
                 (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
             status = document_read_key_index(document, layer, first, count, run, error);
@@ -226,10 +264,10 @@ static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
         for (size_t head = 0; head < config->kv_head_count; head++)
             for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
                 const void *plain = *kv_chunk_entry(sequence, layer, head, chunk);
-                if (plain != NULL) tier_slot_free(tier, tier_slot_at(tier, plain));
+                if (plain != NULL) tier_slot_leave(tier, tier_slot_at(tier, plain), sequence);
                 if (sequence->quantized == NULL) continue;
                 const void *quantized = *kv_quantized_entry(sequence, layer, head, chunk);
-                if (quantized != NULL) tier_slot_free(tier, tier_slot_at(tier, quantized));
+                if (quantized != NULL) tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
             }
 }
 
@@ -251,8 +289,10 @@ static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
 static enum status load_document(struct kv_sequence *sequence, struct document *document,
                                  uint64_t token_count, struct error *error) {
     TRY(add_source(sequence, document, 0, UINT64_MAX, error));
+    const uint64_t chunk_count = token_count / KV_CHUNK_TOKENS,
+                   shared = share_key_index(sequence, document, chunk_count);
     TRY(kv_sequence_reserve(sequence, token_count, error));
-    TRY(load_key_index(sequence, document, token_count / KV_CHUNK_TOKENS, error));
+    TRY(load_key_index(sequence, document, shared, chunk_count, error));
     return load_tail(sequence, token_count, error);
 }
 
@@ -345,6 +385,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     tier_drain_all(tier);
     tier->failed = STATUS_OK;
     forget_chunks(sequence, 0);
+    kv_sequence_drop_columns(sequence);
     cut_sources(sequence, 0);
     memset(sequence->places, 0, sizeof sequence->places); /* of other keys than those that come */
     sequence->length = sequence->pages->committed_tokens = 0;
@@ -375,6 +416,10 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
         for (size_t head = 0; head < config->kv_head_count; head++)
             if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
                 kv_tier_fail(tier, &error);
+    if (partial && !kv_sequence_own_column(sequence, chunk, tier->stream)) {
+        (void)error_set(&error, STATUS_MEMORY, "key index: no column is free");
+        kv_tier_fail(tier, &error);
+    }
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
         if (tier_reopen_blocks(sequence, layer, chunk, &error) != STATUS_OK) kv_tier_fail(tier, &error);
     bool committed = sequence->pages->committed_tokens > token_count;

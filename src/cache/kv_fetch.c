@@ -1,5 +1,6 @@
 /* Chunks of a head fetched into memory and held there: struct kv_fetch; and chunks whose rows change. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "cache/kv_tier_internal.h"
@@ -38,9 +39,10 @@ static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, con
     return slot != NULL || fetch->is_prefetch ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
-/* A scan has so many chunks on their way that another one would only drive out what the scan will come back to. */
+/* A scan has so many chunks on their way that another one would only drive out what the scan will come back to.  One of
+ * a list reads beside the rebuilding of the other chunks (attention/rebuild.h), which is not to end before it. */
 static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    uint64_t pins_max = tier->slots.plain.count / 4;
+    uint64_t pins_max = tier->slots.plain.count / (fetch->chunks != NULL ? 2 : 4);
     if (pins_max < 4 * fetch->chunk_count) pins_max = 4 * fetch->chunk_count;
     return fetch->scan && fetch->pinned == 0 && tier->slots.scan_pins > 0 &&
            tier->slots.scan_pins + fetch->chunk_count > pins_max;
@@ -104,28 +106,6 @@ static void count_hit(struct kv_fetch *fetch, bool was_prefetched) {
     kv_watch_hit(fetch->sequence, was_prefetched);
 }
 
-/* A slot for a chunk that has none, on its way there; NULL: not now. */
-static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, uint8_t blocks,
-                                      struct read_batch *batch) {
-    struct kv_sequence *sequence = fetch->sequence;
-    struct kv_tier *tier = sequence->cache->tier;
-    size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
-    bool quantized =
-        fetch_entry(fetch, chunk) != kv_chunk_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
-    struct tier_pool *pool = quantized ? &tier->slots.quantized : &tier->slots.plain;
-    struct slot *slot = fetch_take(tier, pool, fetch);
-    if (slot == NULL) return NULL;
-    tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_READING);
-    slot->fetched = true;
-    slot->prefetched = fetch->is_prefetch;
-    if (dequantize(tier, fetch, slot, chunk)) {
-        count_hit(fetch, false);
-        return slot;
-    }
-    read_missing(fetch, slot, blocks, batch);
-    return slot;
-}
-
 /* A slot that holds the chunk, or some of it. */
 static struct slot *fetch_found_chunk(struct kv_fetch *fetch, struct slot *slot, uint8_t blocks,
                                       struct read_batch *batch) {
@@ -136,6 +116,30 @@ static struct slot *fetch_found_chunk(struct kv_fetch *fetch, struct slot *slot,
         return slot;
     }
     count_hit(fetch, slot->prefetched);
+    return slot;
+}
+
+/* A slot for a chunk that has none, shared or on its way there; NULL: not now. */
+static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, uint8_t blocks,
+                                      struct read_batch *batch) {
+    struct kv_sequence *sequence = fetch->sequence;
+    struct kv_tier *tier = sequence->cache->tier;
+    size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
+    bool quantized =
+        fetch_entry(fetch, chunk) != kv_chunk_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
+    struct tier_pool *pool = quantized ? &tier->slots.quantized : &tier->slots.plain;
+    struct slot *slot = tier_slot_share(tier, sequence, lane, chunk, quantized);
+    if (slot != NULL) return fetch_found_chunk(fetch, slot, blocks, batch);
+    slot = fetch_take(tier, pool, fetch);
+    if (slot == NULL) return NULL;
+    tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_READING);
+    slot->fetched = true;
+    slot->prefetched = fetch->is_prefetch;
+    if (dequantize(tier, fetch, slot, chunk)) {
+        count_hit(fetch, false);
+        return slot;
+    }
+    read_missing(fetch, slot, blocks, batch);
     return slot;
 }
 
@@ -231,7 +235,27 @@ void kv_fetch_hold(const struct kv_fetch *fetch, bool more) {
 static void forget_quantized(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     struct kv_tier *tier = sequence->cache->tier;
     const void *quantized = *kv_quantized_entry(sequence, layer, head, chunk);
-    if (quantized != NULL) tier_slot_free(tier, tier_slot_at(tier, quantized));
+    if (quantized != NULL) tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
+}
+
+/* Of a chunk that others have, too: a slot of its own, with the same rows and the pin of the fetch. */
+static enum status own_slot(struct kv_fetch *fetch, struct error *error) {
+    struct kv_sequence *sequence = fetch->sequence;
+    struct kv_tier *tier = sequence->cache->tier;
+    struct slot *slot = fetch_slot(fetch, 0);
+    const uint32_t lane = slot->lane, chunk = slot->chunk;
+    if (!tier_slot_has_others(tier, slot, sequence)) return STATUS_OK;
+    struct slot *own = tier_slot_take_waiting(tier, tier_pool_of(tier, slot), true);
+    if (own == NULL) {
+        TRY(kv_tier_failure(tier->cache, error));
+        return kv_tier_full(tier->cache, error);
+    }
+    memcpy(tier_slot_memory(tier, own), tier_slot_memory(tier, slot), tier_pool_of(tier, slot)->slot_bytes);
+    slot->pins--;
+    tier_slot_leave(tier, slot, sequence);
+    tier_slot_give(tier, own, sequence, lane, chunk, SLOT_CLEAN);
+    own->pins++;
+    return STATUS_OK;
 }
 
 /* The chunk's rows are changed from now on: it is in memory, and not on disk. */
@@ -246,8 +270,8 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
         return kv_tier_full(tier->cache, error);
     }
     enum status status = kv_fetch_wait(&fetch, error);
-    struct slot *slot = fetch_slot(&fetch, 0);
-    slot->state = SLOT_DIRTY;
+    if (status == STATUS_OK) status = own_slot(&fetch, error);
+    if (status == STATUS_OK) fetch_slot(&fetch, 0)->state = SLOT_DIRTY;
     if (sequence->quantized != NULL && status == STATUS_OK) forget_quantized(sequence, layer, head, chunk);
     kv_fetch_release(&fetch);
     return status;

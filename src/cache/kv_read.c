@@ -25,12 +25,15 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
         completion->status == STATUS_OK
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
             : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
         kv_tier_fail(tier, &error);
-    else if (tier_slot_is_quantized(tier, slot))
+        slot->parts &=
+            (uint8_t) ~(((1u << place->part_count) - 1) << place->part_first); /* others may have it */
+    } else if (tier_slot_is_quantized(tier, slot)) {
         memcpy(tier_slot_memory(tier, slot), memory, tier->quantized_bytes);
-    else if (slot->reads_quantized)
+    } else if (slot->reads_quantized) {
         tier->codec.q4_decode(&tier->cache->layout, memory, tier_slot_memory(tier, slot));
+    }
     ASSERT(slot->state == SLOT_READING && slot->reading > 0);
     if (--slot->reading == 0) slot->state = SLOT_CLEAN;
     slot->reads_quantized = false;

@@ -57,10 +57,22 @@ uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
     return pool->memory + ((size_t)(slot - tier->slots.list) - pool->first) * pool->slot_bytes;
 }
 
-static void **slot_entry(const struct kv_tier *tier, const struct slot *slot) {
+/* Where a sequence's table has the slot's chunk, in the slot's form. */
+static void **entry_in(const struct kv_tier *tier, const struct slot *slot,
+                       const struct kv_sequence *sequence) {
     size_t heads = tier->cache->config.kv_head_count;
     return (tier_slot_is_quantized(tier, slot) ? kv_quantized_entry : kv_chunk_entry)(
-        slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+        sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+}
+
+/* Of the others that share the slot the first one from `s` on; NULL: none. */
+static struct kv_sequence *next_user(const struct kv_tier *tier, const struct slot *slot,
+                                     struct kv_sequence *s) {
+    const void *memory = tier_slot_memory(tier, slot);
+    for (; slot->is_shared && s != NULL; s = s->next)
+        if (s != slot->sequence && slot->chunk < s->column_count && *entry_in(tier, slot, s) == memory)
+            return s;
+    return NULL;
 }
 
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk) {
@@ -105,7 +117,10 @@ static bool may_go(struct kv_tier *tier, struct slot *slot) {
 /* The slot is nobody's; it is not put among the free ones. */
 static void slot_forget(struct kv_tier *tier, struct slot *slot) {
     ASSERT(slot->pins == 0 && slot->state != SLOT_READING);
-    *slot_entry(tier, slot) = NULL;
+    for (struct kv_sequence *s = next_user(tier, slot, tier->cache->sequences); s != NULL;
+         s = next_user(tier, slot, s->next))
+        *entry_in(tier, slot, s) = NULL;
+    *entry_in(tier, slot, slot->sequence) = NULL;
     slot->sequence = NULL;
     slot->state = SLOT_FREE;
 }
@@ -114,6 +129,47 @@ void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
     struct tier_pool *pool = tier_pool_of(tier, slot);
     slot_forget(tier, slot);
     pool->free_slots[pool->free_count++] = (uint32_t)(slot - tier->slots.list);
+}
+
+bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
+                          const struct kv_sequence *sequence) {
+    return slot->sequence != sequence || next_user(tier, slot, tier->cache->sequences) != NULL;
+}
+
+void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence) {
+    void **entry = entry_in(tier, slot, sequence);
+    ASSERT(*entry == tier_slot_memory(tier, slot));
+    if (slot->sequence == sequence) {
+        struct kv_sequence *heir = next_user(tier, slot, tier->cache->sequences);
+        if (heir == NULL) {
+            tier_slot_free(tier, slot);
+            return;
+        }
+        ASSERT(!slot->is_held);
+        slot->sequence = heir;
+    }
+    *entry = NULL;
+}
+
+struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
+                             bool quantized) {
+    const size_t heads = tier->cache->config.kv_head_count, layer = lane / heads, head = lane % heads;
+    const struct document *document = tier_document_of(sequence, chunk);
+    const struct page_read read = {.layer = (uint32_t)layer, .kv_head = (uint32_t)head, .chunk = chunk};
+    if (document != NULL && document_read_is_tail(document, &read))
+        return NULL; /* others may have its page */
+    for (struct kv_sequence *s = tier->cache->sequences; s != NULL && document != NULL; s = s->next) {
+        if (s == sequence || chunk >= s->column_count) continue;
+        void *memory = *(quantized ? kv_quantized_entry : kv_chunk_entry)(s, layer, head, chunk);
+        const struct document *its = memory != NULL ? tier_document_of(s, chunk) : NULL;
+        if (its == NULL || document_id(its) != document_id(document)) continue;
+        struct slot *slot = tier_slot_at(tier, memory);
+        if (slot->state != SLOT_READING && !tier_slot_is_clean(tier, slot)) continue;
+        slot->is_shared = true;
+        *(quantized ? kv_quantized_entry : kv_chunk_entry)(sequence, layer, head, chunk) = memory;
+        return slot;
+    }
+    return NULL;
 }
 
 /* ---- who goes ---- */
@@ -209,5 +265,5 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .parts = state == SLOT_READING ? 0 : TIER_PARTS_ALL,
                           .used_at = tier->use_clock,
                           .is_victim = slot->is_victim};
-    *slot_entry(tier, slot) = tier_slot_memory(tier, slot);
+    *entry_in(tier, slot, sequence) = tier_slot_memory(tier, slot);
 }

@@ -89,6 +89,7 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
                                                 .divide = tier_divide,
                                                 .is_divided = tier_is_divided,
                                                 .used_bytes = tier_used_bytes,
+                                                .give_back = tier_give_back,
                                                 .add = add,
                                                 .remove = remove_sequence,
                                                 .truncate = tier_truncate};

@@ -8,7 +8,7 @@
  *   free -> reading -> clean -> free              a page read from disk
  *   free -> dirty -> queued -> clean -> free      rows computed here; queued: the page is on its way to the disk
  *
- *   1  A slot is free, or holds one chunk of one sequence; the sequence's table of addresses says where.
+ *   1  A slot is free, or holds one chunk; the tables of addresses of the sequences that have it say where.
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
  *      is released.
@@ -18,6 +18,10 @@
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
  *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
  *      rest stays in RAM.  When RAM does not hold it, kv_tier_full gives the write's reason.
+ *
+ * Shared pages.  Sequences over the same document have its pages in memory once: one that wants a page which another
+ * has, or is reading, takes over the address.  So with the key index: its columns are shared.  Whoever is about to
+ * change rows or blocks, behind a cut, gets a copy first.  Tails are never shared: who goes on changes them.
  *
  * Resident layers.  The chunks of the first resident_layers layers stay in RAM (LeoAM: "first layers never on disk"),
  * in the form in which they are chosen from.  They are written like all others, and read once, when a document is
@@ -53,9 +57,9 @@
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
  * Eviction.  Of what a scan fetched (attention over everything) the latest goes first, so that a scan larger than the
- * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans, and
- * neighbouring chunks get neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice,
- * what is used less often than others goes first (access frequency, LeoAM section 4.1).
+ * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans (half
+ * beside rebuilding), and neighbouring chunks get neighbouring slots, so that one request reads many pages.  Of what
+ * was fetched for a choice, what is used less often than others goes first (access frequency, LeoAM section 4.1).
  *
  * Slots lie in MEMORY_HOST, where operations reach them; key index is the device's.  Thread: the engine's.
  */
@@ -178,6 +182,8 @@ void kv_sequence_set_inputs(struct kv_sequence *sequence, struct inputs *inputs)
 struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence);
 /* The document that it writes to, or else one that has all of its tokens, tokens[length]; 0: none. */
 uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t *tokens);
+/* All of its tokens are in that document; behind a commit that is under way, too. */
+bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens);
 /* Whether it has that document open. */
 bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id);
 /* An empty sequence again, without documents. */
@@ -193,6 +199,7 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
 /* Waits until the last commit is durable.  The first failure of a write, of whatever kv_sequence_write and
  * kv_sequence_commit asked for since the sequence was made; those two go on without the disk and say nothing. */
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
+bool kv_sequence_is_flushed(const struct kv_sequence *sequence); /* kv_sequence_flush would not wait */
 
 /* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (layer * kv_head_count + head, each
  * once, the most wanted first) as many of the first ones as the budget holds whole.  Before there is KV in the tier. */

@@ -46,6 +46,7 @@ struct slot {
     bool is_victim : 1;
     bool reads_quantized : 1; /* being read as a 4-bit page */
     bool prefetched : 1;      /* read by a prefetch, and not released since */
+    bool is_shared : 1;       /* other sequences' tables may have it, too */
     bool is_held : 1;         /* residency.h: one of the pins is that, */
     uint32_t used_at;         /* struct kv_tier, use_clock, when it was used last; wraps */
     uint32_t next_held;       /* and this the next slot of its head; TIER_NO_SLOT: none */
@@ -186,6 +187,13 @@ struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool s
 void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
                     uint64_t chunk, enum slot_state state);
 void tier_slot_free(struct kv_tier *tier, struct slot *slot);
+/* A sequence's chunk goes from its table; the slot is free unless others have it. */
+void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence);
+bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
+                          const struct kv_sequence *sequence);
+/* Another sequence that has the same page in memory, or on its way there, shares the slot; NULL: none has. */
+struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
+                             bool quantized);
 uint8_t *tier_uses_at(struct kv_sequence *sequence, size_t lane, uint64_t chunk);
 void tier_count_use(struct kv_tier *tier, struct slot *slot);
 /* What was fetched is released: it goes before others; or it, or another that is used less. */
@@ -248,6 +256,8 @@ void tier_set_residents(struct kv_tier *tier, struct kv_residents residents);
 /* Makes the slots that the budget gives, after the key index has changed. */
 enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 void tier_release_slots(struct kv_tier *tier);
+/* Memory of slots that nobody has goes back to the system, if nobody has any. */
+void tier_give_back(struct kv_cache *cache);
 bool tier_is_divided(const struct kv_cache *cache);
 uint64_t tier_used_bytes(const struct kv_cache *cache);
 /* Of slots that were ever used, key index, tables and buffers. */

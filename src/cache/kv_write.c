@@ -232,6 +232,11 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
     return STATUS_OK;
 }
 
+bool kv_sequence_is_flushed(const struct kv_sequence *sequence) {
+    return (!sequence->pages->writes || document_is_flushed(written_document(sequence))) &&
+           (sequence->inputs == NULL || inputs_is_flushed(sequence->inputs));
+}
+
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) {
     struct error why;
     if (sequence->pages->writes && document_flush(written_document(sequence), &why) != STATUS_OK)

@@ -188,6 +188,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         TRY(check_interrupt(error));
     }
     test->select = attention_statistics(attention);
+    test->lists = attention_list_buffer_counts(attention);
     test->fractions = sequence_fractions(bench->sequences[0]);
     test->fractions_tokens = sequence_length(bench->sequences[0]);
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);

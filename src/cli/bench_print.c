@@ -290,6 +290,9 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks, and the hits because of them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
+    json_add_uint(row, "kv_list_heads", test->lists.heads); /* rows of lists in buffers: */
+    json_add_uint(row, "kv_list_rows_kept", test->lists.kept);
+    json_add_uint(row, "kv_list_rows_copied", test->lists.copied);
     json_add_uint(row, "kv_key_index_read_bytes", tier->key_index_read_bytes);
     json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
     if (test->fractions != NULL)

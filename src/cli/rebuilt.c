@@ -18,7 +18,7 @@ void rebuilt_print(const struct engine *engine) {
     const double ratio = r.kv_bytes > 0 ? r.input_bytes / r.kv_bytes : 0;
     if (r.layers == 0) return;
     if (r.refusals > 0) {
-        fprintf(stderr, "loam: note: inputs of layers could not be read; K and V were read instead\n");
+        fprintf(stderr, "loam: note: inputs of layers: %s; K and V were read instead\n", r.refusal);
     } else if (r.chunks > 0) {
         fprintf(stderr,
                 "loam: %.0f%% of what RAM lacked was computed again: inputs of %.2f times the bytes of KV, "

@@ -279,6 +279,15 @@ static void grow_document(struct documents *documents, struct kv_sequence *seque
     }
 }
 
+static bool holds(const struct document *document, const int32_t *tokens, uint64_t count) {
+    return document_token_count(document) >= count &&
+           memcmp(document_tokens(document), tokens, (size_t)count * sizeof *tokens) == 0;
+}
+
+bool documents_copies(uint64_t prefix_tokens, uint64_t new_tokens) {
+    return prefix_tokens / COPIES_MAX <= new_tokens;
+}
+
 /* outcome->reused stays 0 if it fails, and if the document has grown since it was found (another process continued
  * it): it must then be evaluated anew. */
 static enum status use(struct documents *documents, const struct kv_backing *backing,
@@ -304,8 +313,9 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     }
     bool departs =
         match->prefix_tokens < match->token_count || !same_key_index(&match->layout, &backing->layout);
-    if (writable || !departs || match->prefix_tokens / COPIES_MAX > whole - match->prefix_tokens)
-        return STATUS_OK;
+    const bool is_worth = documents_copies(match->prefix_tokens, whole - match->prefix_tokens);
+    const bool is_asked = prompt->name != NULL && !holds(document, prompt->tokens, whole);
+    if (writable || !departs || !(is_worth || is_asked)) return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, prompt->token_capacity, error);
     if (status == STATUS_OK) documents_grow(documents, sequence, whole, prompt->token_capacity);
     if (status == STATUS_OK) return STATUS_OK;
@@ -355,6 +365,17 @@ bool documents_belongs(const struct documents *documents, const char *owner,
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
     fingerprint_of_owner(documents, owner, fingerprint);
     return memcmp(fingerprint, info->fingerprint, sizeof fingerprint) == 0;
+}
+
+enum status documents_find_prefix(struct documents *documents, const struct documents_prompt *prompt,
+                                  uint64_t *token_count, struct error *error) {
+    const struct kv_backing backing = backing_of(documents, prompt);
+    struct store_match match = {0};
+    *token_count = 0;
+    if (documents->ignores) return STATUS_OK;
+    TRY(find(documents, &backing, prompt->tokens, prompt->token_count, &match, error));
+    *token_count = match.document != 0 ? match.prefix_tokens : 0;
+    return STATUS_OK;
 }
 
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,

@@ -8,6 +8,7 @@
  * A prompt that continues a document extends it.  A prompt that diverges before the document's end only reads it, and
  * so does one that needs another key index (it is rebuilt).  Once the prompt's own KV is at least a quarter of what it
  * fractions, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
+ * A prompt with a name of its own was sent to be saved: it is copied whatever it costs.
  *
  * With mixed pages (exact and quantized), pages keep the form that they were written in.  A search matches the model
  * and the kind of pages; a sequence takes the fractions of the document that it continues.  For what it adds they are
@@ -65,12 +66,20 @@ struct documents_prompt {
     uint64_t token_count;
     uint64_t token_capacity; /* of a new document */
     const char *owner; /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
-    const char *name;  /* of a new document; NULL: the plan's.  Lives as long as the sequence. */
+    const char
+        *name; /* of a new document; NULL: the plan's.  Lives as long as the sequence.  With one, the prompt
+                          is saved even where it shares nearly all of another document, and tokens has one more:
+                          its last token. */
 };
 struct documents_outcome {
     uint64_t reused;     /* tokens whose KV the sequence now has */
     struct error notice; /* what cost time or is not saved; empty: nothing */
 };
+/* The longest saved prefix. */
+enum status documents_find_prefix(struct documents *documents, const struct documents_prompt *prompt,
+                                  uint64_t *token_count, struct error *error) STATUS_CHECKED;
+/* Whether a sequence that departs from a document behind prefix_tokens is saved in a copy of it. */
+bool documents_copies(uint64_t prefix_tokens, uint64_t new_tokens);
 /* Attaches an empty sequence to the longest saved prefix.  A document that is damaged, or being written by another
  * process, costs time and is no error.  A folder without space for a new document is no error either: the KV is not
  * saved and must fit in RAM.  STATUS_IO: the folder is read-only and holds no usable prefix. */

@@ -26,6 +26,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     struct attention_options options;
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
+    options.list_buffer_bytes = engine->kv.list_bytes;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
     return forward_create(&engine->forward, engine->model,
@@ -164,6 +165,7 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }
+void engine_give_back_memory(struct engine *engine) { kv_cache_give_back(engine->cache); }
 size_t engine_sequence_capacity(const struct engine *engine) { return engine->sequence_capacity; }
 bool engine_saves(const struct engine *engine) { return engine->documents != NULL; }
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }

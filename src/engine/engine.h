@@ -93,13 +93,25 @@ struct prefill_request {
     bool selects;
 };
 /* Before the first tokens: whose saved documents the sequence finds and adds to, and a new one's name.  Both are
- * copied; NULL or "": the documents that have no owner, the plan's name. */
+ * copied; NULL or "": the documents that have no owner, the plan's name.  A prompt with a name is saved as a document
+ * also where it shares nearly all of another one. */
 void sequence_set_owner(struct sequence *sequence, const char *owner, const char *name);
 /* Takes the KV of the longest saved prefix of the tokens for an empty sequence, whose length it then is.  The first
  * prefill does so by itself, but for one token: this is for callers that want to know before, or that have tokens from
- * steps, too.  Nothing where nothing is saved. */
+ * steps, too.  Nothing where nothing is saved.  With a name the token behind them is there, too: the prompt's last. */
 enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                             struct error *error) STATUS_CHECKED;
+/* The next prefill is of a suffix (--suffix), as behind a saved document: what follows a sequence that stayed in memory
+ * is computed as if it had come back from the disk.  Nothing where nothing is saved. */
+void sequence_begin_suffix(struct sequence *sequence);
+/* Makes a sequence that stayed in memory that of another prompt, which begins like it.  What follows the tokens that
+ * both have goes, and the rest of the prompt is a suffix (sequence_begin_suffix), as if the sequence had attached to a
+ * saved document.  *kept 0, and nothing is done, where attaching is better: more is saved than both have, or what
+ * follows would be saved then.  The sequence's own tokens may be lost where they are not saved. */
+enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
+                           uint64_t *kept, struct error *error) STATUS_CHECKED;
+/* Without sequences: memory that there was KV in goes back to the system. */
+void engine_give_back_memory(struct engine *engine);
 /* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].
  * With `each` the logits of every token go to it instead. */
 enum status engine_prefill(struct engine *engine, struct sequence *sequence,
@@ -166,13 +178,17 @@ const char *sequence_notice(const struct sequence *sequence);
  * all chunks have one form. */
 const struct page_fractions *sequence_fractions(const struct sequence *sequence);
 /* Saves what the sequence holds, steps included, behind the computation.  The caller has seen that the logits of its
- * last token are numbers.  Nothing where nothing is saved. */
+ * last token are numbers.  Nothing where nothing is saved, nor of less than 64 tokens without a name of its
+ * own. */
 enum status sequence_save(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 /* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
+bool sequence_is_flushed(const struct sequence *sequence); /* sequence_flush would not wait */
 /* The saved document that has all of the sequence's tokens, or will have them once they are durable; 0: none. */
 uint64_t sequence_document(const struct sequence *sequence);
+/* All of its tokens are in that document, or the commit is under way. */
+bool sequence_is_saved(const struct sequence *sequence);
 bool sequence_uses_document(const struct sequence *sequence, uint64_t id);
 /* The saved documents of this model and owner, damaged ones too; nothing where nothing is saved.  Texts are good during
  * the call. */

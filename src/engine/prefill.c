@@ -38,6 +38,42 @@ enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, si
     return build_tail_key_index(engine, sequence, error);
 }
 
+void sequence_begin_suffix(struct sequence *sequence) {
+    if (sequence->engine->documents == NULL || sequence_length(sequence) == 0) return;
+    ASSERT(!sequence->paused.active);
+    sequence->saved.reused = sequence_length(sequence);
+    sequence->selected = 0;
+    sequence->suffix_follows = true;
+}
+
+/* Of a chunk in 4 bits the rows are rounded, and what follows needs exact ones: all of it is kept, or nothing. */
+static uint64_t exact_prefix(const struct sequence *sequence, uint64_t token_count) {
+    const uint64_t full = sequence_length(sequence) - sequence_length(sequence) % KV_CHUNK_TOKENS;
+    const bool is_rounded = sequence->engine->kv.quantized_pages && token_count < full;
+    return is_rounded ? token_count - token_count % KV_CHUNK_TOKENS : token_count;
+}
+
+enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
+                           uint64_t *kept, struct error *error) {
+    struct engine *engine = sequence->engine;
+    uint64_t shared = 0, saved;
+    *kept = 0;
+    if (sequence->tokens == NULL) return STATUS_OK;
+    while (shared < token_count && shared < sequence_length(sequence) &&
+           tokens[shared] == sequence->tokens[shared])
+        shared++;
+    shared = exact_prefix(sequence, shared);
+    if (shared == 0 || documents_copies(shared, token_count + 1 - shared)) return STATUS_OK;
+    const struct documents_prompt prompt = {
+        .tokens = tokens, .token_count = token_count, .owner = sequence->owner};
+    TRY(documents_find_prefix(engine->documents, &prompt, &saved, error));
+    if (saved > shared) return STATUS_OK;
+    sequence_truncate(sequence, shared);
+    sequence_begin_suffix(sequence);
+    *kept = shared;
+    return STATUS_OK;
+}
+
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
 static enum status attach(struct engine *engine, struct sequence *sequence,
                           const struct prefill_request *request, struct error *error) {
@@ -63,7 +99,7 @@ enum status engine_save_prompt(const struct engine *engine, struct sequence *seq
         return error_set(error, STATUS_FAILED, "the model's output is not a number (token %zu: %g)", i,
                          (double)logits[i]);
     }
-    return kv_sequence_commit(sequence->kv, sequence->tokens, error);
+    return sequence_save(sequence, error);
 }
 
 /* Whether the suffix of a prompt, its last token_count tokens, selects.  The tokens before it came from a document. */

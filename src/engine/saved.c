@@ -17,6 +17,10 @@ uint64_t sequence_document(const struct sequence *sequence) {
     return kv_sequence_document(sequence->kv, sequence->tokens);
 }
 
+bool sequence_is_saved(const struct sequence *sequence) {
+    return sequence->tokens != NULL && kv_sequence_is_committed(sequence->kv, sequence->tokens);
+}
+
 bool sequence_uses_document(const struct sequence *sequence, uint64_t id) {
     return kv_sequence_uses_document(sequence->kv, id);
 }

@@ -71,12 +71,23 @@ void sequence_note_tokens(struct sequence *sequence, uint64_t position, const in
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
 
+/* No search finds a prefix of less than a chunk: each request for a short prompt would leave a document that nothing
+ * uses.  One with a name of its own was asked for. */
+static bool is_worth_saving(const struct sequence *sequence) {
+    return kv_sequence_length(sequence->kv) >= KV_CHUNK_TOKENS || sequence->document_name[0] != '\0';
+}
+
 enum status sequence_save(struct sequence *sequence, struct error *error) {
-    return sequence->tokens != NULL ? kv_sequence_commit(sequence->kv, sequence->tokens, error) : STATUS_OK;
+    if (sequence->tokens == NULL || !is_worth_saving(sequence)) return STATUS_OK;
+    return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }
 
 enum status sequence_flush(struct sequence *sequence, struct error *error) {
     return sequence->engine->kv.host_bytes > 0 ? kv_sequence_flush(sequence->kv, error) : STATUS_OK;
+}
+
+bool sequence_is_flushed(const struct sequence *sequence) {
+    return sequence->engine->kv.host_bytes == 0 || kv_sequence_is_flushed(sequence->kv);
 }
 
 uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }

@@ -8,8 +8,9 @@
 bool sequence_prefills_together(const struct sequence *sequence) {
     const struct engine *engine = sequence->engine;
     if (engine->watched || (engine->select != NULL && select_watches_prefill(engine->select))) return false;
-    return !sequence->paused.active && !sequence->suffix_selects &&
-           !(sequence->suffix_follows && sequence->saved.reused > 0);
+    const bool may_select = engine->select != NULL && engine->suffix != SUFFIX_DENSE &&
+                            !sequence->rule.dense && sequence->suffix_follows && sequence->saved.reused > 0;
+    return !sequence->paused.active && !sequence->suffix_selects && !may_select;
 }
 
 bool engine_mixes(const struct engine *engine) {

@@ -288,6 +288,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
                                                                 .attended = attended,
                                                                 .positions = batch->positions,
                                                                 .items = forward->items,
+                                                                .sequences = batch->sequences,
                                                                 .item_count = batch->item_count});
     return STATUS_OK;
 }

@@ -162,6 +162,7 @@ struct attention_event {
     const float *attended;           /* [row_count][head_count][v_dimension], before the output projection */
     const uint64_t *positions;       /* [row_count] */
     const struct attend_item *items; /* [item_count], with this layer's views of all rows stored so far */
+    struct kv_sequence *const *sequences; /* [item_count] */
     size_t item_count;
 };
 typedef void attention_observer(void *context, const struct attention_event *event);

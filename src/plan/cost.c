@@ -12,9 +12,9 @@ const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attentio
                                                  "pages",    "link",   "disk"};
 
 /* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
- * are in RAM; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
- * share. */
-static const double LOCALITY = 0.25, NEIGHBOURS = 5, PREFETCHED = 0.6;
+ * are in RAM, or HELD of the share that RAM holds; a token or page that is chosen has so many tokens beside it that
+ * are; of reads, a prefetch expects a share. */
+static const double LOCALITY = 0.2, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -212,7 +212,8 @@ static double rebuilt(const struct step *step, double disk, double computed) {
         .kv_bytes = step->work.row_bytes * step->work.kv_heads,
         .bytes_per_second = step->cost->read_bytes / disk,
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
-        .schedule = SPLIT_COLUMN};
+        .schedule = SPLIT_OVERLAPPED,
+        .first_tokens = REBUILD_ROWS_MAX};
     const double again = layers * split_choose(&question).seconds + computed;
     return again < 0.9 * fmax(disk, computed) ? again : overlapped(machine, disk, computed, layers);
 }
@@ -255,7 +256,7 @@ static struct chosen chosen_of(const struct step *step, double held) {
     else
         chosen.chunks = places_taken(tiers->chunks, kept / run);
     const double x = held * tiers->chunks / chosen.chunks;
-    chosen.hits = fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * 0.7);
+    chosen.hits = fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * HELD);
     if (held >= 1) chosen.hits = 1;
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
@@ -264,8 +265,10 @@ static struct chosen chosen_of(const struct step *step, double held) {
                      part_tokens = KV_CHUNK_TOKENS / parts;
         const double run_parts =
             fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
-        chosen.miss_bytes = part * fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1);
-        chosen.miss_bytes = fmin(chosen.miss_bytes, tiers->chunk_bytes);
+        const double taken = fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1);
+        const double rows =
+            kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->chunk_bytes; /* at least these */
+        chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->chunk_bytes);
     }
     const double missing =
         chosen.chunks * (1 - chosen.hits) * chosen.miss_bytes / (tiers->chunks * tiers->chunk_bytes);

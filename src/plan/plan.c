@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/list_buffer.h"
 #include "base/checked.h"
 #include "base/size.h"
 #include "cache/inputs.h"
@@ -10,6 +11,9 @@
 #include "model/model_size.h"
 #include "platform/memory.h"
 
+/* Of what RAM has beyond the least so much goes to rows of lists. */
+enum { LIST_SHARE = 7, LIST_SHARE_WHOLE = 8 };
+enum { LIST_UNIT_MAX = 4 }; /* tokens; of longer pieces a slot holds as much as a list of its bytes */
 static const uint64_t BUFFER_BYTES_MIN = 2 << 20, BUFFER_BYTES_MAX = 8 << 20; /* write-behind */
 
 enum status plan_set_disk(struct plan *plan, const char *directory, size_t length, uint64_t limit_bytes,
@@ -173,6 +177,9 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches};
+    const size_t stay =
+        plan->resident_layers > plan->select.dense_layers ? plan->resident_layers : plan->select.dense_layers;
+    attention->list_layer_first = min_size(stay, config->layer_count);
     if (plan->rebuilds) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->kv_chunk_bytes = (size_t)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS /
@@ -203,6 +210,23 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
 }
 
+/* Where RAM does not hold the key index of every sequence's whole context, they share what it holds: one context at
+ * least, and of what is left then half; the rest is slots. */
+static void pool_key_index(const struct plan *plan, uint64_t context, struct kv_cache_config *cache) {
+    if (!plan->pools_key_index || cache->host_bytes == 0 || cache->key_index_bytes == 0 ||
+        plan->disk_directory == NULL || plan->key_index == PLAN_KEY_INDEX_DISK ||
+        kv_tier_bytes_min(cache) <= cache->host_bytes)
+        return;
+    const uint64_t all = cache->token_capacity;
+    cache->pooled_tokens = context;
+    const uint64_t one = kv_tier_bytes_min(cache);
+    cache->pooled_tokens = context + KV_CHUNK_TOKENS;
+    const uint64_t chunk = kv_tier_bytes_min(cache) - one;
+    const uint64_t spare = cache->host_bytes > one ? cache->host_bytes - one : 0;
+    cache->pooled_tokens = context + spare / 2 / chunk * KV_CHUNK_TOKENS;
+    if (cache->pooled_tokens >= all) cache->pooled_tokens = 0;
+}
+
 /* Decides where the key index lies, once all else of the cache is known. */
 static void place_key_index(const struct plan *plan, struct kv_cache_config *cache) {
     if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM)
@@ -213,6 +237,40 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
     cache->key_index_on_disk =
         cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
+}
+
+/* What RAM has beyond the least goes to rows of lists, up to what all heads' lists may have: a slot holds 64 tokens, of
+ * which a list of short units wants a few.  Layers that are to stay have what is left. */
+static enum status add_list_buffers(const struct plan *plan, const struct model_config *config,
+                                    const struct attention_options *lists, struct kv_cache_config *cache,
+                                    struct error *error) {
+    const struct select_shape shape = plan_select_shape(config);
+    const uint64_t least = kv_tier_bytes_min(cache);
+    uint64_t unit;
+    if (!plan->list_buffers || plan->disk_directory == NULL || plan->quantized_pages || plan->select.scan ||
+        lists->kept_max == 0 || cache->host_bytes <= least)
+        return STATUS_OK;
+    TRY(select_options_unit(&plan->select, &shape, &unit, error));
+    struct kv_layout layout;
+    kv_layout_init(&layout, cache->k_type, cache->v_type, cache->k_dimension, cache->v_dimension);
+    const uint64_t kv_bytes =
+        cache->layer_count * cache->kv_head_count * kv_chunks_of(cache->token_capacity) * layout.chunk_bytes;
+    if (unit > LIST_UNIT_MAX || cache->host_bytes >= kv_tier_bytes_around(cache, kv_bytes)) return STATUS_OK;
+    const struct list_buffer_shape buffers = {.layer_count = cache->layer_count,
+                                              .kv_head_count = cache->kv_head_count,
+                                              .sequence_capacity = cache->sequence_capacity,
+                                              .list_rows = lists->kept_max,
+                                              .layout = &layout};
+    const uint64_t heads = (cache->layer_count - lists->list_layer_first) * cache->kv_head_count;
+    const uint64_t all =
+        cache->sequence_capacity * heads * list_buffer_head_bytes(lists->kept_max, layout.chunk_bytes) +
+        list_buffer_table_bytes(&buffers);
+    uint64_t spare = cache->host_bytes - least;
+    if (plan->persistent) spare /= 2; /* whole heads want some of it, too */
+    spare = spare / LIST_SHARE_WHOLE * LIST_SHARE;
+    cache->list_bytes = all < spare ? all : spare;
+    cache->scratch_bytes += cache->list_bytes;
+    return STATUS_OK;
 }
 
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
@@ -244,14 +302,17 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
         return error_set(error, STATUS_MEMORY,
                          "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)context, plan->sequence_capacity);
+    pool_key_index(plan, per_sequence, cache);
     place_key_index(plan, cache);
-    return STATUS_OK;
+    if (cache->key_index_on_disk) cache->pooled_tokens = 0;
+    return add_list_buffers(plan, config, &lists, cache, error);
 }
 
 enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,
                                 struct error *error) {
     struct kv_cache_config cache;
     struct plan counted = *plan;
+    counted.list_buffers = false; /* they take what is beyond it */
     TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
     while (plan->rebuilds && counted.host_bytes < *bytes) { /* the workspace is a share of the whole */
@@ -267,6 +328,7 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
     struct plan counted = *plan;
     struct kv_cache_config cache;
     counted.host_bytes = *bytes = kv_bytes;
+    counted.list_buffers = false; /* they are of kv_bytes */
     if (counted.key_index == PLAN_KEY_INDEX_FITS) counted.key_index = PLAN_KEY_INDEX_RAM;
     for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
         TRY(plan_cache_config(&counted, config, &cache, error));
@@ -327,6 +389,8 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
         __builtin_add_overflow(all, bytes_min, &all))
         all = UINT64_MAX;
     uint64_t half = memory_available_bytes() / 2, wanted = all < half ? all : half;
+    plan->host_bytes = wanted;
+    if (plan->pools_key_index) TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     plan->host_bytes = wanted > bytes_min ? wanted : bytes_min;
     return STATUS_OK;
 }

@@ -69,9 +69,14 @@ struct plan {
     size_t resident_layers;
     enum kv_eviction eviction; /* with KV on disk */
     enum plan_key_index key_index;
+    /* With KV on disk: sequences share the memory of the key index where host_bytes does not hold that of every
+     * sequence's whole context.  A sequence that grows may then get STATUS_MEMORY: for a caller that makes room. */
+    bool pools_key_index;
     bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent_heads.h) */
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (attention/rebuild.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
+    bool
+        list_buffers; /* with KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
     enum plan_suffix suffix;
 
     /* Sizes. */

@@ -95,6 +95,24 @@ static void it_reads_what_there_is_time_for(void **state) {
     assert_true(slowly > 30 && slowly <= 44);
 }
 
+/* Ten times slower: late prefetches of 32 steps are enough to read no more than what is in time. */
+static void a_slower_disk_is_asked_for_less(void **state) {
+    (void)state;
+    struct prefetch_gate gate;
+    size_t read = 0, last = 0;
+    prefetch_gate_init(&gate);
+    for (size_t step = 0; step < STEPS; step++) {
+        const size_t in_time = step < STEPS - 32 ? 400 : 40;
+        if (!prefetch_gate_opens(&gate)) continue;
+        read = prefetch_gate_chunks(&gate) < 400 ? prefetch_gate_chunks(&gate) : 400;
+        if (step == STEPS - 33) assert_int_equal(read, 400);
+        if (step >= STEPS - 8 && read > last) last = read;
+        prefetch_gate_add(&gate,
+                          &(struct prefetch_outcome){.read = read, .used = read, .late = read > in_time});
+    }
+    assert_in_range(last, 30, 44);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_are_free),
@@ -102,6 +120,7 @@ int main(void) {
         cmocka_unit_test(nothing_to_read_is_nothing_to_prefetch),
         cmocka_unit_test(it_changes_its_mind),
         cmocka_unit_test(it_reads_what_there_is_time_for),
+        cmocka_unit_test(a_slower_disk_is_asked_for_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

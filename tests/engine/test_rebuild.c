@@ -62,7 +62,7 @@ static struct plan plan_of(const struct rig *rig, enum kv_type type) {
 struct answer {
     float logits[1 + STEPS][WIDTH_MAX];
     uint64_t reused;
-    char notice[256];
+    char notice[256], refusal[256];
     struct rebuild_statistics rebuilt;
 };
 
@@ -101,6 +101,8 @@ static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced,
     snprintf(answer->notice, sizeof answer->notice, "%s", sequence_notice(sequence));
     assert_ok(sequence_flush(sequence, &rig->error), rig->error);
     answer->rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    if (answer->rebuilt.refusal != NULL)
+        snprintf(answer->refusal, sizeof answer->refusal, "%s", answer->rebuilt.refusal);
     sequence_destroy(sequence);
     engine_destroy(engine);
 }
@@ -212,6 +214,43 @@ static void ranges_attend_by_themselves(void **state) {
     rig_close(&rig);
 }
 
+/* Layers that slide see few chunks and read them; the others are rebuilt as ever. */
+static void sliding_layers_are_read(void **state) {
+    (void)state;
+    const cpu_mask mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8);
+    struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
+    struct rig rig;
+    struct answer want, got;
+    tiny.window = 100, tiny.window_period = 2;
+    check(&tiny, mask, KV_F16);
+    tiny.window_period = 0; /* all of them */
+    rig_open(&rig, &tiny, mask);
+    ask(&rig, KV_F16, PROMPT, 0, &want);
+    for (size_t round = 0; round < 2; round++) {
+        ask(&rig, KV_F16, PROMPT, 3, &got);
+        assert_true(got.rebuilt.layers == 0 && got.rebuilt.chunks == 0);
+        assert_same(&rig, &got, &want, "all layers slide");
+    }
+    rig_close(&rig);
+}
+
+/* Inputs of a shorter prefix than KV: another prompt goes on where they were cut back. */
+static void a_prefix_of_the_inputs_is_used(void **state) {
+    (void)state;
+    struct rig rig;
+    struct answer want, got;
+    const struct tiny_model tiny = tiny_of("qwen2", TENSOR_Q8_0);
+    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    ask(&rig, KV_F16, PROMPT, 3, &got);
+    for (size_t i = PROMPT / 2; i < PROMPT + STEPS; i++) rig.tokens[i] ^= 1;
+    ask(&rig, KV_F16, PROMPT, 0, &want);
+    ask(&rig, KV_F16, PROMPT, SIZE_MAX, &got);
+    assert_int_equal(got.reused, PROMPT / 2);
+    assert_true(got.rebuilt.chunks > 0 && got.rebuilt.refusals == 0);
+    assert_same(&rig, &got, &want, "half of the prefix");
+    rig_close(&rig);
+}
+
 /* Changes a byte in the middle of the pages of the document whose layout is that of inputs: the larger id. */
 static void damage_inputs(const struct rig *rig, unsigned document) {
     char path[256];
@@ -241,6 +280,7 @@ static void damaged_inputs_are_not_used(void **state) {
     ask(&rig, KV_F16, PROMPT - 20, 3, &got); /* it only reads: the tail is not needed */
     assert_int_equal(got.reused, PROMPT - 21);
     assert_int_equal(got.rebuilt.refusals, 1);
+    assert_non_null(strstr(got.refusal, "2.pages"));
     ask(&rig, KV_F16, PROMPT, 3, &got);
     assert_int_equal(got.reused, PROMPT - 1);
     assert_int_equal(got.rebuilt.refusals, 0);
@@ -295,6 +335,8 @@ int main(void) {
         cmocka_unit_test(every_family),
         cmocka_unit_test(every_weight_type),
         cmocka_unit_test(ranges_attend_by_themselves),
+        cmocka_unit_test(sliding_layers_are_read),
+        cmocka_unit_test(a_prefix_of_the_inputs_is_used),
         cmocka_unit_test(damaged_inputs_are_not_used),
         cmocka_unit_test(old_documents_have_none),
         cmocka_unit_test(says_why_not),

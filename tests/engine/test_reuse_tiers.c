@@ -163,7 +163,7 @@ static void hard_heads_stay(void **state) {
 static void hits_read_nothing(void **state) {
     test_skip_part();
     struct rig *rig = *state;
-    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
+    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0,list_buffer=0";
     for (size_t round = 0; round < 2; round++) {
         engine_open(rig, set, budget(rig, set, round == 0 ? 2 * kv_bytes(rig) : 0, 1), 1);
         struct sequence *sequence = prompted(rig, PROMPT);
@@ -182,13 +182,47 @@ static void hits_read_nothing(void **state) {
     }
 }
 
+/* The same with buffers: a quarter of the KV is more than the lists' rows, and nothing is held.  A hit copies the
+ * newest row and no other. */
+static void hits_copy_one_row(void **state) {
+    test_skip_part();
+    struct rig *rig = *state;
+    static const char set[] = "dense=0,reused=0,eta=-1,power=0,resident=0";
+    engine_open(rig, set, budget(rig, set, kv_bytes(rig) / 4, 1), 1);
+    struct sequence *sequence = prompted(rig, PROMPT);
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    step(rig, sequence);
+    const size_t heads = LAYERS * rig->base.model->config.kv_head_count;
+    assert_int_equal(attention_list_buffer_counts(engine_attention(rig->engine)).heads, heads);
+    attention_reset_statistics(engine_attention(rig->engine));
+    const struct kv_tier_statistics first = engine_tier_statistics(rig->engine);
+    for (size_t i = 1; i < STEPS; i++) step(rig, sequence);
+    const struct kv_tier_statistics last = engine_tier_statistics(rig->engine);
+    const struct list_buffer_counts lists = attention_list_buffer_counts(engine_attention(rig->engine));
+    const struct select_statistics found = attention_statistics(engine_attention(rig->engine));
+    assert_int_equal(found.reuse.misses, 0);
+    assert_int_equal(lists.copied, (STEPS - 1) * heads);
+    assert_int_equal(lists.kept + lists.copied, found.reuse.rows);
+    assert_int_equal(last.read_pages, first.read_pages);
+    assert_int_equal(last.held, 0);
+    sequence_destroy(sequence);
+    engine_close(rig);
+    static const char *const none[] = {set,
+                                       "dense=0,page=16,resident=0"}; /* RAM holds it all; pieces are long */
+    for (size_t i = 0; i < 2; i++) {
+        engine_open(rig, none[i], budget(rig, none[i], i == 0 ? 2 * kv_bytes(rig) : kv_bytes(rig) / 4, 1), 1);
+        assert_int_equal(attention_list_buffer_counts(engine_attention(rig->engine)).heads, 0);
+        engine_close(rig);
+    }
+}
+
 /* Labels of a layer's own queries: what is expected of the next layer decides nothing, and heads that will take their
  * lists are not prefetched for.  Where every query is alike that is all of them. */
 static void hits_are_not_prefetched(void **state) {
     test_skip_part();
     struct rig *rig = *state;
-    static const char *const sets[2] = {"dense=0,reused=0,eta=-1,power=0,resident=0",
-                                        "dense=0,reused=0,eta=1,power=0,resident=0"};
+    static const char *const sets[2] = {"dense=0,reused=0,eta=-1,power=0,resident=0,list_buffer=0",
+                                        "dense=0,reused=0,eta=1,power=0,resident=0,list_buffer=0"};
     for (size_t round = 0; round < 2; round++) {
         engine_open(rig, sets[round], budget(rig, sets[round], kv_bytes(rig) / 4, 1), 1);
         struct sequence *sequence = prompted(rig, PROMPT);
@@ -215,7 +249,7 @@ static void hits_are_not_prefetched(void **state) {
 static void what_is_held_gives_way(void **state) {
     test_skip_part();
     struct rig *rig = *state;
-    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0";
+    static const char set[] = "dense=0,reused=0,labels=speculated,eta=-1,power=0,resident=0,list_buffer=0";
     engine_open(rig, set, budget(rig, set, kv_bytes(rig), SEQUENCES), SEQUENCES);
     struct sequence *first = prompted(rig, PROMPT - 8);
     assert_ok(sequence_flush(first, &rig->error), rig->error);
@@ -236,9 +270,9 @@ static void what_is_held_gives_way(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_change_nothing),   cmocka_unit_test(hard_heads_stay),
-        cmocka_unit_test(hits_read_nothing),      cmocka_unit_test(hits_are_not_prefetched),
-        cmocka_unit_test(what_is_held_gives_way),
+        cmocka_unit_test(tiers_change_nothing),    cmocka_unit_test(hard_heads_stay),
+        cmocka_unit_test(hits_read_nothing),       cmocka_unit_test(hits_copy_one_row),
+        cmocka_unit_test(hits_are_not_prefetched), cmocka_unit_test(what_is_held_gives_way),
     };
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }

@@ -23,7 +23,8 @@ static struct split_question any_question(struct random *random) {
                                       .kv_bytes = between(random, 100, 10000),
                                       .bytes_per_second = between(random, 1e7, 1e11),
                                       .seconds_per_token = between(random, 1e-9, 1e-4),
-                                      .schedule = random_below(random, 2) == 0 ? SPLIT_ROW : SPLIT_COLUMN};
+                                      .schedule = (enum split_schedule)random_below(random, 3),
+                                      .first_tokens = random_below(random, 1000)};
     question.tokens_max = random_below(random, (uint32_t)question.token_count + 1);
     if (random_below(random, 10) == 0) question.seconds_per_token = 0;
     return question;
@@ -71,6 +72,15 @@ static void by_hand(void **state) {
     split = split_choose(&question);
     assert_int_equal(split.tokens, 512);
     assert_true(fabs(split.seconds - 512 * 3e-6) < 1e-12);
+    /* A token's inputs, 256 of them at first, while the others are computed: l = 2/2.5 of 1024 and more than 256 us. */
+    question.schedule = SPLIT_OVERLAPPED;
+    question.first_tokens = 256;
+    assert_true(fabs(split_seconds(&question, 512) - 1536e-6) < 1e-12); /* the link */
+    assert_true(fabs(split_seconds(&question, 640) - 1536e-6) < 1e-12); /* 256 us, and 640 tokens */
+    split = split_choose(&question);
+    assert_int_equal(split.tokens, 576);
+    assert_true(fabs(split.seconds - 1472e-6) < 1e-12);
+    question.schedule = SPLIT_COLUMN;
     question.tokens_max = 200;
     assert_int_equal(split_choose(&question).tokens, 192);
     /* Grouped queries: a token's inputs are more than its KV (Llama-3-8B in halves). */

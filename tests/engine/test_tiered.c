@@ -196,6 +196,8 @@ static void draw_budget(const struct rig *rig, struct plan *options, const size_
     options->host_bytes = *bytes_min + (spare > 1 ? 1 + random_below(random, spare - 1) : 0);
 }
 
+static struct list_buffer_counts lists; /* of all engines that expect_logits made */
+
 /* Logits in tiers are those expected, and so are the mass bounds; what the tiers did. */
 static struct kv_tier_statistics expect_logits(struct rig *rig, const struct plan *options,
                                                const size_t *lengths, size_t count, const float *expected,
@@ -209,6 +211,11 @@ static struct kv_tier_statistics expect_logits(struct rig *rig, const struct pla
     assert_true(statistics.prefetch_hits <= statistics.prefetched &&
                 statistics.prefetch_hits <= statistics.hits);
     if (!options->prefetches) assert_int_equal(statistics.prefetched, 0);
+    const struct list_buffer_counts counts = attention_list_buffer_counts(engine_attention(engine));
+    assert_true(options->list_buffers || counts.kept + counts.copied == 0);
+    lists.heads += counts.heads;
+    lists.kept += counts.kept;
+    lists.copied += counts.copied;
     engine_destroy(engine);
     free(found);
     return statistics;
@@ -261,6 +268,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         draw_budget(&rig, &options, lengths, count, &bytes_min, &random);
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
+        options.list_buffers = random_below(&random, 2) == 0;
         if (round % 4 == 3) options.host_bytes = bytes_min;
         between += options.host_bytes > bytes_min;
         const struct kv_tier_statistics did = expect_logits(&rig, &options, lengths, count, expected, bounds);
@@ -277,7 +285,10 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
                   "chunks used\n",
                   rounds, between, reading, (unsigned long long)bound_count,
                   (unsigned long long)prefetch_hits, (unsigned long long)prefetched);
+    print_message("%llu rows of lists kept, %llu copied\n", (unsigned long long)lists.kept,
+                  (unsigned long long)lists.copied);
     assert_met(between > 0 && reading > 0); /* or nothing was tested */
+    assert_met(q4 || (lists.kept > 0 && lists.copied > 0));
 }
 
 /* Where layers add nothing the next layer's queries are those that are taken for them, and so is its choice: what is

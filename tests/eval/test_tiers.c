@@ -86,11 +86,11 @@ static void measure_kl(const char *share, json_t *rows[KL_ROWS]) {
     snprintf(folder, sizeof folder, "%s", scratch_path("kl"));
     mkdir(folder, 0700);
     struct process_result result = process_run(&(struct process_request){
-        .arguments =
-            (const char *const[]){"eval",      "kl",        "-m",        MODEL,      "--lengths",
-                                  "1024",      "--stretch", "32",        "--chunks", "2",
-                                  "-q",        "-o",        "jsonl",     "--preset", "full,quest:160:dense=0",
-                                  "--kv-host", share,       "--kv-disk", folder,     NULL}});
+        .arguments = (const char *const[]){
+            "eval",      "kl",        "-m",        MODEL,      "--lengths",
+            "1024",      "--stretch", "32",        "--chunks", "2",
+            "-q",        "-o",        "jsonl",     "--preset", "full,quest:160:dense=0:list_buffer=0",
+            "--kv-host", share,       "--kv-disk", folder,     NULL}});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     char *rest = result.output;
     for (size_t i = 0; i < KL_ROWS; i++) {

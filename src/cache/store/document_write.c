@@ -347,3 +347,7 @@ enum status document_flush(struct document *document, struct error *error) {
     writer_wait_document(document->store->writer, document);
     return writer_failure(document->store->writer, document, error);
 }
+
+bool document_is_flushed(const struct document *document) {
+    return writer_is_done(document->store->writer, document);
+}

@@ -267,6 +267,7 @@ enum status document_commit(struct document *document, const int32_t *tokens, ui
 enum status document_wait_buffer(struct document *document, struct error *error) STATUS_CHECKED;
 /* Waits until all that was asked for is done: after it a commit is durable, or the status says why not. */
 enum status document_flush(struct document *document, struct error *error) STATUS_CHECKED;
+bool document_is_flushed(const struct document *document); /* document_flush would not wait */
 
 /* A writer may read its own pages as soon as they are on disk, before any commit. */
 bool document_page_written(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);

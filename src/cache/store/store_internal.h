@@ -294,6 +294,7 @@ enum status writer_commit(struct writer *writer, struct document *document, cons
                           uint64_t token_first, uint64_t token_end, struct error *error) STATUS_CHECKED;
 void writer_wait_buffer(struct writer *writer); /* for WRITE_BUFFERS_MAX */
 void writer_wait_document(struct writer *writer, struct document *document);
+bool writer_is_done(struct writer *writer, const struct document *document); /* that would not wait */
 /* The document's first failure, or STATUS_OK. */
 enum status writer_failure(struct writer *writer, struct document *document, struct error *error)
     STATUS_CHECKED;

@@ -393,6 +393,13 @@ void writer_wait_buffer(struct writer *writer) {
     pthread_mutex_unlock(&writer->lock);
 }
 
+bool writer_is_done(struct writer *writer, const struct document *document) {
+    pthread_mutex_lock(&writer->lock);
+    const bool is_done = document->pending == 0;
+    pthread_mutex_unlock(&writer->lock);
+    return is_done;
+}
+
 void writer_wait_document(struct writer *writer, struct document *document) {
     pthread_mutex_lock(&writer->lock);
     while (document->pending > 0) pthread_cond_wait(&writer->done, &writer->lock);

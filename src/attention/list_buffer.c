@@ -1,0 +1,259 @@
+#include "attention/list_buffer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_cache.h"
+
+static const uint32_t NO_PLACE = UINT32_MAX;
+
+struct list_buffer {
+    size_t count;     /* rows of the list; 0: nothing is held */
+    uint32_t *rows;   /* in the tables; [list_rows]: the list */
+    uint32_t *places; /* in the tables; [list_rows]: where each row is, of the buffer's rows */
+    void **chunks;    /* in the tables; [chunk_count] */
+};
+
+/* Whose buffers they are. */
+struct buffered_sequence {
+    const struct kv_sequence *sequence; /* NULL: nobody's */
+    uint64_t generation, used;          /* used: the lowest goes when there is another sequence */
+    size_t head_count;                  /* heads that have come */
+    uint32_t *heads;                    /* owned; [layer][kv head]: its buffer; NO_PLACE: none */
+};
+
+struct list_buffers {
+    struct device *device; /* borrowed */
+    struct list_buffer_shape shape;
+    size_t heads_max, chunk_count; /* of a sequence; of a buffer */
+    struct list_buffer *list;      /* owned; [sequence_capacity][heads_max] */
+    uint32_t *rows, *places;       /* owned; [sequence_capacity][heads_max][list_rows] */
+    void **chunks;                 /* owned; [sequence_capacity][heads_max][chunk_count] */
+    uint8_t *memory;               /* owned MEMORY_HOST; [sequence_capacity][heads_max][chunk_count] chunks */
+    size_t memory_bytes;
+    struct buffered_sequence *sequences; /* owned; [sequence_capacity] */
+    uint32_t *missing;                   /* owned; [list_rows]: of the last question, or new places */
+    bool *is_taken;                      /* owned; [list_rows]: places that stay */
+    uint64_t clock;
+    struct list_buffer_counts counts;
+};
+
+/* ---- life ---- */
+
+static size_t chunks_of(uint64_t list_rows) { return (size_t)kv_chunks_of(list_rows); }
+
+uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes) {
+    return chunks_of(list_rows) * (chunk_bytes + sizeof(void *)) + 2 * list_rows * sizeof(uint32_t) +
+           sizeof(struct list_buffer);
+}
+
+uint64_t list_buffer_table_bytes(const struct list_buffer_shape *shape) {
+    return sizeof(struct list_buffers) + shape->list_rows * (sizeof(uint32_t) + sizeof(bool)) +
+           shape->sequence_capacity * (sizeof(struct buffered_sequence) +
+                                       shape->layer_count * shape->kv_head_count * sizeof(uint32_t));
+}
+
+/* Heads of each sequence that the bytes hold. */
+static size_t heads_of(const struct list_buffer_shape *shape) {
+    const uint64_t tables = list_buffer_table_bytes(shape),
+                   head = list_buffer_head_bytes(shape->list_rows, shape->layout->chunk_bytes),
+                   all = (shape->layer_count - shape->layer_first) * shape->kv_head_count;
+    if (shape->list_rows == 0 || shape->bytes <= tables) return 0;
+    const uint64_t heads = (shape->bytes - tables) / head / shape->sequence_capacity;
+    return (size_t)(heads < all ? heads : all);
+}
+
+static bool allocate_tables(struct list_buffers *b) {
+    const struct list_buffer_shape *shape = &b->shape;
+    const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
+    b->list = calloc(count, sizeof *b->list);
+    b->rows = calloc(count * rows, sizeof *b->rows);
+    b->places = calloc(count * rows, sizeof *b->places);
+    b->chunks = calloc(count * b->chunk_count, sizeof *b->chunks);
+    b->sequences = calloc(shape->sequence_capacity, sizeof *b->sequences);
+    b->missing = calloc(rows, sizeof *b->missing);
+    b->is_taken = calloc(rows, sizeof *b->is_taken);
+    if (!b->list || !b->rows || !b->places || !b->chunks || !b->sequences || !b->missing || !b->is_taken)
+        return false;
+    for (size_t i = 0; i < shape->sequence_capacity; i++) {
+        b->sequences[i].heads = calloc(shape->layer_count * shape->kv_head_count, sizeof(uint32_t));
+        if (b->sequences[i].heads == NULL) return false;
+    }
+    return true;
+}
+
+enum status list_buffers_create(struct list_buffers **result, struct device *device,
+                                const struct list_buffer_shape *shape, struct error *error) {
+    *result = NULL;
+    if (heads_of(shape) == 0) return STATUS_OK;
+    struct list_buffers *b = calloc(1, sizeof *b);
+    if (b == NULL) return error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    *b = (struct list_buffers){.device = device,
+                               .shape = *shape,
+                               .heads_max = heads_of(shape),
+                               .chunk_count = chunks_of(shape->list_rows)};
+    const size_t count = shape->sequence_capacity * b->heads_max, chunk_bytes = shape->layout->chunk_bytes;
+    void *memory = NULL;
+    enum status status = allocate_tables(b)
+                             ? device->operations->allocate(
+                                   device, MEMORY_HOST, count * b->chunk_count * chunk_bytes, &memory, error)
+                             : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    if (status != STATUS_OK) {
+        list_buffers_destroy(b);
+        return status;
+    }
+    b->memory = memory;
+    b->memory_bytes = count * b->chunk_count * chunk_bytes;
+    b->counts.heads = b->heads_max;
+    for (size_t i = 0; i < count; i++) {
+        b->list[i] = (struct list_buffer){.rows = b->rows + i * (size_t)shape->list_rows,
+                                          .places = b->places + i * (size_t)shape->list_rows,
+                                          .chunks = b->chunks + i * b->chunk_count};
+        for (size_t c = 0; c < b->chunk_count; c++)
+            b->list[i].chunks[c] = b->memory + (i * b->chunk_count + c) * chunk_bytes;
+    }
+    *result = b;
+    return STATUS_OK;
+}
+
+void list_buffers_destroy(struct list_buffers *b) {
+    if (b == NULL) return;
+    if (b->memory != NULL) b->device->operations->release(b->device, MEMORY_HOST, b->memory, b->memory_bytes);
+    for (size_t i = 0; b->sequences != NULL && i < b->shape.sequence_capacity; i++)
+        free(b->sequences[i].heads);
+    free(b->list);
+    free(b->rows);
+    free(b->places);
+    free(b->chunks);
+    free(b->sequences);
+    free(b->missing);
+    free(b->is_taken);
+    free(b);
+}
+
+/* ---- whose ---- */
+
+/* The sequence's, with nothing of another sequence or of what the sequence was.  There are as many as sequences may
+ * live, so that the one that goes is of a sequence that does not. */
+static size_t sequence_index(struct list_buffers *b, const struct kv_sequence *sequence) {
+    const size_t lanes = b->shape.layer_count * b->shape.kv_head_count;
+    size_t index = 0;
+    for (size_t i = 0; i < b->shape.sequence_capacity; i++) {
+        if (b->sequences[i].sequence == sequence) {
+            index = i;
+            break;
+        }
+        if (b->sequences[i].used < b->sequences[index].used) index = i;
+    }
+    struct buffered_sequence *own = &b->sequences[index];
+    const uint64_t generation = kv_sequence_generation(sequence);
+    own->used = ++b->clock;
+    if (own->sequence == sequence && own->generation == generation) return index;
+    own->sequence = sequence;
+    own->generation = generation;
+    own->head_count = 0;
+    for (size_t i = 0; i < lanes; i++) own->heads[i] = NO_PLACE;
+    for (size_t i = 0; i < b->heads_max; i++) b->list[index * b->heads_max + i].count = 0;
+    return index;
+}
+
+struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequence *sequence,
+                                    size_t layer_index, size_t kv_head, const struct row_list *list) {
+    if (b == NULL || list->count > b->shape.list_rows || layer_index < b->shape.layer_first) return NULL;
+    const size_t index = sequence_index(b, sequence);
+    struct buffered_sequence *own = &b->sequences[index];
+    uint32_t *head = &own->heads[layer_index * b->shape.kv_head_count + kv_head];
+    if (*head == NO_PLACE && own->head_count < b->heads_max) *head = (uint32_t)own->head_count++;
+    return *head == NO_PLACE ? NULL : &b->list[index * b->heads_max + *head];
+}
+
+/* ---- rows ---- */
+
+struct row_list list_buffer_missing(struct list_buffers *b, const struct list_buffer *buffer,
+                                    const struct row_list *list) {
+    size_t count = 0, i = 0;
+    ASSERT(list->count <= b->shape.list_rows);
+    for (size_t j = 0; j < list->count; j++) { /* both ascend */
+        while (i < buffer->count && buffer->rows[i] < list->rows[j]) i++;
+        if (i == buffer->count || buffer->rows[i] != list->rows[j]) b->missing[count++] = list->rows[j];
+    }
+    return (struct row_list){.rows = b->missing, .count = count};
+}
+
+/* K or V of a row, and its scales, which lie together in their block. */
+static void copy_half(const uint8_t *source, size_t from, uint8_t *target, size_t to, size_t row_bytes,
+                      size_t scales_offset, size_t scale_bytes) {
+    memcpy(target + to * row_bytes, source + from * row_bytes, row_bytes);
+    if (scale_bytes > 0)
+        memcpy(target + scales_offset + to * scale_bytes, source + scales_offset + from * scale_bytes,
+               scale_bytes);
+}
+
+static void copy_row(const struct kv_layout *layout, const void *source, size_t from, void *target,
+                     size_t to) {
+    const uint8_t *block = kv_block(layout, source, from);
+    uint8_t *own = (uint8_t *)target + to / KV_BLOCK_TOKENS * layout->block_bytes;
+    const size_t k_scales =
+        layout->k_type == KV_Q8 ? layout->k_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
+    const size_t v_scales =
+        layout->v_type == KV_Q8 ? layout->v_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
+    from %= KV_BLOCK_TOKENS;
+    to %= KV_BLOCK_TOKENS;
+    copy_half(block, from, own, to, layout->k_row_bytes, layout->k_scales_offset, k_scales);
+    copy_half(block + layout->v_offset, from, own + layout->v_offset, to, layout->v_row_bytes,
+              layout->v_scales_offset - layout->v_offset, v_scales);
+}
+
+/* Rows that stay keep their places; returns how many do.  The others' places are open. */
+static size_t keep_places(struct list_buffers *b, const struct list_buffer *buffer,
+                          const struct row_list *list) {
+    size_t kept = 0, i = 0;
+    memset(b->is_taken, 0, (size_t)b->shape.list_rows * sizeof *b->is_taken);
+    for (size_t j = 0; j < list->count; j++) {
+        while (i < buffer->count && buffer->rows[i] < list->rows[j]) i++;
+        const bool found = i < buffer->count && buffer->rows[i] == list->rows[j];
+        b->missing[j] = found ? buffer->places[i] : NO_PLACE;
+        if (!found) continue;
+        b->is_taken[buffer->places[i]] = true;
+        kept++;
+    }
+    return kept;
+}
+
+void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const struct row_list *list,
+                      void *const *chunks) {
+    ASSERT(list->count <= b->shape.list_rows);
+    const size_t kept = keep_places(b, buffer, list);
+    uint32_t open = 0;
+    for (size_t j = 0; j < list->count; j++) {
+        if (b->missing[j] != NO_PLACE) continue;
+        while (b->is_taken[open]) open++; /* there are as many places as a list may have rows */
+        const void *chunk = chunks[list->rows[j] / KV_CHUNK_TOKENS];
+        ASSERT(chunk != NULL);
+        copy_row(b->shape.layout, chunk, list->rows[j] % KV_CHUNK_TOKENS,
+                 buffer->chunks[open / KV_CHUNK_TOKENS], open % KV_CHUNK_TOKENS);
+        b->missing[j] = open++;
+    }
+    memcpy(buffer->rows, list->rows, list->count * sizeof *buffer->rows);
+    memcpy(buffer->places, b->missing, list->count * sizeof *buffer->places);
+    buffer->count = list->count;
+    b->counts.kept += kept;
+    b->counts.copied += list->count - kept;
+}
+
+struct list_buffer_rows list_buffer_rows(const struct list_buffer *buffer) {
+    return (struct list_buffer_rows){.chunks = buffer->chunks,
+                                     .list = {.rows = buffer->places, .count = buffer->count}};
+}
+
+size_t list_buffers_chunks(const struct list_buffers *b) { return b->chunk_count; }
+
+struct list_buffer_counts list_buffers_counts(const struct list_buffers *b) {
+    return b != NULL ? b->counts : (struct list_buffer_counts){0};
+}
+
+void list_buffers_reset_counts(struct list_buffers *b) {
+    if (b != NULL) b->counts = (struct list_buffer_counts){.heads = b->heads_max};
+}
